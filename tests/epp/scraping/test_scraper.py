@@ -1,98 +1,30 @@
 import asyncio
 import math
-import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedEvent
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import Column, Endpoint
+from epp.endpoints.endpoint import Endpoint
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scraping.engines import Engine, Series
 from epp.scraping.schedule import ScrapeIntervals
-from epp.scraping.scraper import Scraper, ScrapeSettings
-
-Eventually = Callable[..., Awaitable[float]]
-RULES = ScrapeSettings(
-    intervals=ScrapeIntervals(interval=0.01, idle_interval=0.01, backoff=0.05), timeout=0.2, limit=4096
+from epp.scraping.scraper import ScrapeSettings
+from tests.epp.scraping.paged_worker import (
+    IDLE,
+    SLOW_WHEN_IDLE,
+    Eventually,
+    Worker,
+    add,
+    age,
+    scraping,
+    serving,
+    waiting,
 )
-
-
-class Worker:
-    """A metrics page that says and does what it is told."""
-
-    def __init__(self) -> None:
-        self.page = (
-            b"vllm:num_requests_waiting 1\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n"
-        )
-        self.status = 200
-        self.headers: dict[str, str] = {}
-        self.hang = False
-        self.delay = 0.0
-        self.stopped: asyncio.Event | None = None
-        self.asked = 0
-        self.connections: set[object] = set()
-        self.paths: list[str] = []
-        self.port = 0
-
-    async def answer(self, request: web.Request) -> web.Response:
-        self.asked += 1
-        self.paths.append(request.path_qs)
-        self.connections.add(request.transport)
-        if self.stopped is not None:
-            await self.stopped.wait()
-        await asyncio.sleep(60 if self.hang else self.delay)
-        return web.Response(body=self.page, status=self.status, headers=self.headers)
-
-
-@asynccontextmanager
-async def serving(*workers: Worker) -> AsyncIterator[None]:
-    runners = []
-    for worker in workers:
-        app = web.Application()
-        app.router.add_get("/{path:.*}", worker.answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", worker.port)
-        await site.start()
-        worker.port = runner.addresses[0][1]
-        runners.append(runner)
-    try:
-        yield
-    finally:
-        for runner in runners:
-            await runner.cleanup()
-
-
-@asynccontextmanager
-async def scraping(store: Datastore, rules: ScrapeSettings = RULES, **options: Any) -> AsyncIterator[Scraper]:
-    scraper = Scraper(store, rules, random.Random(1), **options)
-    task = asyncio.create_task(scraper.run())
-    try:
-        yield scraper
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert task.cancelled()
-
-
-def add(store: Datastore, worker: Worker, name: str = "w1", document: dict[str, Any] | None = None) -> None:
-    instance = Instance(name, "ns", "c", "127.0.0.1", worker.port, "a")
-    store.apply(InstanceAddedEvent(instance), document or {})
-
-
-def waiting(store: Datastore) -> list[float]:
-    return list(store.pool(0.0).waiting.tolist())
-
-
-def age(store: Datastore) -> float:
-    return float(store.pool(asyncio.get_running_loop().time()).age[0])
 
 
 async def test_the_numbers_follow_the_page(eventually: Eventually) -> None:
@@ -418,10 +350,6 @@ def test_a_page_is_read_up_to_one_mebibyte() -> None:
     assert ScrapeSettings().limit == 2**20
 
 
-SLOW_WHEN_IDLE = ScrapeSettings(intervals=ScrapeIntervals(interval=0.01, idle_interval=30.0, linger=0.2))
-IDLE = b"vllm:num_requests_waiting 0\nvllm:num_requests_running 0\n"
-
-
 async def test_an_idle_endpoint_is_looked_at_seldom_until_a_request_is_sent_there(
     eventually: Eventually,
 ) -> None:
@@ -520,92 +448,3 @@ async def test_a_page_that_is_gone_for_a_moment_is_no_worker_without_one(eventua
         add(store, worker)
         await eventually(lambda: worker.asked > 3)
         assert detector.saturation(store.pool(time.monotonic())) == 1.0
-
-
-async def test_a_worker_that_was_stopped_answers_the_request_that_it_holds(eventually: Eventually) -> None:
-    """Nothing else would: the next attempt is an hour away."""
-    worker, store, failures = Worker(), Datastore(), list[str]()
-    worker.stopped = asyncio.Event()
-    rules = replace(RULES, intervals=ScrapeIntervals(interval=0.01, idle_interval=0.01, backoff=3600.0))
-    async with serving(worker), scraping(store, rules, on_error=lambda _, reason: failures.append(reason)):
-        add(store, worker)
-        await eventually(lambda: len(failures) >= 7)
-        assert set(failures) == {"no complete answer within 0.2 s"}
-        assert worker.asked <= 3, "what is given up stays in the queue of the stopped process"
-        worker.stopped.set()
-        await eventually(lambda: waiting(store) == [1])
-
-
-async def test_who_does_not_answer_is_late_until_it_does(eventually: Eventually) -> None:
-    worker, other, store = Worker(), Worker(), Datastore()
-
-    def late() -> list[bool]:
-        found = store.pool(time.monotonic()).late()
-        return [] if found is None else found.tolist()
-
-    async with serving(worker, other), scraping(store):
-        add(store, worker)
-        add(store, other, "w2")
-        await eventually(lambda: age(store) < 1 and other.asked > 3)
-        worker.stopped = asyncio.Event()
-        await eventually(lambda: late() == [True, False])
-        worker.stopped.set()
-        await eventually(lambda: late() == [])
-
-
-@pytest.mark.parametrize("page", [b"", b"what_no_engine_says 1\n"], ids=["status 500", "no known series"])
-async def test_who_answers_with_an_error_is_late_only_once_it_is_silent(
-    page: bytes, eventually: Eventually
-) -> None:
-    worker, other, store = Worker(), Worker(), Datastore()
-    failures = list[str]()
-
-    def late() -> list[bool]:
-        found = store.pool(time.monotonic()).late()
-        return [] if found is None else found.tolist()
-
-    async with serving(worker, other), scraping(store, on_error=lambda one, _: failures.append(one.id)):
-        add(store, worker)
-        add(store, other, "w2")
-        await eventually(lambda: age(store) < 1 and other.asked > 3)
-        worker.status, worker.page = (200 if page else 500), page
-        await eventually(lambda: failures.count("w1") > 10)
-        await eventually(lambda: late() == [])
-        worker.stopped = asyncio.Event()
-        await eventually(lambda: late() == [True, False])
-
-
-async def test_nobody_is_late_before_it_is_asked(eventually: Eventually) -> None:
-    worker, store = Worker(), Datastore()
-    worker.page = IDLE
-    seldom = replace(RULES, intervals=ScrapeIntervals(interval=300.0, idle_interval=600.0, linger=0.0))
-
-    def late_at() -> float:
-        return float(store.pool(0.0).numbers[Column.LATE_AT, 0])
-
-    async with serving(worker), scraping(store, seldom):
-        add(store, worker)
-        await eventually(lambda: len(store.on_use) == 1)
-        before = late_at()
-        store.reserve(store.endpoints[0])
-        await asyncio.sleep(0.1)
-        assert (worker.asked, late_at()) == (1, before)
-
-
-async def test_an_idle_endpoint_that_was_stopped_is_late_once_it_is_used(eventually: Eventually) -> None:
-    workers, store = [Worker(), Worker()], Datastore()
-
-    def late() -> list[bool]:
-        found = store.pool(time.monotonic()).late()
-        return [] if found is None else found.tolist()
-
-    for worker in workers:
-        worker.page = IDLE
-    async with serving(*workers), scraping(store, SLOW_WHEN_IDLE):
-        for number, worker in enumerate(workers):
-            add(store, worker, f"w{number}")
-        await eventually(lambda: len(store.on_use) == 2)
-        workers[0].stopped = asyncio.Event()
-        for endpoint in store.endpoints:
-            store.reserve(endpoint)
-        await eventually(lambda: late() == [True, False])

@@ -1,0 +1,126 @@
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import Column
+from epp.scraping.schedule import ScrapeIntervals
+from tests.epp.scraping.paged_worker import (
+    IDLE,
+    RULES,
+    SLOW_WHEN_IDLE,
+    Eventually,
+    Worker,
+    add,
+    age,
+    scraping,
+    serving,
+    waiting,
+)
+
+
+def late(store: Datastore) -> list[bool]:
+    found = store.pool(time.monotonic()).late()
+    return [] if found is None else found.tolist()
+
+
+async def test_a_worker_that_was_stopped_answers_the_request_that_it_holds(eventually: Eventually) -> None:
+    """Nothing else would: the next attempt is an hour away."""
+    worker, store, failures = Worker(), Datastore(), list[str]()
+    worker.stopped = asyncio.Event()
+    rules = replace(RULES, intervals=ScrapeIntervals(interval=0.01, idle_interval=0.01, backoff=3600.0))
+    async with serving(worker), scraping(store, rules, on_error=lambda _, reason: failures.append(reason)):
+        add(store, worker)
+        await eventually(lambda: len(failures) >= 7)
+        assert set(failures) == {"no complete answer within 0.2 s"}
+        assert worker.asked <= 3, "what is given up stays in the queue of the stopped process"
+        worker.stopped.set()
+        await eventually(lambda: waiting(store) == [1])
+
+
+async def test_who_does_not_answer_is_late_until_it_does(eventually: Eventually) -> None:
+    worker, other, store = Worker(), Worker(), Datastore()
+    async with serving(worker, other), scraping(store):
+        add(store, worker)
+        add(store, other, "w2")
+        await eventually(lambda: age(store) < 1 and other.asked > 3)
+        worker.stopped = asyncio.Event()
+        await eventually(lambda: late(store) == [True, False])
+        worker.stopped.set()
+        await eventually(lambda: late(store) == [])
+
+
+@pytest.mark.parametrize("page", [b"", b"what_no_engine_says 1\n"], ids=["status 500", "no known series"])
+async def test_who_answers_with_an_error_is_late_only_once_it_is_silent(
+    page: bytes, eventually: Eventually
+) -> None:
+    worker, other, store = Worker(), Worker(), Datastore()
+    failures = list[str]()
+
+    async with serving(worker, other), scraping(store, on_error=lambda one, _: failures.append(one.id)):
+        add(store, worker)
+        add(store, other, "w2")
+        await eventually(lambda: age(store) < 1 and other.asked > 3)
+        worker.status, worker.page = (200 if page else 500), page
+        await eventually(lambda: failures.count("w1") > 10)
+        await eventually(lambda: late(store) == [])
+        worker.stopped = asyncio.Event()
+        await eventually(lambda: late(store) == [True, False])
+
+
+async def test_nobody_is_late_before_it_is_asked(eventually: Eventually) -> None:
+    worker, store = Worker(), Datastore()
+    worker.page = IDLE
+    seldom = replace(RULES, intervals=ScrapeIntervals(interval=300.0, idle_interval=600.0, linger=0.0))
+
+    def late_at() -> float:
+        return float(store.pool(0.0).numbers[Column.LATE_AT, 0])
+
+    async with serving(worker), scraping(store, seldom):
+        add(store, worker)
+        await eventually(lambda: len(store.on_use) == 1)
+        before = late_at()
+        store.reserve(store.endpoints[0])
+        await asyncio.sleep(0.1)
+        assert (worker.asked, late_at()) == (1, before)
+
+
+async def test_an_idle_endpoint_that_was_stopped_is_late_once_it_is_used(eventually: Eventually) -> None:
+    workers, store = [Worker(), Worker()], Datastore()
+
+    for worker in workers:
+        worker.page = IDLE
+    async with serving(*workers), scraping(store, SLOW_WHEN_IDLE):
+        for number, worker in enumerate(workers):
+            add(store, worker, f"w{number}")
+        await eventually(lambda: len(store.on_use) == 2)
+        workers[0].stopped = asyncio.Event()
+        for endpoint in store.endpoints:
+            store.reserve(endpoint)
+        await eventually(lambda: late(store) == [True, False])
+
+
+async def test_nobody_is_late_once_nothing_is_scraped(eventually: Eventually) -> None:
+    worker, other, store = Worker(), Worker(), Datastore()
+    async with serving(worker, other), scraping(store) as scraper:
+        add(store, worker)
+        add(store, other, "w2")
+        await eventually(lambda: age(store) < 1 and other.asked > 3)
+        worker.stopped = asyncio.Event()
+        await eventually(lambda: late(store) == [True, False])
+        scraper.reconfigure(None, None)
+        await eventually(lambda: late(store) == [])
+
+
+async def test_a_page_elsewhere_ends_the_wait_for_the_one_that_is_late(eventually: Eventually) -> None:
+    stopped, other, moved, store = Worker(), Worker(), Worker(), Datastore()
+    async with serving(stopped, other, moved), scraping(store):
+        add(store, stopped)
+        add(store, other, "w2")
+        await eventually(lambda: age(store) < 1 and other.asked > 3)
+        stopped.stopped = asyncio.Event()
+        await eventually(lambda: late(store) == [True, False])
+        add(store, stopped, document={"transport": {"http": {"metrics_port": moved.port}}})
+        await eventually(lambda: late(store) == [] and moved.asked > 3)
