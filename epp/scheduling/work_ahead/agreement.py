@@ -38,10 +38,10 @@ def credit_preferred(
 ) -> None:
     """Take what the preferred worker is believed to hold from its missing tokens.
 
-    `held`: the blocks that each endpoint is known to hold, as an array, or by row for those that hold any. What half of the
+    `held`: the blocks that each endpoint is known to hold, as an array, or by row for those that hold any. What most of the
     endpoints hold is everybody's, such as a system prompt, and tells nothing: the block behind it is hashed.
     """
-    common = _held_by_half(held, len(missing))
+    common = _held_by_most(held, len(missing))
     if common >= len(chain.hashes) or request.prompt is None:
         return
     size = chain.unit_tokens * _TOKEN_BYTES
@@ -53,11 +53,13 @@ def credit_preferred(
     missing[row] = max(1.0, missing[row] - _BELIEF * min(missing[row], _MOST))
 
 
-def _held_by_half(held: Any, count: int) -> int:
+def _held_by_most(held: Any, count: int) -> int:
+    """Blocks that more than half of the endpoints hold."""
     if isinstance(held, dict):
-        if 2 * len(held) < count:
+        if 2 * len(held) <= count:
             return 0
         held = np.array([0] * (count - len(held)) + list(held.values()))
-    elif 2 * int(np.count_nonzero(held)) < count:
+    elif 2 * int(np.count_nonzero(held)) <= count:
         return 0
-    return int(np.partition(held, count // 2)[count // 2])
+    middle = (count - 1) // 2
+    return int(np.partition(held, middle)[middle])

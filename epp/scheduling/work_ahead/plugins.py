@@ -29,6 +29,7 @@ _TOKEN_BYTES: Final = 4
 _WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member
 _RUNNING: Final = int(Column.RUNNING)
 _SCRAPED_AT: Final = int(Column.SCRAPED_AT)
+_PERIOD: Final = int(Column.PERIOD)
 _UNREPORTED: Final = int(Column.UNREPORTED)
 _NO_COUNTER: Final = (
     "%s: its metrics page has no counter of prompt tokens that grows as they are computed; "
@@ -53,7 +54,6 @@ class _Columns:
     scraped_at: Floats
     """The page that `ahead` takes into account."""
     rows: dict[tuple[str, str], int]
-    max_lora: Floats | None = None
     hashes: Hashes | None = None
     """Made when they are needed."""
 
@@ -77,23 +77,28 @@ class WorkAheadProducer:
         """Take into account the pages that were read since the last request."""
         request.data[self] = pool.now
         columns = self._columns(pool)
-        columns.max_lora = pool.max_lora
         scraped_at = pool.numbers[_SCRAPED_AT]
         changed = (scraped_at != columns.scraped_at).nonzero()[0]
         if not len(changed):
             return
-        computed, waiting, running = pool.metric(PROMPT_TOKENS), pool.waiting, pool.running
+        computed, numbers = pool.metric(PROMPT_TOKENS), pool.numbers
         for row in changed.tolist():
-            at = scraped_at.item(row)
-            if at != NEVER:
-                ledger = self._ledger(pool.endpoints[row])
-                if not ledger.was_read and computed.item(row) < 0.0:
-                    _log.info(_NO_COUNTER, pool.endpoints[row].id)
-                self._adapters.see(pool.adapters[row])
-                ledger.read(computed.item(row), waiting.item(row), running.item(row), at)
-                self._totals.update(ledger)
-                self._update(pool.endpoints[row].key, ledger)
-            columns.scraped_at[row] = at
+            at = columns.scraped_at[row] = scraped_at.item(row)
+            ledger = self._ledger(pool.endpoints[row])
+            if at in (NEVER, ledger.read_at):  # or it was read for another selection of the endpoints
+                continue
+            if ledger.read_at == NEVER and computed.item(row) < 0.0:
+                _log.info(_NO_COUNTER, pool.endpoints[row].id)
+            self._adapters.see(pool.endpoints[row].key, pool.adapters[row], int(pool.max_lora.item(row)))
+            ledger.read(
+                computed.item(row),
+                numbers.item(_WAITING, row),
+                numbers.item(_RUNNING, row),
+                at,
+                period=numbers.item(_PERIOD, row),
+            )
+            self._totals.update(ledger)
+            self._update(pool.endpoints[row].key, ledger)
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """Its prompt is ahead of whatever comes next. Called before `prefixes` claims the prompt for them."""
@@ -101,12 +106,13 @@ class WorkAheadProducer:
         if now is None:
             return
         sent: _Sent = {}
+        tokens = prompt_tokens(request)
         for endpoint in endpoints:
-            tokens = prompt_tokens(request)
+            if endpoint.key in sent:  # a helper that was chosen too
+                continue
             missing = max(1.0, tokens - self.prefixes.held(request, endpoint))
             sent[endpoint.key] = self._send(endpoint, tokens, missing, now)
-            if self._adapters.knows(request.model):
-                self._adapters.sent(endpoint.key, request.model, self._slots(endpoint.key))
+            self._adapters.sent(endpoint.key, request.model)
         request.data[self] = sent
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
@@ -116,13 +122,15 @@ class WorkAheadProducer:
             return
         keys = {endpoint.key for endpoint in endpoints}
         for key, (ledger, prompt) in sent.items():
-            if not (key in keys and request.streaming and ledger.follows(prompt)):
+            if key not in keys:
+                self._fail(key, ledger, prompt)
+            elif not (request.streaming and ledger.follows(prompt)):
                 self._withdraw(key, ledger, prompt)
 
     def failed(self, request: InferenceRequest) -> None:
         sent = request.data.get(self)
         for key, (ledger, prompt) in sent.items() if isinstance(sent, dict) else ():
-            self._withdraw(key, ledger, prompt)
+            self._fail(key, ledger, prompt)
 
     def sized(self, endpoint: Endpoint, tokens: int) -> None:
         pass
@@ -164,14 +172,6 @@ class WorkAheadProducer:
             columns.hashes = hashes_of(pool.endpoints)
         credit_preferred(missing, request, chain, held, columns.hashes)
 
-    def _slots(self, key: tuple[str, str]) -> int:
-        """Adapters that the endpoint can hold."""
-        for columns in self._last:
-            row = columns.rows.get(key)
-            if row is not None and columns.max_lora is not None:
-                return int(columns.max_lora.item(row))
-        return 0
-
     def _forget(self, key: tuple[str, str]) -> None:
         ledger = self._ledgers.pop(key, None)
         if ledger is not None:
@@ -209,6 +209,10 @@ class WorkAheadProducer:
         prompt = ledger.send(tokens, missing, now)
         self._update(endpoint.key, ledger)
         return ledger, prompt
+
+    def _fail(self, key: tuple[str, str], ledger: WorkLedger, prompt: SentPrompt) -> None:
+        ledger.fail(prompt)
+        self._update(key, ledger)
 
     def _withdraw(self, key: tuple[str, str], ledger: WorkLedger, prompt: SentPrompt) -> None:
         ledger.withdraw(prompt)
