@@ -11,7 +11,7 @@ average worker computes while a LoRA adapter is loaded, where that must be done 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -162,7 +162,7 @@ class WorkAheadProducer:
         return self._totals.speed
 
     def agree(
-        self, missing: Floats, request: InferenceRequest, chain: PrefixChain, held: Any, pool: EndpointPool
+        self, missing: Floats, request: InferenceRequest, chain: PrefixChain, held: Floats, pool: EndpointPool
     ) -> None:
         """If other pickers send to these endpoints too, believe of new prompts what they may know: agreement.py."""
         if not self._totals.others_send:
@@ -264,23 +264,16 @@ class LeastCostScorer:
         cost *= self.producer.slowness(pool)
         return cost
 
-    def _missing(self, request: InferenceRequest, pool: EndpointPool) -> Any:
+    def _missing(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         tokens = prompt_tokens(request)
-        missing = np.full(len(pool), tokens)
-        prefixes = self.producer.prefixes
-        chain = request.prefixes.get(prefixes)
-        if chain is None:
-            return missing
-        matched = prefixes.index.match(chain.hashes, pool.endpoints)
-        if isinstance(matched, dict):
-            for row, count in matched.items():
-                missing[row] = max(1.0, tokens - chain.units_in(count) * chain.unit_tokens)
-        else:
-            # by the number of blocks held: a chain is shorter than a pool
-            units = [0, *chain.ends[: len(chain.hashes)]]
-            units[-1] = chain.units
-            missing = np.array([max(1.0, tokens - held * chain.unit_tokens) for held in units])[matched]
-        self.producer.agree(missing, request, chain, matched, pool)
+        chain = request.prefixes.get(self.producer.prefixes)
+        held = self.producer.prefixes.matched_units(request, pool)
+        if chain is None or held is None:
+            return np.full(len(pool), tokens)
+        missing: Floats = held * -chain.unit_tokens
+        missing += tokens
+        np.maximum(missing, 1.0, out=missing)
+        self.producer.agree(missing, request, chain, held, pool)
         return missing
 
 

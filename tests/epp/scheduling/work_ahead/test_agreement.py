@@ -1,5 +1,7 @@
 """The worker that all pickers prefer for a prompt that nobody is known to hold."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -15,8 +17,8 @@ def request_of(text: str) -> InferenceRequest:
     return request
 
 
-def missing(text: str, held: object, workers: int = 5) -> list[float]:
-    """Blocks of four tokens; `held` as the index says it."""
+def missing(text: str, held: Sequence[int] = (), workers: int = 5) -> list[float]:
+    """`held`: blocks of four tokens, by worker; empty: none."""
     blocks = len(text) // 16 + 1
     chain = PrefixChain(range(1, blocks + 1), 4, blocks, range(1, blocks + 1), [1] * blocks)
     endpoints = [
@@ -24,11 +26,12 @@ def missing(text: str, held: object, workers: int = 5) -> list[float]:
         for row in range(workers)
     ]
     tokens = np.full(workers, 1000.0)
-    credit_preferred(tokens, request_of(text), chain, held, hashes_of(endpoints))
+    known = np.array(held or [0] * workers, dtype=float)
+    credit_preferred(tokens, request_of(text), chain, known, hashes_of(endpoints))
     return list(tokens)
 
 
-def preferred(text: str, held: object, workers: int = 5) -> int:
+def preferred(text: str, held: Sequence[int] = (), workers: int = 5) -> int:
     found = missing(text, held, workers)
     assert sorted(found)[1:] == [1000.0] * (workers - 1)
     assert min(found) == pytest.approx(200.0)
@@ -36,15 +39,15 @@ def preferred(text: str, held: object, workers: int = 5) -> int:
 
 
 def test_prompts_are_spread_and_each_has_one_worker() -> None:
-    chosen = [preferred(f"{number:4} " * 40, {}) for number in range(50)]
+    chosen = [preferred(f"{number:4} " * 40) for number in range(50)]
     assert set(chosen) == set(range(5))
     assert max(chosen.count(row) for row in range(5)) <= 20
-    assert chosen == [preferred(f"{number:4} " * 40, {}) for number in range(50)]
+    assert chosen == [preferred(f"{number:4} " * 40) for number in range(50)]
 
 
 def test_what_most_hold_tells_nothing_so_the_block_behind_it_decides() -> None:
     system = "s" * 15 + "s" * 48  # with its quote four blocks
-    held = np.array([4, 4, 4, 0, 0])
+    held = [4, 4, 4, 0, 0]
     chosen = {preferred(system + f"{number:4} " * 40, held) for number in range(50)}
     assert len(chosen) > 1
     same = {preferred(system + "and then" + " " * 8 + f"{number:4}" * 40, held) for number in range(20)}
@@ -53,10 +56,9 @@ def test_what_most_hold_tells_nothing_so_the_block_behind_it_decides() -> None:
 
 def test_of_two_workers_one_is_not_most() -> None:
     text = "first" * 20
-    assert preferred(text, {0: 3}, workers=2) == preferred(text, {}, workers=2)
-    assert preferred(text, np.array([3, 0]), workers=2) == preferred(text, {}, workers=2)
+    assert preferred(text, [3, 0], workers=2) == preferred(text, workers=2)
 
 
 def test_a_prompt_that_most_hold_whole_has_no_preferred_worker() -> None:
-    assert missing("x" * 30, np.array([2, 2, 2, 0, 0])) == [1000.0] * 5
-    assert missing("", np.array([1, 1, 1, 1, 0])) == [1000.0] * 5
+    assert missing("x" * 30, [2, 2, 2, 0, 0]) == [1000.0] * 5
+    assert missing("", [1, 1, 1, 1, 0]) == [1000.0] * 5
