@@ -19,39 +19,44 @@ _FULL: Final = 2.0
 
 
 class LoadedAdapters:
-    """Adapters by endpoint. A model is an adapter once a page named it as one: a base model never is."""
+    """Adapters by endpoint. A model is an adapter while pages name it as one."""
 
-    __slots__ = ("_by_endpoint", "_known")
+    __slots__ = ("_by_endpoint", "_known", "_slots")
 
     def __init__(self) -> None:
-        self._known: set[str] = set()
+        self._known: OrderedDict[str, None] = OrderedDict()
+        self._slots: dict[tuple[str, str], int] = {}
         self._by_endpoint: dict[tuple[str, str], OrderedDict[str, None]] = {}
 
-    def see(self, adapters: Adapters) -> None:
-        """A page names these."""
-        if (adapters.active or adapters.waiting) and len(self._known) < _KNOWN:
-            self._known |= adapters.active | adapters.waiting
-
-    def knows(self, model: str) -> bool:
-        """Whether it is an adapter."""
-        return model in self._known
-
-    def sent(self, key: tuple[str, str], model: str, slots: int) -> None:
-        """A request for this adapter goes to the endpoint, which can hold so many."""
+    def see(self, key: tuple[str, str], adapters: Adapters, slots: int) -> None:
+        """A page names these, and says how many the endpoint can hold; 0: it does not say."""
         if slots > 0:
-            recent = self._by_endpoint.setdefault(key, OrderedDict())
-            recent[model] = None
-            recent.move_to_end(model)
-            while len(recent) > slots:
-                recent.popitem(last=False)
+            self._slots[key] = slots
+        for name in (*adapters.active, *adapters.waiting):
+            self._known[name] = None
+            self._known.move_to_end(name)
+        while len(self._known) > _KNOWN:
+            self._known.popitem(last=False)
+
+    def sent(self, key: tuple[str, str], model: str) -> None:
+        """A request for this model goes to the endpoint."""
+        slots = self._slots.get(key)
+        if slots is None or model not in self._known:
+            return
+        recent = self._by_endpoint.setdefault(key, OrderedDict())
+        recent[model] = None
+        recent.move_to_end(model)
+        while len(recent) > slots:
+            recent.popitem(last=False)
 
     def forget(self, key: tuple[str, str]) -> None:
         self._by_endpoint.pop(key, None)
+        self._slots.pop(key, None)
 
     def loads(self, model: str, pool: EndpointPool) -> Floats | None:
-        """How much of the time to load an adapter passes before each endpoint can begin; None if the model is no adapter.
+        """How often the time to load an adapter passes before each endpoint can begin; None if the model is no adapter.
 
-        1 where a slot is free, one half where it is on its way, 2 where another adapter must leave first.
+        1 where a slot is free or nobody knows, one half where it is on its way, 2 where another adapter must leave first.
         """
         if model not in self._known:
             return None
@@ -61,7 +66,7 @@ class LoadedAdapters:
                 continue
             if model in adapters.waiting:
                 loads[row] = _WAITING
-            elif len(adapters.active) + len(adapters.waiting) < slots[row]:
+            elif not slots[row] or len(adapters.active) + len(adapters.waiting) < slots[row]:
                 loads[row] = 1.0
             else:
                 loads[row] = _FULL

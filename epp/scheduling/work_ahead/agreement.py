@@ -6,8 +6,9 @@ with the highest hash of its id and of that part of the prompt which tells the p
 Thaler and Ravishankar, 1998).
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,30 +35,28 @@ def hashes_of(endpoints: Sequence[Endpoint]) -> Hashes:
 
 
 def credit_preferred(
-    missing: Floats, request: InferenceRequest, chain: PrefixChain, held: Any, hashes: Hashes
+    missing: Floats, request: InferenceRequest, chain: PrefixChain, held: Floats, hashes: Hashes
 ) -> None:
     """Take what the preferred worker is believed to hold from its missing tokens.
 
-    `held`: the blocks that each endpoint is known to hold, as an array, or by row for those that hold any. What half of the
-    endpoints hold is everybody's, such as a system prompt, and tells nothing: the block behind it is hashed.
+    `held`: the units that each endpoint is known to hold. What most of them hold is everybody's, such as a system prompt,
+    and tells nothing: the block behind it is hashed.
     """
-    common = _held_by_half(held, len(missing))
-    if common >= len(chain.hashes) or request.prompt is None:
+    common = _held_by_most(held)
+    if common >= chain.units or request.prompt is None:
         return
+    block = bisect_right(chain.ends, common, 0, len(chain.hashes))
     size = chain.unit_tokens * _TOKEN_BYTES
-    end = chain.ends[common] * size
-    block = request.prompt.prefix(end)[chain.ends[common - 1] * size if common else 0 :]
-    mixed = (hashes ^ np.uint64(xxh3_64_intdigest(block))) * _GOLDEN
+    text = request.prompt.prefix(chain.ends[block] * size)[common * size :]
+    mixed = (hashes ^ np.uint64(xxh3_64_intdigest(text))) * _GOLDEN
     mixed = (mixed ^ (mixed >> _HALF)) * _MIX
     row = int(mixed.argmax())
     missing[row] = max(1.0, missing[row] - _BELIEF * min(missing[row], _MOST))
 
 
-def _held_by_half(held: Any, count: int) -> int:
-    if isinstance(held, dict):
-        if 2 * len(held) < count:
-            return 0
-        held = np.array([0] * (count - len(held)) + list(held.values()))
-    elif 2 * int(np.count_nonzero(held)) < count:
+def _held_by_most(held: Floats) -> int:
+    """Units that more than half of the endpoints hold."""
+    if 2 * int(np.count_nonzero(held)) <= len(held):
         return 0
-    return int(np.partition(held, count // 2)[count // 2])
+    middle = (len(held) - 1) // 2
+    return int(np.partition(held, middle)[middle])

@@ -46,13 +46,13 @@ class WorkLedger:
     __slots__ = (
         "_computed",
         "_count",
-        "_read_at",
         "_sent",
         "_spare",
         "ahead",
         "busy",
         "done",
         "grown",
+        "read_at",
         "sent",
     )
 
@@ -65,7 +65,8 @@ class WorkLedger:
         self._sent: deque[SentPrompt] = deque()
         self._count = 0
         self._computed = -1.0
-        self._read_at = -inf
+        self.read_at = -inf
+        """When the last page came; -inf: there was none."""
         self._spare = 0.0
         self.sent = self.grown = _PRIOR
         """Tokens that were sent from here, and by how much the counter grew, both lately."""
@@ -89,13 +90,21 @@ class WorkLedger:
         if len(self._sent) > 2 * self._count + _SPARE_ROOM:
             self._sent = deque([one for one in self._sent if one.tokens])
 
-    def read(self, computed: float, waiting: float, running: float, now: float) -> None:
+    def fail(self, prompt: SentPrompt) -> None:
+        """It is not computed here."""
+        self.sent = max(0.0, self.sent - prompt.tokens)
+        self.withdraw(prompt)
+
+    def read(
+        self, computed: float, waiting: float, running: float, now: float, *, period: float = 0.0
+    ) -> None:
         """A page says that prompts of so many tokens are computed, and that so many requests wait and run.
 
-        `computed` negative: the page does not say. A smaller number than before is that of a new process.
+        `computed` negative: the page does not say. A smaller number than before is that of a new process. `period`: seconds
+        until the next page, at least twice what a page takes: this one may be so much older than `now`.
         """
         before, self._computed = self._computed, computed
-        since, self._read_at = self._read_at, now
+        since, self.read_at = self.read_at, now
         began = self._sent[0].sent_at if self._sent else now
         counted = computed >= 0.0
         done = 0.0
@@ -107,8 +116,10 @@ class WorkLedger:
         # a prompt that is not computed is a request that waits or runs: whatever is beyond those is done. Without a counter
         # the page does not say which of those that run are computed, and all are taken to be.
         there = waiting + running if counted else waiting
-        done += self._withdraw_oldest(self._count - self._sent_after(now - TRANSIT) - int(there))
-        if counted and before >= 0.0 and now - since < _LONGEST_LOOK:
+        done += self._withdraw_oldest(
+            self._count - self._sent_after(now - TRANSIT - period / 2.0) - int(there)
+        )
+        if counted and before >= 0.0 and now - since < max(_LONGEST_LOOK, 3.0 * period):
             self.busy += max(0.0, now - max(since, began))
             self.done += done
         if not self._count:
@@ -117,12 +128,7 @@ class WorkLedger:
 
     def follows(self, prompt: SentPrompt) -> bool:
         """Whether pages will tell when it is done."""
-        return self._read_at > prompt.sent_at - _STALE
-
-    @property
-    def was_read(self) -> bool:
-        """Whether there was a page."""
-        return self._read_at > -inf
+        return self.read_at > prompt.sent_at - _STALE
 
     def forget_half(self) -> None:
         """Count what is known of its speed half."""
@@ -133,7 +139,9 @@ class WorkLedger:
         kept = max(0.0, 1.0 - growth / _WINDOW)
         self.sent *= kept
         self.grown = (self.grown + growth) * kept
-        scale = self.sent / self.grown if self.grown else 1.0
+        if not kept:  # so much at once says nothing of what was sent from here
+            self.sent = self.grown = _PRIOR
+        scale = self.sent / self.grown
         self._spare += growth * min(max(scale, 1.0 / _MAX_SCALE), _MAX_SCALE)
         done = 0.0
         while self._sent and self._sent[0].tokens <= self._spare + 0.5:

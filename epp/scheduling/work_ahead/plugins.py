@@ -11,7 +11,7 @@ average worker computes while a LoRA adapter is loaded, where that must be done 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -29,6 +29,7 @@ _TOKEN_BYTES: Final = 4
 _WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member
 _RUNNING: Final = int(Column.RUNNING)
 _SCRAPED_AT: Final = int(Column.SCRAPED_AT)
+_PERIOD: Final = int(Column.PERIOD)
 _UNREPORTED: Final = int(Column.UNREPORTED)
 _NO_COUNTER: Final = (
     "%s: its metrics page has no counter of prompt tokens that grows as they are computed; "
@@ -53,7 +54,6 @@ class _Columns:
     scraped_at: Floats
     """The page that `ahead` takes into account."""
     rows: dict[tuple[str, str], int]
-    max_lora: Floats | None = None
     hashes: Hashes | None = None
     """Made when they are needed."""
 
@@ -77,23 +77,28 @@ class WorkAheadProducer:
         """Take into account the pages that were read since the last request."""
         request.data[self] = pool.now
         columns = self._columns(pool)
-        columns.max_lora = pool.max_lora
         scraped_at = pool.numbers[_SCRAPED_AT]
         changed = (scraped_at != columns.scraped_at).nonzero()[0]
         if not len(changed):
             return
-        computed, waiting, running = pool.metric(PROMPT_TOKENS), pool.waiting, pool.running
+        computed, numbers = pool.metric(PROMPT_TOKENS), pool.numbers
         for row in changed.tolist():
-            at = scraped_at.item(row)
-            if at != NEVER:
-                ledger = self._ledger(pool.endpoints[row])
-                if not ledger.was_read and computed.item(row) < 0.0:
-                    _log.info(_NO_COUNTER, pool.endpoints[row].id)
-                self._adapters.see(pool.adapters[row])
-                ledger.read(computed.item(row), waiting.item(row), running.item(row), at)
-                self._totals.update(ledger)
-                self._update(pool.endpoints[row].key, ledger)
-            columns.scraped_at[row] = at
+            at = columns.scraped_at[row] = scraped_at.item(row)
+            ledger = self._ledger(pool.endpoints[row])
+            if at in (NEVER, ledger.read_at):  # or it was read for another selection of the endpoints
+                continue
+            if ledger.read_at == NEVER and computed.item(row) < 0.0:
+                _log.info(_NO_COUNTER, pool.endpoints[row].id)
+            self._adapters.see(pool.endpoints[row].key, pool.adapters[row], int(pool.max_lora.item(row)))
+            ledger.read(
+                computed.item(row),
+                numbers.item(_WAITING, row),
+                numbers.item(_RUNNING, row),
+                at,
+                period=numbers.item(_PERIOD, row),
+            )
+            self._totals.update(ledger)
+            self._update(pool.endpoints[row].key, ledger)
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """Its prompt is ahead of whatever comes next. Called before `prefixes` claims the prompt for them."""
@@ -101,12 +106,13 @@ class WorkAheadProducer:
         if now is None:
             return
         sent: _Sent = {}
+        tokens = prompt_tokens(request)
         for endpoint in endpoints:
-            tokens = prompt_tokens(request)
+            if endpoint.key in sent:  # a helper that was chosen too
+                continue
             missing = max(1.0, tokens - self.prefixes.held(request, endpoint))
             sent[endpoint.key] = self._send(endpoint, tokens, missing, now)
-            if self._adapters.knows(request.model):
-                self._adapters.sent(endpoint.key, request.model, self._slots(endpoint.key))
+            self._adapters.sent(endpoint.key, request.model)
         request.data[self] = sent
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
@@ -116,13 +122,15 @@ class WorkAheadProducer:
             return
         keys = {endpoint.key for endpoint in endpoints}
         for key, (ledger, prompt) in sent.items():
-            if not (key in keys and request.streaming and ledger.follows(prompt)):
+            if key not in keys:
+                self._fail(key, ledger, prompt)
+            elif not (request.streaming and ledger.follows(prompt)):
                 self._withdraw(key, ledger, prompt)
 
     def failed(self, request: InferenceRequest) -> None:
         sent = request.data.get(self)
         for key, (ledger, prompt) in sent.items() if isinstance(sent, dict) else ():
-            self._withdraw(key, ledger, prompt)
+            self._fail(key, ledger, prompt)
 
     def sized(self, endpoint: Endpoint, tokens: int) -> None:
         pass
@@ -154,7 +162,7 @@ class WorkAheadProducer:
         return self._totals.speed
 
     def agree(
-        self, missing: Floats, request: InferenceRequest, chain: PrefixChain, held: Any, pool: EndpointPool
+        self, missing: Floats, request: InferenceRequest, chain: PrefixChain, held: Floats, pool: EndpointPool
     ) -> None:
         """If other pickers send to these endpoints too, believe of new prompts what they may know: agreement.py."""
         if not self._totals.others_send:
@@ -163,14 +171,6 @@ class WorkAheadProducer:
         if columns.hashes is None:
             columns.hashes = hashes_of(pool.endpoints)
         credit_preferred(missing, request, chain, held, columns.hashes)
-
-    def _slots(self, key: tuple[str, str]) -> int:
-        """Adapters that the endpoint can hold."""
-        for columns in self._last:
-            row = columns.rows.get(key)
-            if row is not None and columns.max_lora is not None:
-                return int(columns.max_lora.item(row))
-        return 0
 
     def _forget(self, key: tuple[str, str]) -> None:
         ledger = self._ledgers.pop(key, None)
@@ -209,6 +209,10 @@ class WorkAheadProducer:
         prompt = ledger.send(tokens, missing, now)
         self._update(endpoint.key, ledger)
         return ledger, prompt
+
+    def _fail(self, key: tuple[str, str], ledger: WorkLedger, prompt: SentPrompt) -> None:
+        ledger.fail(prompt)
+        self._update(key, ledger)
 
     def _withdraw(self, key: tuple[str, str], ledger: WorkLedger, prompt: SentPrompt) -> None:
         ledger.withdraw(prompt)
@@ -260,23 +264,16 @@ class LeastCostScorer:
         cost *= self.producer.slowness(pool)
         return cost
 
-    def _missing(self, request: InferenceRequest, pool: EndpointPool) -> Any:
+    def _missing(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         tokens = prompt_tokens(request)
-        missing = np.full(len(pool), tokens)
-        prefixes = self.producer.prefixes
-        chain = request.prefixes.get(prefixes)
-        if chain is None:
-            return missing
-        matched = prefixes.index.match(chain.hashes, pool.endpoints)
-        if isinstance(matched, dict):
-            for row, count in matched.items():
-                missing[row] = max(1.0, tokens - chain.units_in(count) * chain.unit_tokens)
-        else:
-            # by the number of blocks held: a chain is shorter than a pool
-            units = [0, *chain.ends[: len(chain.hashes)]]
-            units[-1] = chain.units
-            missing = np.array([max(1.0, tokens - held * chain.unit_tokens) for held in units])[matched]
-        self.producer.agree(missing, request, chain, matched, pool)
+        chain = request.prefixes.get(self.producer.prefixes)
+        held = self.producer.prefixes.matched_units(request, pool)
+        if chain is None or held is None:
+            return np.full(len(pool), tokens)
+        missing: Floats = held * -chain.unit_tokens
+        missing += tokens
+        np.maximum(missing, 1.0, out=missing)
+        self.producer.agree(missing, request, chain, held, pool)
         return missing
 
 

@@ -13,29 +13,42 @@ _WINDOW: Final = 200_000.0
 """Tokens after which what was learnt counts half: a machine may become slower, or be throttled."""
 _MOST: Final = 4.0
 """The most by which an endpoint is taken to differ from the average."""
-_OWN_AT_MOST: Final = 0.7
-"""If less of what the workers compute was sent from here, others send too. More may be a wrong guess of bytes per token."""
+_OTHERS_BELOW: Final = 0.6
+_OTHERS_UNTIL: Final = 0.8
+"""If less of what the workers compute was sent from here, others send too, until more was. The rest may be a wrong guess of bytes
+per token, and what chat templates and tools add.
+"""
+_FADES: Final = 300.0
+"""Seconds after which what was learnt of a worker's speed counts half, whatever it does: who gets nothing teaches nothing."""
 
 
 class PoolTotals:
     """Sums over the ledgers of one pool, kept up to date as they read pages."""
 
-    __slots__ = ("_busy", "_done", "_grown", "_known", "_sent")
+    __slots__ = ("_busy", "_done", "_grown", "_halved_at", "_known", "_sent", "others_send")
 
     def __init__(self) -> None:
         self._done = self._busy = self._sent = self._grown = 0.0
+        self._halved_at: dict[WorkLedger, float] = {}
+        self.others_send = False
+        """Whether the workers compute clearly more than was sent from here."""
         self._known: dict[WorkLedger, tuple[float, float, float, float]] = {}
 
     def update(self, ledger: WorkLedger) -> None:
         """The ledger has read a page."""
-        if max(ledger.done, ledger.busy * self.speed) > _WINDOW:
+        halved_at = self._halved_at.setdefault(ledger, ledger.read_at)
+        if ledger.read_at - halved_at > _FADES or max(ledger.done, ledger.busy * self.speed) > _WINDOW:
             ledger.forget_half()
+            self._halved_at[ledger] = ledger.read_at
         self._add(self._known.get(ledger, (0.0, 0.0, 0.0, 0.0)), -1.0)
         self._known[ledger] = known = (ledger.done, ledger.busy, ledger.sent, ledger.grown)
         self._add(known, 1.0)
+        limit = _OTHERS_UNTIL if self.others_send else _OTHERS_BELOW
+        self.others_send = self._sent < limit * self._grown
 
     def forget(self, ledger: WorkLedger) -> None:
         """Its endpoint is gone."""
+        self._halved_at.pop(ledger, None)
         known = self._known.pop(ledger, None)
         if known is not None:
             self._add(known, -1.0)
@@ -46,11 +59,6 @@ class PoolTotals:
         """How many times longer it takes than the average endpoint; more than 1 is slower."""
         slow = (ledger.busy * self.speed + _PRIOR) / (ledger.done + _PRIOR)
         return min(max(slow, 1.0 / _MOST), _MOST)
-
-    @property
-    def others_send(self) -> bool:
-        """Whether the workers compute clearly more than was sent from here."""
-        return self._sent < _OWN_AT_MOST * self._grown
 
     @property
     def speed(self) -> float:

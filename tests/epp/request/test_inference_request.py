@@ -398,3 +398,17 @@ def test_what_curl_sends_without_being_told_is_read_if_it_is_json() -> None:
 @pytest.mark.parametrize("body", [b"a=b&c=d", b"{a=b", b"[1]", b"\xff", b"[" * 200_000])
 def test_what_is_a_form_is_not_read(body: bytes) -> None:
     assert parse(body, content_type=FORM).model == ""
+
+
+def test_an_image_counts_as_an_image_and_not_as_its_base64() -> None:
+    def size(content: object) -> int:
+        chat = json.dumps({"model": "m", "messages": [{"role": "user", "content": content}]}).encode()
+        return parse(chat, "/v1/chat/completions").prompt_size
+
+    url = "data:image/png;base64," + "A" * 1_000_000
+    image = {"type": "image_url", "image_url": {"url": url}}
+    text = {"type": "text", "text": "what is this?"}
+    assert 4_000 < size([image, text]) < 5_000
+    assert 8_000 < size([image, text, image]) < 10_000
+    assert size([text]) == len(json.dumps([text]))
+    assert size("x" * 20_000 + url) > 1_000_000  # a text that quotes one is a text

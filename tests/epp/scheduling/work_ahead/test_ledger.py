@@ -123,6 +123,38 @@ def test_a_wrong_guess_of_tokens_does_not_pile_up() -> None:
     assert ledger.ahead == 6000  # and the requests that are there bound it
 
 
+def test_what_failed_is_not_taken_for_computed() -> None:
+    """A worker refuses every second request: its counter tells of the others as it stands."""
+    ledger = begun()
+    now, computed = 0.0, 0.0
+    for _ in range(1000):
+        now += 0.1
+        ledger.fail(ledger.send(2000, 2000, now))
+        ledger.send(2000, 2000, now)
+        computed += 2000
+        ledger.read(computed, 0, MANY, now)
+    left = ledger.ahead
+    for _ in range(10):
+        ledger.send(2000, 2000, now)
+    ledger.read(computed + 10_000, 0, MANY, now + 0.1)
+    assert ledger.ahead == pytest.approx(left + 10_000, abs=2000)
+
+
+def test_a_leap_of_the_counter_is_forgotten() -> None:
+    ledger = begun()
+    ledger.read(1e15, 0, 0, 1.0)
+    ledger.send(8000, 8000, 1.1)
+    ledger.read(1e15 + 500, 0, 1, 1.2)
+    assert ledger.ahead == 8000
+
+
+def test_a_page_that_took_long_shows_nothing_of_what_was_sent_meanwhile() -> None:
+    ledger = begun()
+    ledger.send(1000, 1000, 1.0)
+    ledger.read(0, 0, 0, 1.6, period=1.0)  # it was asked for at 1.1, when the request was on its way
+    assert ledger.ahead == 1000
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(["send", "read", "withdraw"]), st.integers(0, 5000), st.integers(0, 5)),
