@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from benchmarks.routing.arms import ARMS, COUNTED
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedEvent
 from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
@@ -43,6 +44,9 @@ def load(store: Datastore, i: int, waiting: float = 0, kv_usage: float = 0, now:
     store.observe(store.endpoints[i], Load(waiting=waiting, running=0, kv_usage=kv_usage), now)
 
 
+WEIGHTS = ARMS[COUNTED].config
+
+
 def director(
     store: Datastore,
     max_endpoints: int = 1,
@@ -50,7 +54,7 @@ def director(
     filters: tuple[Any, ...] = (),
     **policy: Any,
 ) -> Director:
-    config = load_config(None, rng=random.Random(1))
+    config = load_config(WEIGHTS, rng=random.Random(1))  # a prefix alone decides between idle endpoints
     profile = config.scheduler.profiles["default"]
     profile = replace(profile, max_endpoints=max_endpoints, filters=filters)
     scheduler = Scheduler({"default": profile})
