@@ -17,8 +17,8 @@ from epp.scheduling.filters.label_filters import DECODE_ROLES, LabelSelectorFilt
 from epp.scheduling.pickers.score_pickers import MaxScorePicker, WeightedRandomPicker
 from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
 from epp.scheduling.saturation import UtilizationDetector
-from epp.scheduling.scorers.in_flight import InFlightScorer
 from epp.scheduling.scorers.load_scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer
+from epp.scheduling.work_ahead.plugins import LeastCostScorer, WorkAheadProducer
 from runtime.config.problems import ConfigError
 
 HEAD = {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}
@@ -43,13 +43,8 @@ def fault(**sections: Any) -> str:
 def test_the_default(given: str | None) -> None:
     config = load(given)
     profile = config.scheduler.profiles["default"]
-    assert [(type(one.scorer), one.weight) for one in profile.scorers] == [
-        (QueueScorer, 2),
-        (KvCacheUtilizationScorer, 2),
-        (PrefixCacheScorer, 3),
-        (InFlightScorer, 2),
-    ]
-    assert len(profile.producers) == 1
+    assert [(type(one.scorer), one.weight) for one in profile.scorers] == [(LeastCostScorer, 1)]
+    assert [type(one) for one in profile.producers] == [WorkAheadProducer, PrefixCacheProducer]
     assert isinstance(profile.picker, MaxScorePicker)
     assert (profile.max_endpoints, profile.staleness, profile.filters) == (1, 3.0, ())
     assert config.detector == UtilizationDetector(queue_depth=5, kv_cache_utilization=0.8, staleness=0.2)
@@ -540,11 +535,8 @@ flowControl:
 
 def test_the_go_picker_s_default_decides_as_written() -> None:
     given, ours = load(GO_DEFAULT), load(None)
-    mine = [(type(one.scorer), one.weight) for one in ours.scheduler.profiles["default"].scorers]
     theirs = [(type(one.scorer), one.weight) for one in given.scheduler.profiles["default"].scorers]
     assert theirs == [(QueueScorer, 2), (KvCacheUtilizationScorer, 2), (PrefixCacheScorer, 3)]
-    assert mine == [*theirs, (InFlightScorer, 2)]
-    for config in (given, ours):
-        assert [type(one) for one in config.scheduler.profiles["default"].producers] == [PrefixCacheProducer]
+    assert [type(one) for one in given.scheduler.profiles["default"].producers] == [PrefixCacheProducer]
     assert given.detector == ours.detector
     assert given.warnings == ()
