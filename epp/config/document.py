@@ -70,7 +70,7 @@ class DetectorRef(Section):
     plugin_ref: str = "utilization-detector"
 
 
-class PriorityBand(Section):
+class PriorityBandSection(Section):
     priority: int = 0
     max_bytes: Quantity | None = None
     max_requests: Quantity | None = None
@@ -85,9 +85,9 @@ class FlowControl(Section):
     max_requests: Quantity | None = None
     default_request_ttl: Duration | None = Field(default=None, alias="defaultRequestTTL")
     no_endpoint_request_ttl: Duration | None = Field(default=None, alias="noEndpointRequestTTL")
-    default_priority_band: PriorityBand | None = None
-    default_negative_priority_band: PriorityBand | None = None
-    priority_bands: list[PriorityBand] = Field(default_factory=list)
+    default_priority_band: PriorityBandSection | None = None
+    default_negative_priority_band: PriorityBandSection | None = None
+    priority_bands: list[PriorityBandSection] = Field(default_factory=list)
     usage_limit_policy_plugin_ref: str | None = None
     saturation_detector: DetectorRef | None = None
     enable_eviction: bool = False

@@ -18,7 +18,7 @@ from epp.config.document import (
     DataLayer,
     DetectorRef,
     FlowControl,
-    PriorityBand,
+    PriorityBandSection,
     read_document,
 )
 from epp.config.misspelt_keys import correct_keys
@@ -140,7 +140,7 @@ def _check_gate(gate: str, place: str) -> None:
 
 def _check_policies(flow: FlowControl, plugins: Plugins, problems: Problems) -> None:
     """Add a problem for each policy that does not exist, although policies have no effect without the gate."""
-    bands: list[tuple[str, PriorityBand | None]] = [
+    bands: list[tuple[str, PriorityBandSection | None]] = [
         ("defaultPriorityBand", flow.default_priority_band),
         ("defaultNegativePriorityBand", flow.default_negative_priority_band),
         *((f"priorityBands[{index}]", band) for index, band in enumerate(flow.priority_bands)),

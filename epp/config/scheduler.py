@@ -180,7 +180,7 @@ def _data_producers(scorers: Sequence[WeightedScorer], filters: Sequence[Filter]
 
 
 def _names(used: list[_UsedPlugin], picker: Plugin) -> Iterator[tuple[str, str]]:
-    """For `SchedulerProfile.names`."""
+    """Type and name of each, in the order that `SchedulerProfile` wants; what the file does not list has its type as name."""
     for role in (Role.FILTER, Role.SCORER):
         yield from ((one.plugin.type, one.name) for one in used if one.plugin.has(role))
     yield picker.type, next((one.name for one in used if one.plugin is picker), picker.type)

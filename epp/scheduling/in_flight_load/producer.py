@@ -184,7 +184,7 @@ class InFlightLoadProducer:
                 one.move(self._at(endpoints[0]))
 
     def failed(self, request: InferenceRequest) -> None:
-        """Its end tells."""
+        """It counts until `InFlightTokens.ended` is called, which is so for every request."""
 
     def sized(self, endpoint: Endpoint, tokens: int) -> None:
         """The size of a cache says nothing of what is in flight."""

@@ -1,11 +1,13 @@
 """Picks the endpoint where a request costs least: the work ahead of it, its own missing prompt, and what it delays.
 
-cost = slowness x (ahead + missing x (1 + interference x requests) + request_tokens x requests + adapter), in tokens of prompts.
+cost = slowness x (ahead + missing x (1 + interference x requests) + request_tokens x requests + adapter), in prompt tokens.
 
 `ahead`: prompts that were sent there and are not computed yet. `missing`: tokens of this prompt that its cache does not
 hold. `requests`: those that wait or run there; each slows the others down while it answers, and computing a prompt slows
 all of them down. `slowness`: how many times longer this worker takes than the average one, learnt. `adapter`: what the
-average worker computes while a LoRA adapter is loaded, where that must be done first. benchmarks/README.md, routing, compares it with other ways to pick.
+average worker computes while a LoRA adapter is loaded, where that must be done first.
+
+benchmarks/README.md, routing, compares it with other ways to pick.
 """
 
 import logging

@@ -15,8 +15,8 @@ _MOST: Final = 4.0
 """The most by which an endpoint is taken to differ from the average."""
 _OTHERS_BELOW: Final = 0.6
 _OTHERS_UNTIL: Final = 0.8
-"""If less of what the workers compute was sent from here, others send too, until more was. The rest may be a wrong guess of bytes
-per token, and what chat templates and tools add.
+"""If less of what the workers compute was sent from here, others send too, until more was. The rest may be a wrong guess of
+bytes per token, and what chat templates and tools add.
 """
 _FADES: Final = 300.0
 """Seconds after which what was learnt of a worker's speed counts half, whatever it does: who gets nothing teaches nothing."""
