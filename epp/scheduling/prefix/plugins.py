@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.request.inference_request import InferenceRequest, PrefixChain
-from epp.scheduling.plugin import Scores
+from epp.scheduling.plugin import DataProducer, Scores
 from epp.scheduling.prefix.blocks import BlockEnds
 from epp.scheduling.prefix.hits import PrefixHits
 from epp.scheduling.prefix.index import Key, PrefixIndex
@@ -180,6 +180,10 @@ class PrefixCacheScorer:
     @property
     def published_only(self) -> bool:  # a class attribute of a compiled dataclass would be one of its fields
         return False
+
+    @property
+    def producers(self) -> tuple[DataProducer, ...]:
+        return (self.producer,)
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores:
         prefix = request.prefixes.get(self.producer)
