@@ -56,6 +56,7 @@ PATTERNS: Mapping[str, Read] = {
     "epp/scraping/engines.py _PAIR": Read(("a=", 'a="', "a ")),
     "epp/scraping/engines.py _PREFIX": Read(("a{", "a ")),
     "epp/config/flag_values.py _number": Read(),
+    "epp/flow_control/deadline_orderings.py _MILLISECONDS": Read(("+",), longest=63),
     "runtime/http1/response.py _CHUNK_SIZE": Read(("1", "1;")),
     "runtime/http1/response.py _FIELD_LINES": Read(("\r\n", "\r\na", "\r\na:")),
     "runtime/http1/response.py _FIELD": Read(("\r\nconnection:",)),
