@@ -71,7 +71,6 @@ def test_the_defaults_are_the_go_pickers() -> None:
         "request_ttl": 60.0,
         "no_endpoint_ttl": 60.0,
         "eviction": False,
-        "idle_flow": 300.0,
         "idle_band": 600.0,
     }
     assert (PriorityBand().max_requests, PriorityBand().max_bytes) == (5000, 1_000_000_000)
