@@ -33,6 +33,7 @@ from epp.config.token_parameters import TokenProducerParameters
 from epp.endpoints.endpoint_document import ENGINE_LABELS, EndpointDefaults
 from epp.endpoints.worker_metrics import WorkerMetric
 from epp.ext_proc.exchange_settings import ResponseHeaders
+from epp.flow_control.settings import FlowControlSettings
 from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.scheduler import Scheduler
@@ -62,7 +63,7 @@ class PickerConfig:
 
     `metrics` None: nothing is scraped. `file_discovery`: the file that lists the endpoints. `passthrough`: bodies are not
     parsed. `plugins`: all of the file. `attributes`: the numbers that pages are also read for. `response_headers`: sets headers of answers, None if no
-    plugin does. `fairness_headers`: where a request's fairness id may stand besides its own headers. `steps`: what happens
+    plugin does. `fairness_headers`: where a request's fairness id may stand besides its own headers. `flow_control` None: it is off. `steps`: what happens
     to a request, for people. `warnings`: fields of the file without effect.
     """
 
@@ -77,6 +78,7 @@ class PickerConfig:
     attributes: tuple[WorkerMetric, ...] = ()
     response_headers: ResponseHeaders | None = None
     fairness_headers: tuple[str, ...] = ()
+    flow_control: FlowControlSettings | None = None
     steps: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

@@ -26,8 +26,8 @@ class FlowControlSettings:
     request may wait while the pool has endpoints, `no_endpoint_ttl`: while it has none; 0: no limit. The wait counts anew
     when the pool becomes empty or gets its first endpoint. `bands`: by priority; a band for another priority is made when a
     request needs it, as `default_negative_band` below 0 if that is given, otherwise as `default_band`. `eviction`: a request
-    of priority 0 or more that finds its queue full takes the place of one below 0. `idle_flow`, `idle_band`: how long a flow,
-    and a band that was made on demand, stays without a request.
+    of priority 0 or more that finds `max_requests` or `max_bytes` reached takes the place of some below 0. `idle_band`: how
+    long a band that was made on demand stays without a request.
     """
 
     max_requests: int | None = None
@@ -39,5 +39,4 @@ class FlowControlSettings:
     default_negative_band: PriorityBand | None = None
     usage_limit: UsageLimitPolicy = field(default_factory=StaticUsageLimit)
     eviction: bool = False
-    idle_flow: float = 300.0
     idle_band: float = 600.0

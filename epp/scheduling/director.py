@@ -85,11 +85,9 @@ class Director:
         self._rng = rng
         self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
         self._sheds = admission is None
-        self._replaced: list[BurstWindow] = []
+        self._replaced: list[AdmissionController] = []
         """Those of earlier configurations in which requests still wait."""
-        self._admission: AdmissionController = admission or self._own_admission(scheduler)
-        # as an object: compiled, a bool of numpy would be no bool
-        self._admits: Callable[[InferenceRequest, EndpointPool, float], object] = self._admission.admit
+        self._set_admission(admission or self._own_admission(scheduler.producers))
         self.waiting = WaitingRequests(self, datastore, self._withdraw)
         self._use(scheduler.producers)
 
@@ -103,15 +101,25 @@ class Director:
         self._detector, self._policy = detector, policy
         self._models_page = ModelsPage(policy.models) if policy.models_endpoint else None
         if self._sheds:
-            if isinstance(self._admission, BurstWindow):
-                self._replaced.append(self._admission)
-                self.waiting.wake()
-            self._admission = self._own_admission(scheduler)
-            self._admits = self._admission.admit
+            self.use_admission(None)
 
-    def _own_admission(self, scheduler: Scheduler) -> AdmissionController:
+    def use_admission(self, admission: AdmissionController | None) -> None:
+        """Let this one decide from now on, None: at once, or refused at saturation. What waits for another one goes."""
+        self._sheds = admission is None
+        if admission is not self._admission:
+            self._replaced.append(self._admission)
+            self._set_admission(admission or self._own_admission(self.producers))
+            self.waiting.wake()
+
+    def _set_admission(self, admission: AdmissionController) -> None:
+        self._admission = admission
+        self._waits_for_endpoints = admission.waits_for_endpoints
+        # as an object: compiled, a bool of numpy would be no bool
+        self._admits: Callable[[InferenceRequest, EndpointPool, float], object] = admission.admit
+
+    def _own_admission(self, producers: list[DataProducer]) -> AdmissionController:
         shed = ShedWhenSaturated(self._detector, self._policy.retry_after)
-        bursts = [one for one in scheduler.producers if isinstance(one, BurstPrefixProducer)]
+        bursts = [one for one in producers if isinstance(one, BurstPrefixProducer)]
         return BurstWindow(bursts[0], shed) if bursts else shed
 
     def _withdraw(self, waiting: WaitingRequest, now: float) -> None:
@@ -145,9 +153,15 @@ class Director:
             if page is not None:
                 return OwnAnswer(page)
         request = self._prepare(headers, body)
+        if self._waits_for_endpoints and not self._datastore.endpoints:
+            self._check_model(request)
+            return self._wait(request, subset, now)
         candidates = self.candidates(request, subset, now)
         if self._admits(request, candidates, now):
             return self._pick(request, candidates)
+        return self._wait(request, subset, now)
+
+    def _wait(self, request: InferenceRequest, subset: Subset | None, now: float) -> WaitingRequest:
         waiting = self.waiting.begin(request, subset, now)
         self._admission.enqueue(waiting, now)
         self.waiting.add(waiting, now)
@@ -285,6 +299,10 @@ class Director:
         """The load of all endpoints, 1.0 = full."""
         return self._detector.saturation(self._datastore.pool(now))
 
+    def _check_model(self, request: InferenceRequest) -> None:
+        if self._policy.models and request.model and request.model not in self._policy.models:
+            raise _model_not_found(request)
+
     def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
         """The endpoints that serve the model, are in the subset, and are reachable; if none is reachable, all of them.
 
@@ -292,8 +310,7 @@ class Director:
         """
         pool = self._datastore.pool(now)
         model = request.model
-        if model and self._policy.models and model not in self._policy.models:
-            raise _model_not_found(request)
+        self._check_model(request)
         if not len(pool):
             raise _no_endpoints("no endpoint is ready")
         serving = self._datastore.serving(model) if model else None

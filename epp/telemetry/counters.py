@@ -23,8 +23,6 @@ from epp.telemetry.request_families import request_metrics
 from epp.telemetry.request_tally import LABEL_SETS, RequestTallies, RequestTally
 from runtime.histogram import Histogram
 
-_TOKEN_BYTES = 4
-"""Bytes of a prompt that are taken for one token, as in the Go picker's estimates."""
 _SCHEDULER_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _QUEUE_BUCKETS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _QUEUE_LABELS = (*REQUEST_LABELS, "inference_pool")
@@ -182,7 +180,7 @@ class Telemetry:
 
 def _estimate_tokens(tally: RequestTally, request: InferenceRequest) -> None:
     if request.prompt_size:
-        tally.input_tokens.observe((request.prompt_size + _TOKEN_BYTES - 1) // _TOKEN_BYTES)
+        tally.input_tokens.observe(request.prompt_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ _TOKEN_BYTES: Final = 4
 _WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member
 _RUNNING: Final = int(Column.RUNNING)
 _SCRAPED_AT: Final = int(Column.SCRAPED_AT)
+_MAX_LORA: Final = int(Column.MAX_LORA)
 _PERIOD: Final = int(Column.PERIOD)
 _UNREPORTED: Final = int(Column.UNREPORTED)
 _NO_COUNTER: Final = (
@@ -91,7 +92,9 @@ class WorkAheadProducer:
                 continue
             if ledger.read_at == NEVER and computed.item(row) < 0.0:
                 _log.info(_NO_COUNTER, pool.endpoints[row].id)
-            self._adapters.see(pool.endpoints[row].key, pool.adapters[row], int(pool.max_lora.item(row)))
+            adapters, slots = pool.adapters[row], numbers.item(_MAX_LORA, row)
+            if slots or adapters.active or adapters.waiting:
+                self._adapters.see(pool.endpoints[row].key, adapters, int(slots))
             ledger.read(
                 computed.item(row),
                 numbers.item(_WAITING, row),
