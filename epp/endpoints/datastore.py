@@ -184,24 +184,7 @@ class Datastore:
         numbers = self._numbers
         numbers[Column.PAGELESS, row] = 0.0
         changed = _was_stale(numbers[Column.SCRAPED_AT, row], numbers[Column.PERIOD, row], now, period)
-        values: list[tuple[int | None, float | None]] = [
-            (Column.WAITING, load.waiting),
-            (Column.RUNNING, load.running),
-            (Column.KV_USAGE, load.kv_usage),
-            (Column.MAX_LORA, load.max_lora),
-            *(
-                (self._metric_rows.get(metric), value)
-                for metric, value in load.others.items()
-                if not metric.counter
-            ),
-        ]
-        for column, value in values:
-            if column is None or value is None or value == numbers[column, row]:
-                continue
-            changed |= not (
-                math.isnan(value) and math.isnan(numbers[column, row])
-            )  # an optional number: still unknown
-            numbers[column, row] = value
+        changed |= self._store_gauges(row, load)
         self._store_counters(row, load)
         if load.adapters is not None and load.adapters != self._adapters[row]:
             self._adapters[row] = load.adapters
@@ -229,6 +212,29 @@ class Datastore:
     def _set_late_at(self, row: int, time: float) -> None:
         self._numbers[_LATE_AT, row] = time
         self._punctual_until = min(self._punctual_until, time)
+
+    def _store_gauges(self, row: int, load: Load) -> bool:
+        """Returns whether one of them is another one than before."""
+        numbers, changed = self._numbers, False
+        values: list[tuple[int | None, float | None]] = [
+            (Column.WAITING, load.waiting),
+            (Column.RUNNING, load.running),
+            (Column.KV_USAGE, load.kv_usage),
+            (Column.MAX_LORA, load.max_lora),
+            *(
+                (self._metric_rows.get(metric), value)
+                for metric, value in load.others.items()
+                if not metric.counter
+            ),
+        ]
+        for column, value in values:
+            if column is None or value is None or value == numbers[column, row]:
+                continue
+            changed |= not (
+                math.isnan(value) and math.isnan(numbers[column, row])
+            )  # an optional number: still unknown
+            numbers[column, row] = value
+        return changed
 
     def _store_counters(self, row: int, load: Load) -> None:
         """Counters grow with every scrape of a busy worker, and no cached score reads them: no new state."""

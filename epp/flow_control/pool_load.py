@@ -13,6 +13,8 @@ from epp.scheduling.saturation import SaturationDetector, UtilizationDetector
 _MEASURE_EVERY: Final = 0.005
 """Seconds for which a measurement serves though workers published new numbers: they are older than that themselves."""
 _NEVER: Final = float("-inf")
+_UNKNOWN_ROOM: Final = 1e-9
+"""Of a detector that counts otherwise: it is asked after each request."""
 _MOST: Final = 3.0
 """The most that one endpoint counts in the mean, as for `UtilizationDetector`."""
 
@@ -26,14 +28,26 @@ class PoolLoad:
     are unreachable or late, do not count.
     """
 
-    __slots__ = ("_detector", "_measured_at", "_pool", "_state", "_step", "empty", "saturation")
+    __slots__ = (
+        "_detector",
+        "_measured",
+        "_measured_at",
+        "_pool",
+        "_room",
+        "_sent",
+        "_state",
+        "empty",
+        "saturation",
+    )
 
     def __init__(self, detector: SaturationDetector, pool: Callable[[float], EndpointPool]) -> None:
         self._detector = detector
         self._pool = pool
         self._measured_at = _NEVER
         self._state: object | None = None
-        self._step = np.inf
+        self._measured = 1.0
+        self._room = _UNKNOWN_ROOM
+        self._sent = 0
         self.saturation = 1.0
         """As last measured, and more for each request that was sent since."""
         self.empty = False
@@ -45,18 +59,19 @@ class PoolLoad:
 
     def sent(self) -> None:
         """One request more was sent."""
-        self.saturation += self._step
+        self._sent += 1
+        self.saturation = self._measured + self._sent / self._room  # a sum of steps would stay below 1.0
 
     def measure(self, now: float) -> None:
         pool = self._pool(now)
         self._state, self._measured_at = pool.state, now
         self.empty = not len(pool)
-        if self.empty:
-            self.saturation = 1.0
-            return
-        pool = _used(pool)
-        self.saturation = self._saturation(pool)
-        self._step = self._most_of_one(pool)
+        self._sent = 0
+        self.saturation = self._measured = 1.0
+        if not self.empty:
+            pool = _used(pool)
+            self.saturation = self._measured = self._saturation(pool)
+            self._room = self._requests_of(pool)
 
     def changes_at(self, now: float) -> float | None:
         """When the saturation may change although nothing happens: numbers become stale, endpoints late."""
@@ -83,14 +98,14 @@ class PoolLoad:
         loads = np.where(known, published, queued / detector.queue_depth)
         return float(np.minimum(loads, _MOST).mean())
 
-    def _most_of_one(self, pool: EndpointPool) -> float:
-        """By how much one request more can raise the saturation; inf: unknown."""
+    def _requests_of(self, pool: EndpointPool) -> float:
+        """How many requests fill an idle pool, at the least."""
         detector = self._detector
         if isinstance(detector, UtilizationDetector):
-            return 1.0 / (detector.queue_depth * len(pool))
+            return detector.queue_depth * len(pool)
         if isinstance(detector, ConcurrencyDetector) and detector.mode is ConcurrencyMode.REQUESTS:
-            return 1.0 / (detector.requests * len(pool))
-        return np.inf
+            return float(detector.requests * len(pool))
+        return _UNKNOWN_ROOM
 
 
 def _used(pool: EndpointPool) -> EndpointPool:
