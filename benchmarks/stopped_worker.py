@@ -19,9 +19,8 @@ from typing import Any, Final
 
 from grpc import aio
 
+from benchmarks.picking.one_pick import PICKS_AT_RANDOM, picks_over
 from benchmarks.picking.pickers import cores, started
-from epp.ext_proc.protocol import EXT_PROC
-from epp.wire.messages.ext_proc_pb2 import HeaderValue, HttpHeaders, ProcessingRequest, ProcessingResponse
 
 _WORKERS: Final = 4
 _ROUNDS: Final = 5
@@ -31,16 +30,6 @@ _BETWEEN: Final = 1.0
 """Seconds of picks before a worker is stopped."""
 _IDLE: Final = 3.0
 """Seconds after which a worker without requests is scraped seldom."""
-_AT_RANDOM: Final = """\
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: random-picker
-schedulingProfiles:
-- name: default
-  plugins:
-  - pluginRef: random-picker
-"""
 
 
 async def main() -> None:
@@ -103,13 +92,13 @@ async def _picking(*, registered: bool) -> AsyncIterator[tuple[Any, dict[str, in
             process = await stack.enter_async_context(started(program, load_core))
             workers[await _address(process, rb"http=([^ ]+:\d+)")] = process.pid
         where = options[1] if registered else "static://" + ",".join(workers)
-        (folder / "picker.yaml").write_text(_AT_RANDOM)
+        (folder / "picker.yaml").write_text(PICKS_AT_RANDOM)
         program = [sys.executable, "-m", "epp", "--discovery", where, "--host=127.0.0.1", "-v=0"]
         program += ["--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0", "--secure-serving=false"]
         program += [f"--config-file={folder}/picker.yaml"]
         process = await stack.enter_async_context(started(program, picker_core))
         channel = aio.insecure_channel(await _address(process, rb"grpc=([^ ]+:\d+)"))
-        yield _asker(await stack.enter_async_context(channel)), workers
+        yield picks_over(await stack.enter_async_context(channel)), workers
 
 
 async def _address(process: asyncio.subprocess.Process, pattern: bytes) -> str:
@@ -117,27 +106,3 @@ async def _address(process: asyncio.subprocess.Process, pattern: bytes) -> str:
     found = re.search(pattern, await process.stdout.readline())
     assert found is not None
     return found[1].decode()
-
-
-def _asker(channel: aio.Channel) -> Any:
-    process: Any = channel.stream_stream(
-        f"/{EXT_PROC}/Process",
-        request_serializer=ProcessingRequest.SerializeToString,
-        response_deserializer=ProcessingResponse.FromString,
-    )
-    message = ProcessingRequest(request_headers=HttpHeaders(end_of_stream=True))
-    for name, value in {":method": "GET", ":path": "/health"}.items():
-        field = HeaderValue(key=name, raw_value=value.encode())
-        message.request_headers.headers.headers.append(field.SerializeToString())
-
-    async def pick() -> str:
-        stream = process()
-        await stream.write(message)
-        answer = await stream.read()
-        await stream.done_writing()
-        await stream.code()
-        (option,) = answer.request_headers.response.header_mutation.set_headers
-        destination: str = option.header.raw_value.decode()
-        return destination
-
-    return pick

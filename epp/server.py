@@ -24,6 +24,7 @@ from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.worker_metrics import WORKER_METRICS
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
+from epp.flow_control.switch import FlowControlSwitch
 from epp.health import Health
 from epp.reconfiguration import ConfiguredParts, Reconfiguration, defaults_of, scheduler_of, scraping_of
 from epp.request.body import MemoryBudget
@@ -93,6 +94,7 @@ class PickerServer(ResourceOwner):
         self._plugin_times = PluginTimes(time.perf_counter)
         self._rewrites = ModelRewrites()
         self._admission = admission
+        self._flow_control: FlowControlSwitch | None = None
         self._objectives = dict(settings.objectives)
         self._resources: PoolResources | None = None
         self._live_config: LiveConfig | None = None
@@ -151,6 +153,11 @@ class PickerServer(ResourceOwner):
         policy, scheduler = self._policy(config), scheduler_of(config, settings, self._plugin_times)
         self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
         self._director.waiting.observer = self._telemetry
+        if self._admission is None:
+            self._flow_control = FlowControlSwitch(
+                self._director, self._datastore, settings.max_buffered_bytes
+            )
+            self._use_flow_control(config)
         self._start(dispatch_waiting(self._director, self._clock))
         self._workers = WorkerDiscovery(source, settings, self._datastore)
         await self._open_status(source)
@@ -174,6 +181,10 @@ class PickerServer(ResourceOwner):
             models_endpoint=self._settings.models_endpoint,
             fairness_headers=config.fairness_headers,
         )
+
+    def _use_flow_control(self, config: PickerConfig) -> None:
+        if self._flow_control is not None and (config.flow_control or self._flow_control.controller):
+            self._flow_control.use(config.flow_control, config.detector, self._clock())
 
     def _open_transport(self, config: PickerConfig) -> Transport:
         settings = self._settings
@@ -200,6 +211,7 @@ class PickerServer(ResourceOwner):
         return open_transport(settings.transport, exchange, self._health, budget, self._clock, stream_ended)
 
     def _serve(self, config: PickerConfig) -> None:
+        self._use_flow_control(config)
         self._exchange_settings = replace(self._exchange_settings, response_headers=config.response_headers)
 
     def _load_config(self, rng: random.Random) -> PickerConfig:

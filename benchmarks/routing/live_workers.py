@@ -30,7 +30,7 @@ _DEADLINE: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A running simulator."""
+    """A running simulator. `name`: "w" and its number in the workload; `port`: where it serves, on 127.0.0.1."""
 
     name: str
     pid: int

@@ -83,7 +83,7 @@ class Run:
         return self.answers
 
     def figures(self) -> Figures:
-        """Runs it."""
+        """Of all requests; runs it first, unless that is done."""
         return Figures.of(self.run(), self._workload.workers, self._workload.watched)
 
     def _at(self, when: float, what: Callable[..., None], *given: object) -> None:

@@ -26,9 +26,10 @@ _log = logging.getLogger(__name__)
 
 
 class Informer:
-    """A `ReflectorReader`. `path`: `/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE`. `selector`: a label selector, "" for all. `name`: only
-    the object of that name. `quiet`: whoever reads `problem` logs it. It retries for ever; meanwhile the last known objects
-    stay.
+    """A `ReflectorReader`. It retries for ever; meanwhile the last known objects stay.
+
+    `path`: `/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE`. `selector`: a label selector, "" for all. `name`: only the
+    object of that name. `quiet`: whoever reads `problem` logs it.
 
     `on_change()` is called after `objects`, `synced` or `problem` changed.
     """

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from epp.config.affinity_parameters import (
@@ -87,12 +88,12 @@ class ConnectedPlugins:
 
     def built(self, name: str, plugin: Plugin) -> Any:
         """The plugin of that name, connected; raises ConfigError."""
-        build = _CONNECTED.get(type(plugin.parameters))
-        tokens = self._tokens.builder(plugin)
-        if build is None and tokens is None:
+        connect = _CONNECTED.get(type(plugin.parameters))
+        build = self._tokens.builder(plugin) if connect is None else partial(connect, self)
+        if build is None:
             return plugin.built
         if name not in self._built:
-            self._built[name] = build(self, plugin) if build is not None else tokens and tokens(plugin)
+            self._built[name] = build(plugin)
         return self._built[name]
 
     def listed_prefix_producers(self) -> list[PrefixCacheProducer]:

@@ -70,8 +70,10 @@ class DetectorRef(Section):
     plugin_ref: str = "utilization-detector"
 
 
-class PriorityBand(Section):
-    priority: int = 0
+class PriorityBandSection(Section):
+    """What may wait at one priority. A limit of 0 is the default; the defaults of bands need no `priority`."""
+
+    priority: int = Field(default=0, ge=-(2**63), lt=2**63)
     max_bytes: Quantity | None = None
     max_requests: Quantity | None = None
     fairness_policy_ref: str | None = None
@@ -79,15 +81,15 @@ class PriorityBand(Section):
 
 
 class FlowControl(Section):
-    """Only `saturation_detector` has an effect; the rest needs the feature gate flowControl."""
+    """Without the feature gate flowControl only `saturation_detector` has an effect."""
 
     max_bytes: Quantity | None = None
     max_requests: Quantity | None = None
     default_request_ttl: Duration | None = Field(default=None, alias="defaultRequestTTL")
     no_endpoint_request_ttl: Duration | None = Field(default=None, alias="noEndpointRequestTTL")
-    default_priority_band: PriorityBand | None = None
-    default_negative_priority_band: PriorityBand | None = None
-    priority_bands: list[PriorityBand] = Field(default_factory=list)
+    default_priority_band: PriorityBandSection | None = None
+    default_negative_priority_band: PriorityBandSection | None = None
+    priority_bands: list[PriorityBandSection] = Field(default_factory=list)
     usage_limit_policy_plugin_ref: str | None = None
     saturation_detector: DetectorRef | None = None
     enable_eviction: bool = False

@@ -144,9 +144,9 @@ class PrefixScorerParameters(Section):
 
 
 class LeastCostParameters(Section):
-    """`request_tokens`: what a request that is there costs, in tokens of a prompt. `interference`: the share of a prompt's cost
-    that each request there suffers while it is computed. `adapter_load_seconds`: what it takes to load a LoRA adapter. `prefix_match_info_producer_name` None: the file's producer, else
-    the default one.
+    """`request_tokens`: what a request that is there costs, in tokens of a prompt. `interference`: the share of a prompt's
+    cost that each request there suffers while it is computed. `adapter_load_seconds`: what it takes to load a LoRA adapter.
+    `prefix_match_info_producer_name` None: the file's producer, else the default one.
     """
 
     request_tokens: float = Field(default=150.0, ge=0.0, allow_inf_nan=False)

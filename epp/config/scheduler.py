@@ -11,26 +11,14 @@ from epp.config.document import ConfigDocument, ProfilePlugin, ProfileSpec
 from epp.config.installed import InstalledPluginType
 from epp.config.parameters import PickerParameters
 from epp.config.plugins import Plugin, Plugins
-from epp.scheduling.burst.producer import BurstPrefixScorer
 from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.handlers.single_profile import SingleProfileHandler
-from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
-from epp.scheduling.in_flight_load.prefix_affinity import PrefixCacheAffinityFilter
-from epp.scheduling.in_flight_load.token_load import TokenLoadScorer
-from epp.scheduling.plugin import DataProducer, Filter, ProfileHandler
-from epp.scheduling.prefix.plugins import PrefixCacheScorer
+from epp.scheduling.plugin import DataConsumer, DataProducer, ProfileHandler
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scheduler import Scheduler
-from epp.scheduling.scorers.no_hit_lru import NoHitLruScorer
 from epp.scheduling.work_ahead.plugins import LeastCostScorer
 from runtime.config.problems import ConfigError, Problems, config_error
 
-_WITH_PRODUCERS: Final = (
-    BurstPrefixScorer,
-    ConcurrencyDetector,
-    PrefixCacheAffinityFilter,
-    TokenLoadScorer,
-)
 _SCHEDULING: Final = (Role.FILTER, Role.SCORER, Role.PICKER)
 _DEFAULT_HANDLER: Final = "single-profile-handler"
 
@@ -155,7 +143,7 @@ def _build_profile(
     profile = SchedulerProfile(
         filters=filters,
         scorers=tuple(weighted),
-        producers=_data_producers(weighted, filters),
+        producers=_data_producers(used, connections),
         picker=picker.built,
         max_endpoints=parameters.max_num_of_endpoints if isinstance(parameters, PickerParameters) else 1,
         staleness=staleness if any(one.plugin.kind.scraped for one in scorers) else None,
@@ -166,21 +154,22 @@ def _build_profile(
     return _BuiltProfile(profile, (*_steps(used), choice))
 
 
-def _data_producers(scorers: Sequence[WeightedScorer], filters: Sequence[Filter]) -> tuple[DataProducer, ...]:
+def _data_producers(used: list[_UsedPlugin], connections: ConnectedPlugins) -> tuple[DataProducer, ...]:
+    """Those that the built-in plugins of a profile read; those of installed packages are `Plugins.installed_producers`."""
     found: list[DataProducer] = []
-    for plugin in (*filters, *(one.scorer for one in scorers)):
-        if isinstance(plugin, _WITH_PRODUCERS):
+    for one in used:
+        if isinstance(one.plugin.kind, InstalledPluginType):
+            continue
+        plugin = connections.built(one.name, one.plugin)
+        if isinstance(plugin, LeastCostScorer):
+            found += [plugin.producer, plugin.producer.prefixes]
+        elif isinstance(plugin, DataConsumer):
             found += plugin.producers
-    for one in scorers:
-        if isinstance(one.scorer, LeastCostScorer):
-            found += [one.scorer.producer, one.scorer.producer.prefixes]
-        elif isinstance(one.scorer, PrefixCacheScorer | NoHitLruScorer):
-            found.append(one.scorer.producer)
     return tuple(dict.fromkeys(found))
 
 
 def _names(used: list[_UsedPlugin], picker: Plugin) -> Iterator[tuple[str, str]]:
-    """For `SchedulerProfile.names`."""
+    """Type and name of each, in the order that `SchedulerProfile` wants; what the file does not list has its type as name."""
     for role in (Role.FILTER, Role.SCORER):
         yield from ((one.plugin.type, one.name) for one in used if one.plugin.has(role))
     yield picker.type, next((one.name for one in used if one.plugin is picker), picker.type)

@@ -14,16 +14,17 @@ DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
 OBJECTIVE: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 FAIRNESS_ID: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 MODEL_REWRITE: Final = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
+TTFT_SLO: Final = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 """The current name and its older alias, which counts if the first is absent."""
 
 DATA_PLANE_ONLY: Final = (FALLBACK, SERVED, SUBSET)
 """Set by the data plane and the picker only; not even the picker reads a client's."""
 _PREFIXES: Final = ("x-llm-d-", "x-gateway-")
 _OTHERS: Final = frozenset(
-    {"x-slo-ttft-ms", "x-slo-tpot-ms", "x-prefiller-host-port", "x-encoder-hosts-ports"}
+    {TTFT_SLO[1], "x-slo-tpot-ms", "x-prefiller-host-port", "x-encoder-hosts-ports"}
     | {"x-data-parallel-host-port", "x-kv-cache-source-host-port"}
 )
-CLIENT_HEADERS: Final = frozenset({*OBJECTIVE, *FAIRNESS_ID, *MODEL_REWRITE})
+CLIENT_HEADERS: Final = frozenset({*OBJECTIVE, *FAIRNESS_ID, *MODEL_REWRITE, *TTFT_SLO})
 """Control headers that clients may send to the picker."""
 
 

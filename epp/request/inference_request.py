@@ -26,6 +26,8 @@ _JSON: Final = "application/json"
 _FORM: Final = "application/x-www-form-urlencoded"
 """curl's default for any body; JSON is accepted under it."""
 
+TOKEN_BYTES: Final = 4
+"""Bytes of a prompt as JSON that are taken for one token: there is no tokenizer. The Go picker estimates the same."""
 DEFAULT_FAIRNESS_ID: Final = "default-flow"
 _PATH_HEADERS: Final = (":path", "x-original-path", "x-forwarded-path")
 _DEFAULT_PATH: Final = "/v1/completions"
@@ -115,6 +117,11 @@ class InferenceRequest:
         self.scores: Mapping[str, float] | None = None
         self.peer: object = None
         self.counts: tuple[RequestCount, ...] = ()
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Estimated from `prompt_size`, rounded up; 0 without a prompt."""
+        return (self.prompt_size + TOKEN_BYTES - 1) // TOKEN_BYTES
 
     def rewrite(self, model: str) -> None:
         """Let that model serve the request; its workers' prefix caches know the prompt under that name."""

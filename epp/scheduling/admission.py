@@ -24,6 +24,10 @@ class AdmissionController(Protocol):
     dispatch several at once, count them, or read `EndpointPool.unreported`.
     """
 
+    @property
+    def waits_for_endpoints(self) -> bool:
+        """Whether requests wait while there is no endpoint: `enqueue` without `admit`. Otherwise they are refused."""
+
     def admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
         """True: schedule the request now among the candidates. False: it waits. Raises `Rejection`: it is refused."""
 
@@ -40,6 +44,9 @@ class AdmissionController(Protocol):
         the time that was returned last: when it is to be called at the latest, in seconds of `now`; None: no need.
         """
 
+    def close(self, now: float) -> None:
+        """Dispatch all that wait: another admission is in force."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShedWhenSaturated:
@@ -50,6 +57,10 @@ class ShedWhenSaturated:
 
     detector: SaturationDetector
     retry_after: float = 1.0
+
+    @property
+    def waits_for_endpoints(self) -> bool:
+        return False
 
     def admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
         if request.priority >= 0 or self.detector.saturation(candidates) < 1.0:
@@ -65,3 +76,6 @@ class ShedWhenSaturated:
 
     def dispatch(self, now: float) -> float | None:
         return None
+
+    def close(self, now: float) -> None:
+        """Nothing waits."""

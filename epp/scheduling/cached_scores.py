@@ -48,7 +48,10 @@ def add_scores(total: Floats, weighted_scores: WeightedScores) -> Floats:
     for weight, score in weighted_scores:
         if isinstance(score, np.ndarray):
             # fmax and fmin ignore NaN: a scorer's NaN counts as 0
-            total += weight * np.fmin(np.fmax(score, 0.0), 1.0)
+            bounded = np.fmax(score, 0.0)
+            np.fmin(bounded, 1.0, out=bounded)
+            bounded *= weight
+            total += bounded
         else:
             for row, value in score.items():
                 total[row] += weight * min(max(0.0, value), 1.0)  # max(0.0, NaN) is 0.0

@@ -10,6 +10,8 @@ import numpy as np
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
 from epp.endpoints.models_page import MODELS_PATH, ModelsPage
+from epp.outliers.detection import OutlierDetection
+from epp.outliers.failure import Failure
 from epp.request.inference_request import (
     DEFAULT_FAIRNESS_ID,
     InferenceRequest,
@@ -74,6 +76,8 @@ class Director:
         self._schedule = scheduler.schedule
         self.producers: list[DataProducer] = []
         """Those that are told of the next picks."""
+        self.outliers: OutlierDetection | None = None
+        """Told of all requests, if there is one."""
         self._follow: list[_Following] = []
         self._detector = detector
         self._policy = policy
@@ -81,11 +85,9 @@ class Director:
         self._rng = rng
         self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
         self._sheds = admission is None
-        self._replaced: list[BurstWindow] = []
+        self._replaced: list[AdmissionController] = []
         """Those of earlier configurations in which requests still wait."""
-        self._admission: AdmissionController = admission or self._own_admission(scheduler)
-        # as an object: compiled, a bool of numpy would be no bool
-        self._admits: Callable[[InferenceRequest, EndpointPool, float], object] = self._admission.admit
+        self._set_admission(admission or self._own_admission(scheduler.producers))
         self.waiting = WaitingRequests(self, datastore, self._withdraw)
         self._use(scheduler.producers)
 
@@ -99,15 +101,25 @@ class Director:
         self._detector, self._policy = detector, policy
         self._models_page = ModelsPage(policy.models) if policy.models_endpoint else None
         if self._sheds:
-            if isinstance(self._admission, BurstWindow):
-                self._replaced.append(self._admission)
-                self.waiting.wake()
-            self._admission = self._own_admission(scheduler)
-            self._admits = self._admission.admit
+            self.use_admission(None)
 
-    def _own_admission(self, scheduler: Scheduler) -> AdmissionController:
+    def use_admission(self, admission: AdmissionController | None) -> None:
+        """Let this one decide from now on, None: at once, or refused at saturation. What waits for another one goes."""
+        self._sheds = admission is None
+        if admission is not self._admission:
+            self._replaced.append(self._admission)
+            self._set_admission(admission or self._own_admission(self.producers))
+            self.waiting.wake()
+
+    def _set_admission(self, admission: AdmissionController) -> None:
+        self._admission = admission
+        self._waits_for_endpoints = admission.waits_for_endpoints
+        # as an object: compiled, a bool of numpy would be no bool
+        self._admits: Callable[[InferenceRequest, EndpointPool, float], object] = admission.admit
+
+    def _own_admission(self, producers: list[DataProducer]) -> AdmissionController:
         shed = ShedWhenSaturated(self._detector, self._policy.retry_after)
-        bursts = [one for one in scheduler.producers if isinstance(one, BurstPrefixProducer)]
+        bursts = [one for one in producers if isinstance(one, BurstPrefixProducer)]
         return BurstWindow(bursts[0], shed) if bursts else shed
 
     def _withdraw(self, waiting: WaitingRequest, now: float) -> None:
@@ -141,9 +153,15 @@ class Director:
             if page is not None:
                 return OwnAnswer(page)
         request = self._prepare(headers, body)
+        if self._waits_for_endpoints and not self._datastore.endpoints:
+            self._check_model(request)
+            return self._wait(request, subset, now)
         candidates = self.candidates(request, subset, now)
         if self._admits(request, candidates, now):
             return self._pick(request, candidates)
+        return self._wait(request, subset, now)
+
+    def _wait(self, request: InferenceRequest, subset: Subset | None, now: float) -> WaitingRequest:
         waiting = self.waiting.begin(request, subset, now)
         self._admission.enqueue(waiting, now)
         self.waiting.add(waiting, now)
@@ -198,6 +216,8 @@ class Director:
             self._take_back(pick, producer)
             raise
         reservations.reserve(pick, self._datastore)
+        if self.outliers is not None:
+            self.outliers.sent(pick, pick.in_flight_at[0], candidates.now, streamed=request.streaming)
         return pick
 
     def _take_back(self, pick: Pick, faulty: DataProducer) -> None:
@@ -223,18 +243,36 @@ class Director:
         else:
             reservations.move(pick, server, self._datastore)
 
-    def responded(self, pick: Pick, status: int, now: float) -> None:
-        """The response headers came: tell the data producers whether the request succeeded."""
-        if pick.in_flight_at:
-            self._settle(pick, served=200 <= status < 300)
+    def retried(self, pick: Pick, attempts: int, now: float) -> None:
+        """The data plane made so many attempts: find out whether the endpoints before the one that served live.
 
-    def disconnected(self, pick: Pick, now: float) -> None:
-        """The data plane could not reach the worker, or the connection to it broke: find out whether it lives."""
-        if pick.in_flight_at:
-            self._datastore.suspect(pick.in_flight_at[0])
+        If it made fewer than there are such endpoints, it skipped some, which its cluster does not have, and nobody knows which.
+        """
+        if not pick.in_flight_at or pick.in_flight_at[0] not in pick.endpoints[attempts - 1 : attempts]:
+            return
+        for endpoint in pick.endpoints[: attempts - 1]:
+            if self.outliers is not None:
+                self.outliers.attempt_failed(endpoint, now)
+            self._datastore.suspect(endpoint)
+
+    def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
+        """The response headers came: tell the data producers whether the request succeeded.
+
+        `failure`: the data plane answered in place of the worker. If it could not reach it, find out whether it lives.
+        """
+        if not pick.in_flight_at:
+            return
+        server = pick.in_flight_at[0]
+        if self.outliers is not None:
+            self.outliers.answered(pick, server, status, failure, now)
+        self._settle(pick, served=200 <= status < 300)
+        if failure is Failure.CONNECT or failure is Failure.RESET:
+            self._datastore.suspect(server)
 
     def release(self, pick: Pick, now: float) -> None:
         """The request is over, for any reason. May be called twice."""
+        if self.outliers is not None:
+            self.outliers.ended(pick, now)
         reservations.release(pick, self._datastore)
         self._end(pick)
 
@@ -261,6 +299,10 @@ class Director:
         """The load of all endpoints, 1.0 = full."""
         return self._detector.saturation(self._datastore.pool(now))
 
+    def _check_model(self, request: InferenceRequest) -> None:
+        if self._policy.models and request.model and request.model not in self._policy.models:
+            raise _model_not_found(request)
+
     def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
         """The endpoints that serve the model, are in the subset, and are reachable; if none is reachable, all of them.
 
@@ -268,8 +310,7 @@ class Director:
         """
         pool = self._datastore.pool(now)
         model = request.model
-        if model and self._policy.models and model not in self._policy.models:
-            raise _model_not_found(request)
+        self._check_model(request)
         if not len(pool):
             raise _no_endpoints("no endpoint is ready")
         serving = self._datastore.serving(model) if model else None

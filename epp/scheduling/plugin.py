@@ -68,6 +68,14 @@ class DataProducer(Protocol):
         """Endpoints were added or removed; these are left."""
 
 
+@runtime_checkable
+class DataConsumer(Protocol):
+    """A built-in filter or scorer that reads what data producers prepared."""
+
+    @property
+    def producers(self) -> tuple[DataProducer, ...]: ...
+
+
 class Picker(Protocol):
     """Chooses endpoints by the weighted sum of their scores."""
 

@@ -122,6 +122,8 @@ class SchedulerProfile:
         # between equal scores the endpoint with fewer requests in flight wins
         scores -= pool.inflight * TIE_BREAK
         if late is None:
+            if self.max_endpoints == 1 and isinstance(self.picker, MaxScorePicker):  # the common case
+                return (pool.endpoints[self.picker.best(scores)],)
             return tuple([pool.endpoints[i] for i in self.picker.pick(scores, self.max_endpoints)])
         chosen: list[Endpoint] = []
         for rows in np.flatnonzero(~late), np.flatnonzero(late):

@@ -124,7 +124,7 @@ class EndpointSchedule:
         self._finish(now, in_use)
 
     def fail(self, now: float, *, in_use: bool) -> None:
-        """A scrape failed."""
+        """A scrape failed. `in_use`: as in `succeed`, but only as far as this picker knows: there is no page to tell."""
         self.failures += 1
         self._finish(now, in_use)
 
@@ -137,7 +137,7 @@ class EndpointSchedule:
         return before + schedule.rng.random() * min(intervals.interval / 2, _FIRST_WITHIN)
 
     def wake_delay(self) -> float:
-        """Seconds until the scrape of an endpoint that was just used: random, and late enough for the request to be on its page."""
+        """Seconds until the scrape of an endpoint that was just used: random, and late enough for its page to show that."""
         return self._interval() * self._schedule.rng.uniform(0.5, 1.0)
 
     def next_at(self, now: float, took: float) -> float:

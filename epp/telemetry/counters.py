@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 
 from epp.ext_proc.request_director import Deferral, RequestDirector
 from epp.ext_proc.response_body import ResponseBodyReader, ResponseHead
+from epp.outliers.failure import Failure
 from epp.request.inference_request import InferenceRequest
 from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
@@ -22,8 +23,6 @@ from epp.telemetry.request_families import request_metrics
 from epp.telemetry.request_tally import LABEL_SETS, RequestTallies, RequestTally
 from runtime.histogram import Histogram
 
-_TOKEN_BYTES = 4
-"""Bytes of a prompt that are taken for one token, as in the Go picker's estimates."""
 _SCHEDULER_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _QUEUE_BUCKETS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _QUEUE_LABELS = (*REQUEST_LABELS, "inference_pool")
@@ -181,7 +180,7 @@ class Telemetry:
 
 def _estimate_tokens(tally: RequestTally, request: InferenceRequest) -> None:
     if request.prompt_size:
-        tally.input_tokens.observe((request.prompt_size + _TOKEN_BYTES - 1) // _TOKEN_BYTES)
+        tally.input_tokens.observe(request.prompt_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +207,11 @@ class TimedDirector:
     def served(self, pick: Pick, destination: str, now: float) -> None:
         self.director.served(pick, destination, now)
 
-    def responded(self, pick: Pick, status: int, now: float) -> None:
-        self.director.responded(pick, status, now)
+    def retried(self, pick: Pick, attempts: int, now: float) -> None:
+        self.director.retried(pick, attempts, now)
 
-    def disconnected(self, pick: Pick, now: float) -> None:
-        self.director.disconnected(pick, now)
+    def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
+        self.director.responded(pick, status, now, failure)
 
     def release(self, pick: Pick, now: float) -> None:
         self.director.release(pick, now)

@@ -3,16 +3,17 @@
 import asyncio
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import pytest
 from grpc import aio
 
+from benchmarks.picking.one_pick import picks_over
 from epp.config.settings import Settings
 from epp.server import PickerServer
-from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from tests.model_server_process import model_server
 
 KILLS = 3
@@ -21,63 +22,64 @@ CLAIMED = 0.1
 PICKS_AFTER = 200
 
 
+class Picks:
+    """A picker, asked for one pick after the other."""
+
+    def __init__(self, pick: Callable[[], Awaitable[str]], metrics_port: int) -> None:
+        self.one = pick
+        """Returns its destination."""
+        self._metrics_port = metrics_port
+
+    async def pages_are_read(self) -> bool:
+        """Whether the metrics page of each worker was read."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{self._metrics_port}/debug/endpoints") as answer,
+        ):
+            pool = await answer.json()
+        return all(endpoint["age"] is not None for endpoint in pool["endpoints"])
+
+
 @asynccontextmanager
-async def picking_from(*ports: int, **changes: Any) -> AsyncIterator[Any]:
-    """`await pick()`: the destination of one request."""
+async def picking_from(*ports: int, **changes: Any) -> AsyncIterator[Picks]:
+    """A picker of workers at these ports."""
     where = "static://" + ",".join(f"127.0.0.1:{port}" for port in ports)
     settings = Settings(
         host="127.0.0.1", grpc_port=0, grpc_health_port=0, metrics_port=0, secure_serving=False, discovery=where, **changes
     )  # fmt: skip
     async with PickerServer(settings) as picker:
-        address = dict(word.split("=") for word in picker.ready_line.split()[1:])["grpc"]
-        async with aio.insecure_channel(address) as channel:
-            process: Any = channel.stream_stream(
-                "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
-                request_serializer=ProcessingRequest.SerializeToString,
-                response_deserializer=ProcessingResponse.FromString,
-            )
-
-            async def pick(message: ProcessingRequest) -> str:
-                stream = process()
-                await stream.write(message)
-                answer = await stream.read()
-                await stream.done_writing()
-                await stream.code()
-                (option,) = answer.request_headers.response.header_mutation.set_headers
-                destination: str = option.header.raw_value.decode()
-                return destination
-
-            yield pick
+        address = dict(word.split("=") for word in picker.ready_line.split()[1:])
+        async with aio.insecure_channel(address["grpc"]) as channel:
+            yield Picks(picks_over(channel), int(address["metrics"].rpartition(":")[2]))
 
 
-async def seconds_until_unpicked(messages: Any, **changes: Any) -> float:
+async def seconds_until_unpicked(**changes: Any) -> float:
     """From SIGKILL to the last pick of the killed worker."""
-    message = messages.headers({":method": "GET", ":path": "/health"}, end_of_stream=True)
     async with (
         model_server() as (process, killed),
         model_server() as (_, other),
-        picking_from(killed, other, **changes) as pick,
+        picking_from(killed, other, **changes) as picks,
     ):
         seen: set[str] = set()
         async with asyncio.timeout(90):
             while len(seen) < 2:
-                seen.add(await pick(message))
+                seen.add(await picks.one())
         process.kill()
         killed_at = last = time.monotonic()
         unpicked = 0
         while unpicked < PICKS_AFTER:
             unpicked += 1
-            if await pick(message) == f"127.0.0.1:{killed}":
+            if await picks.one() == f"127.0.0.1:{killed}":
                 last, unpicked = time.monotonic(), 0
         return last - killed_at
 
 
 @pytest.mark.parametrize("interval", [None, 3600.0], ids=["adaptive", "every hour"])
 async def test_a_killed_worker_is_picked_no_more(
-    messages: Any, interval: float | None, capsys: pytest.CaptureFixture[str]
+    interval: float | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also if its page is read once an hour: the kept connection tells."""
-    took = [await seconds_until_unpicked(messages, refresh_metrics_interval=interval) for _ in range(KILLS)]
+    took = [await seconds_until_unpicked(refresh_metrics_interval=interval) for _ in range(KILLS)]
     with capsys.disabled():
         print(
             f"\nSIGKILL to the last pick: median {statistics.median(took) * 1000:.1f} ms, max {max(took) * 1000:.1f} ms"

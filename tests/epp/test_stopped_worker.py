@@ -7,24 +7,13 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
 import pytest
 
-from tests.epp.test_killed_worker import picking_from
+from benchmarks.picking.one_pick import PICKS_AT_RANDOM
+from tests.epp.test_killed_worker import Picks, picking_from
 from tests.examples.test_simulator_process import simulator
 
-AT_RANDOM = """\
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: random-picker
-schedulingProfiles:
-- name: default
-  plugins:
-  - pluginRef: random-picker
-"""
-"""Neither load nor the age of numbers counts, so only lateness can make the picker avoid a worker that answers no more."""
 PICKS_AFTER = 100
 CLAIMED = 0.15
 """Seconds, as benchmarks/README.md has it. Discovery's own look at a silent worker takes about 3."""
@@ -42,35 +31,35 @@ async def stopped(pid: int) -> AsyncIterator[None]:
 class Picking:
     """Picks one after the other."""
 
-    def __init__(self, pick: Any, message: Any) -> None:
-        self._pick = pick
-        self._message = message
+    def __init__(self, picks: Picks) -> None:
+        self._picks = picks
 
-    async def until_all_are_picked(self, ports: list[int]) -> None:
+    async def until_all_are_known_and_picked(self, ports: list[int]) -> None:
+        """A worker whose page was never read is not late: nobody knows when to expect it."""
         seen: set[str] = set()
-        while len(seen) < len(ports):
-            seen.add(await self._pick(self._message))
+        while len(seen) < len(ports) or not await self._picks.pages_are_read():
+            seen.add(await self._picks.one())
 
     async def until_unpicked(self, port: int) -> float:
         """Returns the seconds until the last pick of the worker."""
         started = last = time.monotonic()
         latest: deque[bool] = deque(maxlen=PICKS_AFTER)
         while len(latest) < PICKS_AFTER or any(latest):
-            latest.append(await self._pick(self._message) == f"127.0.0.1:{port}")
+            latest.append(await self._picks.one() == f"127.0.0.1:{port}")
             if latest[-1]:
                 last = time.monotonic()
         return last - started
 
     async def until_picked(self, port: int) -> float:
         started = time.monotonic()
-        while await self._pick(self._message) != f"127.0.0.1:{port}":
+        while await self._picks.one() != f"127.0.0.1:{port}":
             pass
         return time.monotonic() - started
 
 
 @pytest.mark.parametrize("seconds", [0.0, 3.0], ids=["for a moment", "longer than a scrape may take"])
 async def test_a_stopped_worker_is_avoided_and_used_again_as_soon_as_it_continues(
-    messages: Any, seconds: float, capsys: pytest.CaptureFixture[str]
+    seconds: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with AsyncExitStack() as stack:
         workers = [
@@ -78,10 +67,9 @@ async def test_a_stopped_worker_is_avoided_and_used_again_as_soon_as_it_continue
             for n in range(3)
         ]
         ports = [int(worker.url.rpartition(":")[2]) for worker in workers]
-        pick = await stack.enter_async_context(picking_from(*ports, config_text=AT_RANDOM))
-        picking = Picking(pick, messages.headers({":method": "GET", ":path": "/health"}, end_of_stream=True))
+        picking = Picking(await stack.enter_async_context(picking_from(*ports, config_text=PICKS_AT_RANDOM)))
         async with asyncio.timeout(90):
-            await picking.until_all_are_picked(ports)
+            await picking.until_all_are_known_and_picked(ports)
             async with stopped(workers[0].process.pid):
                 unpicked = await picking.until_unpicked(ports[0])
                 await asyncio.sleep(seconds)

@@ -12,7 +12,6 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Mask
 from epp.request.inference_request import InferenceRequest
 
 DEFAULT_LABEL: Final = "llm-d.ai/context-length-range"
-_TOKEN_BYTES: Final = 4
 _UNLABELLED: Final = 0.5
 _OUTSIDE: Final = 0.3
 """The most that a range without the length scores."""
@@ -39,13 +38,13 @@ class ContextLengthAware:
         if not self._filters:
             return np.ones(len(pool), dtype=np.bool_)
         least, most = self._ranges_of(pool)
-        length = context_length(request)
+        length = request.prompt_tokens
         kept: Mask = (least <= length) & (length <= most)  # False for NaN
         return kept
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         least, most = self._ranges_of(pool)
-        length = context_length(request)
+        length = request.prompt_tokens
         labelled = np.isfinite(least)
         low, high = np.where(labelled, least, 0.0), np.where(labelled, most, 1.0)
         scores = np.where(
@@ -60,11 +59,6 @@ class ContextLengthAware:
             self._ranges = np.array(ranges, dtype=np.float64).reshape(-1, 2).T
             self._endpoints = pool.endpoints
         return self._ranges
-
-
-def context_length(request: InferenceRequest) -> int:
-    """The prompt's length in tokens, as far as bytes tell; 0 for a request without one."""
-    return -(-request.prompt_size // _TOKEN_BYTES)
 
 
 def _inside(length: int, least: Floats, most: Floats) -> Floats:

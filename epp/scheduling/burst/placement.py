@@ -19,8 +19,9 @@ Prompt: TypeAlias = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class PlacementRules:
-    """`most_each`: requests of one prompt at one endpoint, UNLIMITED: all. `common_blocks`: prompts that differ go together if
-    so many of their first blocks are the same, 0: only equal prompts do. `by_blocks`: the load is blocks to compute, not requests.
+    """`most_each`: requests of one prompt at one endpoint, UNLIMITED: all. `common_blocks`: prompts that differ go together
+    if so many of their first blocks are the same, 0: only equal prompts do. `by_blocks`: the load is blocks to compute, not
+    requests.
     """
 
     most_each: int = UNLIMITED

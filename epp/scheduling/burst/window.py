@@ -25,6 +25,10 @@ class BurstWindow:
         self._waiting: dict[WaitingRequest, None] = {}
         self._ends_at = _NO_REQUEST
 
+    @property
+    def waits_for_endpoints(self) -> bool:
+        return False
+
     def admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
         if not self._before.admit(request, candidates, now):
             raise TypeError("the admission before a burst window let a request wait")

@@ -15,11 +15,10 @@ import numpy as np
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.request.inference_request import DEFAULT_FAIRNESS_ID, InferenceRequest
-from epp.scheduling.prefix.matches import PrefixMatches
+from epp.scheduling.prefix.match_producer import PrefixMatchProducer
 
 PRODUCER: Final = "inflight-load-producer"
 DEFAULT_OUTPUT_RATIO: Final = 1.5
-_TOKEN_BYTES: Final = 4
 _FEW: Final = 8
 """For so many endpoints it is faster to ask for each than to match all of a pool that no other request will have."""
 _MAX_LABELS: Final = 1000
@@ -100,15 +99,15 @@ class InFlightTokens:
 
 
 class InFlightLoadProducer:
-    """A data producer. `matches` None: whole prompts count. `output` None: answers do not count.
-
-    Prompts have 4 bytes of JSON a token, as everywhere in the picker.
-    """
+    """A data producer. `matches` None: whole prompts count. `output` None: answers do not count."""
 
     __slots__ = ("_column", "_endpoints", "_labelled", "_matches", "_of", "_output", "_rows", "name")
 
     def __init__(
-        self, name: str = PRODUCER, matches: PrefixMatches | None = None, output: OutputEstimate | None = None
+        self,
+        name: str = PRODUCER,
+        matches: PrefixMatchProducer | None = None,
+        output: OutputEstimate | None = None,
     ) -> None:
         self.name = name
         self._matches = matches
@@ -121,7 +120,7 @@ class InFlightLoadProducer:
         self._rows: dict[Key, int] = {}
 
     @property
-    def matches(self) -> PrefixMatches | None:
+    def matches(self) -> PrefixMatchProducer | None:
         return self._matches
 
     @property
@@ -151,7 +150,7 @@ class InFlightLoadProducer:
         output = request.data.get(self, 0)
         if len(pool) <= _FEW:
             return np.array([float(output + self._missing(request, one)) for one in pool.endpoints])
-        tokens = _prompt_tokens(request)
+        tokens = request.prompt_tokens
         chain = None if self._matches is None else self._matches.chain(request)
         held = None if self._matches is None else self._matches.matched_units(request, pool)
         if chain is None or held is None:
@@ -165,7 +164,7 @@ class InFlightLoadProducer:
         if self._output is None:
             return
         asked = None if request.prompt is None else request.prompt.max_output_tokens()
-        request.data[self] = self._output.tokens(_prompt_tokens(request), asked)
+        request.data[self] = self._output.tokens(request.prompt_tokens, asked)
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """It is in flight there. Called before the prompt's blocks are claimed for them."""
@@ -184,7 +183,7 @@ class InFlightLoadProducer:
                 one.move(self._at(endpoints[0]))
 
     def failed(self, request: InferenceRequest) -> None:
-        """Its end tells."""
+        """It counts until `InFlightTokens.ended` is called, which is so for every request."""
 
     def sized(self, endpoint: Endpoint, tokens: int) -> None:
         """The size of a cache says nothing of what is in flight."""
@@ -233,12 +232,8 @@ class InFlightLoadProducer:
 
     def _missing(self, request: InferenceRequest, endpoint: Endpoint) -> int:
         """Tokens of the prompt that the endpoint has to compute; its last block counts as a whole one, as in the Go picker."""
-        tokens = _prompt_tokens(request)
+        tokens = request.prompt_tokens
         chain = None if self._matches is None else self._matches.chain(request)
         if self._matches is None or chain is None:
             return tokens
         return max(tokens, chain.units * chain.unit_tokens) - self._matches.held(request, endpoint)
-
-
-def _prompt_tokens(request: InferenceRequest) -> int:
-    return (request.prompt_size + _TOKEN_BYTES - 1) // _TOKEN_BYTES

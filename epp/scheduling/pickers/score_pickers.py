@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from epp.endpoints.endpoint import Floats, Indices
+from epp.endpoints.endpoint import Floats, Indices, Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +16,14 @@ class MaxScorePicker:
 
     def pick(self, scores: Floats, k: int) -> Indices:
         if k == 1:
-            best = (scores == scores[scores.argmax()]).nonzero()[0]
-            return np.array([self.break_tie(best.tolist())], dtype=np.intp)
+            return np.array([self.best(scores)], dtype=np.intp)
         return _descending(scores, self.rng)[:k]
+
+    def best(self, scores: Floats) -> int:
+        """The row of the highest score."""
+        row = int(scores.argmax())
+        best: Mask = scores == scores.item(row)
+        return row if np.count_nonzero(best) == 1 else self.break_tie(best.nonzero()[0].tolist())
 
     def break_tie(self, best: list[int]) -> int:
         """One of the rows with the best score."""

@@ -12,8 +12,8 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
-from epp.request.inference_request import InferenceRequest, PrefixChain
-from epp.scheduling.plugin import Scores
+from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain
+from epp.scheduling.plugin import DataProducer, Scores
 from epp.scheduling.prefix.blocks import BlockEnds
 from epp.scheduling.prefix.hits import PrefixHits
 from epp.scheduling.prefix.index import Key, PrefixIndex
@@ -21,7 +21,6 @@ from epp.scheduling.prefix.index import Key, PrefixIndex
 PRODUCER: Final = "approx-prefix-cache-producer"
 MIN_BLOCK_TOKENS: Final = 64
 """The smallest block that a configuration gets: smaller ones cost more hashes and memory than their precision is worth."""
-_TOKEN_BYTES: Final = 4
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -55,7 +54,7 @@ class PrefixCacheProducer:
     """Units by endpoint, of those whose metrics page has the size of the cache."""
 
     def __post_init__(self) -> None:
-        size = self.block_tokens * _TOKEN_BYTES
+        size = self.block_tokens * TOKEN_BYTES
         max_blocks = max(self.max_tokens // self.block_tokens, 1) if self.max_tokens else self.max_blocks
         object.__setattr__(self, "_block_ends", BlockEnds(self.grain))
         object.__setattr__(self, "_block_bytes", size)
@@ -180,6 +179,10 @@ class PrefixCacheScorer:
     @property
     def published_only(self) -> bool:  # a class attribute of a compiled dataclass would be one of its fields
         return False
+
+    @property
+    def producers(self) -> tuple[DataProducer, ...]:
+        return (self.producer,)
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores:
         prefix = request.prefixes.get(self.producer)

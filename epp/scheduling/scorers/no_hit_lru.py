@@ -11,6 +11,7 @@ import numpy as np
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.request.inference_request import InferenceRequest
+from epp.scheduling.plugin import DataProducer
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.request_follower import RequestFollower
 
@@ -34,6 +35,10 @@ class NoHitLruScorer(RequestFollower):
         """The ids of the endpoints that got a cold request, the one that got its last one longest ago first."""
         self._is_cold = False
         """Of the request that is being scheduled: a pick is atomic, from `prepare` to `picked`."""
+
+    @property
+    def producers(self) -> tuple[DataProducer, ...]:
+        return (self.producer,)
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         self._is_cold = False

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from epp.endpoints.endpoint import Endpoint, Floats
-from epp.request.inference_request import InferenceRequest, PrefixChain
+from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain
 
 _BELIEF: Final = 0.8
 """The share of the missing tokens that the preferred worker is believed to hold."""
 _MOST: Final = 8192.0
 """Tokens that it is believed to hold at most."""
-_TOKEN_BYTES: Final = 4
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX: Final = np.uint64(0xD6E8FEB86659FD93)
 _HALF: Final = np.uint64(32)
@@ -46,7 +45,7 @@ def credit_preferred(
     if common >= chain.units or request.prompt is None:
         return
     block = bisect_right(chain.ends, common, 0, len(chain.hashes))
-    size = chain.unit_tokens * _TOKEN_BYTES
+    size = chain.unit_tokens * TOKEN_BYTES
     text = request.prompt.prefix(chain.ends[block] * size)[common * size :]
     mixed = (hashes ^ np.uint64(xxh3_64_intdigest(text))) * _GOLDEN
     mixed = (mixed ^ (mixed >> _HALF)) * _MIX

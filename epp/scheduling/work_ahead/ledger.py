@@ -21,6 +21,7 @@ _BASE_TOKENS: Final = 150.0
 _STALE: Final = 5.0
 """Seconds. A page that was not read for so long tells nothing of prompts that were sent since."""
 _SPARE_ROOM: Final = 64
+"""Withdrawn prompts that may stay between others, beside as many as are not withdrawn: taking each out at once costs more."""
 _LONGEST_LOOK: Final = 1.0
 """Seconds. Two pages that are further apart say nothing of the worker's speed: it may have been stopped."""
 
@@ -40,7 +41,8 @@ class WorkLedger:
     """`ahead`: the tokens that are still to be computed there. Times in seconds of one clock.
 
     The counter grows by more than this picker sent, because other pickers send too, and by other numbers, because tokens
-    of a prompt are estimated from its bytes. So its growth is scaled by the ratio of both sums over the last half a million tokens.
+    of a prompt are estimated from its bytes. So its growth is scaled by the ratio of both sums over the last half a million
+    tokens.
     """
 
     __slots__ = (

@@ -1,11 +1,13 @@
 """Picks the endpoint where a request costs least: the work ahead of it, its own missing prompt, and what it delays.
 
-cost = slowness x (ahead + missing x (1 + interference x requests) + request_tokens x requests + adapter), in tokens of prompts.
+cost = slowness x (ahead + missing x (1 + interference x requests) + request_tokens x requests + adapter), in prompt tokens.
 
 `ahead`: prompts that were sent there and are not computed yet. `missing`: tokens of this prompt that its cache does not
 hold. `requests`: those that wait or run there; each slows the others down while it answers, and computing a prompt slows
 all of them down. `slowness`: how many times longer this worker takes than the average one, learnt. `adapter`: what the
-average worker computes while a LoRA adapter is loaded, where that must be done first. benchmarks/README.md, routing, compares it with other ways to pick.
+average worker computes while a LoRA adapter is loaded, where that must be done first.
+
+benchmarks/README.md, routing, compares it with other ways to pick.
 """
 
 import logging
@@ -29,6 +31,7 @@ _TOKEN_BYTES: Final = 4
 _WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member
 _RUNNING: Final = int(Column.RUNNING)
 _SCRAPED_AT: Final = int(Column.SCRAPED_AT)
+_MAX_LORA: Final = int(Column.MAX_LORA)
 _PERIOD: Final = int(Column.PERIOD)
 _UNREPORTED: Final = int(Column.UNREPORTED)
 _NO_COUNTER: Final = (
@@ -89,7 +92,9 @@ class WorkAheadProducer:
                 continue
             if ledger.read_at == NEVER and computed.item(row) < 0.0:
                 _log.info(_NO_COUNTER, pool.endpoints[row].id)
-            self._adapters.see(pool.endpoints[row].key, pool.adapters[row], int(pool.max_lora.item(row)))
+            adapters, slots = pool.adapters[row], numbers.item(_MAX_LORA, row)
+            if slots or adapters.active or adapters.waiting:
+                self._adapters.see(pool.endpoints[row].key, adapters, int(slots))
             ledger.read(
                 computed.item(row),
                 numbers.item(_WAITING, row),

@@ -15,11 +15,13 @@ _MOST: Final = 4.0
 """The most by which an endpoint is taken to differ from the average."""
 _OTHERS_BELOW: Final = 0.6
 _OTHERS_UNTIL: Final = 0.8
-"""If less of what the workers compute was sent from here, others send too, until more was. The rest may be a wrong guess of bytes
-per token, and what chat templates and tools add.
+"""If less of what the workers compute was sent from here, others send too, until more was. The rest may be a wrong guess of
+bytes per token, and what chat templates and tools add.
 """
 _FADES: Final = 300.0
 """Seconds after which what was learnt of a worker's speed counts half, whatever it does: who gets nothing teaches nothing."""
+
+_NOTHING: Final = (0.0, 0.0, 0.0, 0.0)
 
 
 class PoolTotals:
@@ -40,18 +42,23 @@ class PoolTotals:
         if ledger.read_at - halved_at > _FADES or max(ledger.done, ledger.busy * self.speed) > _WINDOW:
             ledger.forget_half()
             self._halved_at[ledger] = ledger.read_at
-        self._add(self._known.get(ledger, (0.0, 0.0, 0.0, 0.0)), -1.0)
-        self._known[ledger] = known = (ledger.done, ledger.busy, ledger.sent, ledger.grown)
-        self._add(known, 1.0)
+        done, busy, sent, grown = self._known.get(ledger, _NOTHING)
+        self._known[ledger] = (ledger.done, ledger.busy, ledger.sent, ledger.grown)
+        self._done += ledger.done - done
+        self._busy += ledger.busy - busy
+        self._sent += ledger.sent - sent
+        self._grown += ledger.grown - grown
         limit = _OTHERS_UNTIL if self.others_send else _OTHERS_BELOW
         self.others_send = self._sent < limit * self._grown
 
     def forget(self, ledger: WorkLedger) -> None:
         """Its endpoint is gone."""
         self._halved_at.pop(ledger, None)
-        known = self._known.pop(ledger, None)
-        if known is not None:
-            self._add(known, -1.0)
+        done, busy, sent, grown = self._known.pop(ledger, _NOTHING)
+        self._done -= done
+        self._busy -= busy
+        self._sent -= sent
+        self._grown -= grown
         if not self._known:  # sums of floats that were added and taken away again are not quite 0
             self._done = self._busy = self._sent = self._grown = 0.0
 
@@ -64,10 +71,3 @@ class PoolTotals:
     def speed(self) -> float:
         """Of the average endpoint, in tokens a second."""
         return self._done / self._busy if self._busy > 0.0 else 0.0
-
-    def _add(self, known: tuple[float, float, float, float], sign: float) -> None:
-        done, busy, sent, grown = known
-        self._done += sign * done
-        self._busy += sign * busy
-        self._sent += sign * sent
-        self._grown += sign * grown

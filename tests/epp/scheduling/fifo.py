@@ -16,6 +16,10 @@ class Fifo:
         self._most = most
         self._ttl = ttl
 
+    @property
+    def waits_for_endpoints(self) -> bool:
+        return False
+
     def admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
         return not self.queue and candidates.inflight.sum() < self._most
 
@@ -32,6 +36,10 @@ class Fifo:
         while self.queue and self._has_room(self.queue[0], now):
             self.queue.popleft().dispatch(now)
         return self.queue[0].queued_at + self._ttl if self.queue else None
+
+    def close(self, now: float) -> None:
+        while self.queue:
+            self.queue.popleft().dispatch(now)
 
     def _has_room(self, waiting: WaitingRequest, now: float) -> bool:
         try:

@@ -1,7 +1,7 @@
 """An admission that lets requests wait, through the exchange: who goes when, and how waiting ends."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -44,12 +44,14 @@ class Ear:
 class Client:
     """One request's exchange, and what it was answered."""
 
-    def __init__(self, picker: "Picker", name: str, messages: Any, model: str) -> None:
+    def __init__(
+        self, picker: "Picker", name: str, messages: Any, model: str, headers: Mapping[str, str]
+    ) -> None:
         self.said: list[ProcessingResponse] = []
         self.faults: list[ExchangeError] = []
         self.exchange = DecodedExchange(picker.director, ExchangeSettings(), budget=picker.memory)
         self.exchange.on_answer(lambda answers: self.said.extend(read(answers)), self.faults.append)
-        self.exchange.ask(messages.headers({"x-request-id": name}), picker.now)
+        self.exchange.ask(messages.headers({"x-request-id": name, **headers}), picker.now)
         body = json.dumps({"model": model, "prompt": name}).encode()
         self.said += self.exchange.ask(messages.body(body, end_of_stream=True), picker.now)
 
@@ -90,8 +92,8 @@ class Picker:
     def _wake(self) -> None:
         self.woken = True
 
-    def ask(self, name: str, model: str = "m") -> Client:
-        return self._make(self, name, model)
+    def ask(self, name: str, model: str = "m", **headers: str) -> Client:
+        return self._make(self, name, model, {key.replace("_", "-"): value for key, value in headers.items()})
 
     def turns(self) -> None:
         """As the server does, but for the clock."""
@@ -100,10 +102,14 @@ class Picker:
             self.due = self.director.dispatch(self.now)
 
 
+def client_of(messages: Any) -> Callable[..., Client]:
+    return lambda it, name, model, headers: Client(it, name, messages, model, headers)
+
+
 @pytest.fixture
 def picker(messages: Any) -> Callable[..., Picker]:
     def open_picker(store: Datastore, admission: AdmissionController, **director: Any) -> Picker:
-        return Picker(store, admission, lambda it, name, model: Client(it, name, messages, model), **director)
+        return Picker(store, admission, client_of(messages), **director)
 
     return open_picker
 

@@ -1,4 +1,4 @@
-"""What users feel of where requests go: workloads in virtual time, by the picker's own scheduling (`python -m benchmarks routing`)."""
+"""What users feel of where requests go: workloads in virtual time, by the picker's own scheduling."""
 
 import functools
 

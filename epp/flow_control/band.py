@@ -1,0 +1,87 @@
+"""The requests of one priority that wait. Pure."""
+
+import math
+from collections import OrderedDict
+
+from epp.flow_control.flow_queue import FlowQueue
+from epp.flow_control.queued_request import QueuedRequest
+from epp.flow_control.settings import PriorityBand
+
+
+class Band:
+    """Flows of one priority. A flow exists while a request waits in it, so that no client can fill memory with names.
+
+    `ceiling`: of the saturation at which its requests go, as the usage limit policy last said. `used_at`: when the last
+    request of this priority came. `bytes`: of the bodies that wait.
+    """
+
+    __slots__ = (
+        "_flows",
+        "_selector",
+        "bytes",
+        "ceiling",
+        "on_demand",
+        "priority",
+        "settings",
+        "used_at",
+        "waiting",
+    )
+
+    def __init__(self, priority: int, settings: PriorityBand, *, on_demand: bool, now: float) -> None:
+        self.priority = priority
+        self.settings = settings
+        self.on_demand = on_demand
+        self.used_at = now
+        self.ceiling = 1.0
+        self.bytes = 0
+        self.waiting: OrderedDict[int, QueuedRequest] = OrderedDict()
+        """By their place in the order of arrival: the one that came first is first."""
+        self._flows: dict[str, FlowQueue] = {}
+        self._selector = settings.fairness.selector()
+
+    def fits(self, size: int) -> bool:
+        """Whether one more request of that many bytes may wait."""
+        return len(self.waiting) < self.settings.max_requests and self.bytes + size <= self.settings.max_bytes
+
+    def add(self, queued: QueuedRequest) -> None:
+        rank = self.settings.ordering.rank(queued)
+        queued.rank = math.inf if math.isnan(rank) else rank  # NaN has no place in an order
+        name = queued.request.fairness_id
+        flow = self._flows.get(name)
+        if flow is None:
+            flow = self._flows[name] = FlowQueue(name)
+        flow.add(queued)
+        self.waiting[queued.sequence] = queued
+        self.bytes += queued.size
+        if flow.first is queued:
+            self._selector.changed(flow)
+
+    def remove(self, queued: QueuedRequest) -> None:
+        del self.waiting[queued.sequence]
+        self.bytes -= queued.size
+        name = queued.request.fairness_id
+        flow = self._flows[name]
+        was_first = flow.first is queued
+        flow.remove(queued)
+        if not len(flow):
+            del self._flows[name]
+        if was_first:
+            self._selector.changed(flow)
+
+    def take(self) -> QueuedRequest:
+        """Remove the one that goes next; raises RuntimeError if the fairness policy names none."""
+        flow = self._selector.select()
+        queued = None if flow is None else flow.first
+        if flow is None or queued is None:
+            raise RuntimeError(f"the fairness policy of priority {self.priority} named no flow that waits")
+        self._selector.dispatched(flow, queued)
+        self.remove(queued)
+        return queued
+
+    def oldest(self) -> QueuedRequest | None:
+        """The one that came first."""
+        return next(iter(self.waiting.values()), None)
+
+    def newest(self) -> QueuedRequest | None:
+        """The one that came last."""
+        return next(reversed(self.waiting.values()), None)

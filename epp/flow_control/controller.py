@@ -1,0 +1,258 @@
+"""Lets requests wait in the picker while the pool is full or empty, and chooses which goes next. Pure."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from epp.endpoints.endpoint import EndpointPool
+from epp.flow_control import refusals
+from epp.flow_control.band import Band
+from epp.flow_control.pool_load import PoolLoad
+from epp.flow_control.queued_request import QueuedRequest
+from epp.flow_control.settings import FlowControlSettings
+from epp.request.inference_request import InferenceRequest
+from epp.scheduling.saturation import SaturationDetector
+from epp.scheduling.waiting import WaitingRequest
+
+_MOST_IN_A_TURN: Final = 128
+"""Requests dispatched in one turn; between two turns others are served."""
+_NEVER: Final = -math.inf
+
+
+class FlowController:
+    """An `AdmissionController`: priorities strictly one after the other, flows and requests as the policies say.
+
+    A request goes at once if nothing of its priority or a higher one waits and the saturation of the pool is below the
+    ceiling of its priority. `pool`: all endpoints.
+    """
+
+    waits_for_endpoints = True
+
+    def __init__(
+        self,
+        settings: FlowControlSettings,
+        detector: SaturationDetector,
+        pool: Callable[[float], EndpointPool],
+    ) -> None:
+        self._pool = pool
+        self._queued: dict[WaitingRequest, QueuedRequest] = {}
+        self._arrived = 0
+        self._empty = False
+        self._empty_changed_at = _NEVER
+        self._use(settings, detector)
+
+    @property
+    def settings(self) -> FlowControlSettings:
+        return self._settings
+
+    @property
+    def bands(self) -> Sequence[Band]:
+        """All that exist, highest priority first."""
+        return self._bands
+
+    @property
+    def saturation(self) -> float:
+        """As it decides about dispatch; as of the last time that it was needed."""
+        return self._load.saturation
+
+    def reconfigure(self, settings: FlowControlSettings, detector: SaturationDetector, now: float) -> None:
+        """Use these from now on. What waits keeps its place in the order of arrival, whatever the new limits are."""
+        waiting = sorted(self._queued.values(), key=_by_arrival)
+        self._use(settings, detector)
+        for queued in waiting:
+            queued.ttl = settings.request_ttl
+            self._band(queued.request.priority, now).add(queued)
+            self._bytes += queued.size
+
+    def admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
+        band = self._by_priority.get(request.priority)
+        if band is None:
+            band = self._band(request.priority, now)
+        band.used_at = now
+        if self._queued and self._waits_at_or_above(request.priority):
+            return False
+        load = self._load
+        if load.saturation >= band.ceiling or not load.serves(candidates.state, now):
+            self._measure(now)
+            if load.saturation >= band.ceiling:
+                return False
+        load.sent()
+        return True
+
+    def enqueue(self, waiting: WaitingRequest, now: float) -> None:
+        request = waiting.request
+        band = self._band(request.priority, now)
+        band.used_at = now
+        self._make_room(band, request.body_size, now)
+        self._arrived += 1
+        queued = QueuedRequest(request, now, self._settings.request_ttl, self._arrived)
+        queued.waiting = waiting
+        band.add(queued)
+        self._queued[waiting] = queued
+        self._bytes += queued.size
+
+    def withdraw(self, waiting: WaitingRequest, now: float) -> None:
+        queued = self._queued.get(waiting)
+        if queued is not None:
+            self._forget(queued)
+
+    def dispatch(self, now: float) -> float | None:
+        if not self._queued:
+            return None
+        self._measure(now)
+        self._expire(now)
+        measured = True
+        for _ in range(_MOST_IN_A_TURN):
+            band = self._highest_waiting()
+            if band is None:
+                return None
+            if self._load.saturation >= band.ceiling and not measured:
+                self._measure(now)
+                measured = True
+            if self._load.saturation >= band.ceiling:
+                return _soonest((self._expires_at(), self._load.changes_at(now)))
+            self._dispatch_from(band, now)
+            measured = False
+        return now if self._queued else None
+
+    def close(self, now: float) -> None:
+        """Flow control is switched off: what waits goes, in its order."""
+        while (band := self._highest_waiting()) is not None:
+            self._dispatch_from(band, now)
+
+    def _use(self, settings: FlowControlSettings, detector: SaturationDetector) -> None:
+        self._settings = settings
+        self._load = PoolLoad(detector, self._pool)
+        self._bytes = 0
+        self._bands: list[Band] = []
+        self._by_priority: dict[int, Band] = {}
+        self._idle_from = _NEVER
+        for priority in {0, *settings.bands}:
+            self._band(priority, 0.0)
+
+    def _band(self, priority: int, now: float) -> Band:
+        """The band of that priority, made if it does not exist."""
+        band = self._by_priority.get(priority)
+        if band is None:
+            settings = self._settings
+            given = settings.bands.get(priority)
+            default = settings.default_band
+            if priority < 0 and settings.default_negative_band is not None:
+                default = settings.default_negative_band
+            band = Band(priority, given or default, on_demand=given is None and priority != 0, now=now)
+            self._by_priority[priority] = band
+            self._bands.append(band)
+            self._bands.sort(key=_by_priority, reverse=True)
+            self._set_ceilings()
+        return band
+
+    def _waits_at_or_above(self, priority: int) -> bool:
+        for band in self._bands:
+            if band.priority < priority:
+                return False
+            if band.waiting:
+                return True
+        return False
+
+    def _highest_waiting(self) -> Band | None:
+        for band in self._bands:
+            if band.waiting:
+                return band
+        return None
+
+    def _dispatch_from(self, band: Band, now: float) -> None:
+        queued = band.take()
+        self._bytes -= queued.size
+        del self._queued[queued.waiting]
+        self._load.sent()
+        queued.waiting.dispatch(now)
+
+    def _forget(self, queued: QueuedRequest) -> None:
+        del self._queued[queued.waiting]
+        self._bytes -= queued.size
+        self._by_priority[queued.request.priority].remove(queued)
+
+    def _measure(self, now: float) -> None:
+        self._load.measure(now)
+        if self._load.empty is not self._empty:
+            self._empty, self._empty_changed_at = self._load.empty, now
+        if now >= self._idle_from:
+            self._collect_idle(now)
+        self._set_ceilings()
+
+    def _set_ceilings(self) -> None:
+        """A lower priority never has a higher ceiling: it could not be reached."""
+        priorities = [band.priority for band in self._bands]
+        given = self._settings.usage_limit.ceilings(self._load.saturation, priorities)
+        lowest = math.inf
+        for band, ceiling in zip(self._bands, given, strict=True):
+            lowest = min(lowest, ceiling)
+            band.ceiling = lowest
+
+    def _collect_idle(self, now: float) -> None:
+        """Forget bands that were made on demand, once nobody used them for long."""
+        idle = self._settings.idle_band
+        self._idle_from = now + idle / 2
+        for band in [one for one in self._bands if one.on_demand and not one.waiting]:
+            if now - band.used_at >= idle:
+                self._bands.remove(band)
+                del self._by_priority[band.priority]
+
+    def _expire(self, now: float) -> None:
+        ttl = self._ttl()
+        if not ttl:
+            return
+        before = now - ttl
+        if self._empty_changed_at > before:
+            return
+        for band in self._bands:
+            while (oldest := band.oldest()) is not None and oldest.arrived_at <= before:
+                self._forget(oldest)
+                oldest.waiting.expire(refusals.expired(ttl, empty=self._empty), now)
+
+    def _expires_at(self) -> float | None:
+        """When the next request expires, if nothing changes until then."""
+        ttl = self._ttl()
+        oldest = [one.arrived_at for band in self._bands if (one := band.oldest()) is not None]
+        return max(min(oldest), self._empty_changed_at) + ttl if ttl and oldest else None
+
+    def _ttl(self) -> float:
+        return self._settings.no_endpoint_ttl if self._empty else self._settings.request_ttl
+
+    def _make_room(self, band: Band, size: int, now: float) -> None:
+        """Raise `Rejection` if a request of that many bytes cannot wait in the band."""
+        if not band.fits(size) or not (self._fits(size) or self._evict(band.priority, size, now)):
+            raise refusals.queue_full(band.priority, empty=not len(self._pool(now)))
+
+    def _fits(self, size: int, *, without: int = 0, without_bytes: int = 0) -> bool:
+        settings = self._settings
+        count, held = len(self._queued) - without, self._bytes - without_bytes
+        return (settings.max_requests is None or count < settings.max_requests) and (
+            settings.max_bytes is None or held + size <= settings.max_bytes
+        )
+
+    def _evict(self, priority: int, size: int, now: float) -> bool:
+        """Refuse requests below 0 that wait, lowest priority and latest arrival first, until there is room."""
+        if not self._settings.eviction or priority < 0:
+            return False
+        sheddable = [band for band in reversed(self._bands) if band.priority < 0 and band.waiting]
+        count, held = sum(len(band.waiting) for band in sheddable), sum(band.bytes for band in sheddable)
+        if not self._fits(size, without=count, without_bytes=held):
+            return False
+        for band in sheddable:
+            while not self._fits(size) and (newest := band.newest()) is not None:
+                self._forget(newest)
+                newest.waiting.refuse(refusals.evicted(band.priority), now)
+        return True
+
+
+def _by_priority(band: Band) -> int:
+    return band.priority
+
+
+def _by_arrival(queued: QueuedRequest) -> int:
+    return queued.sequence
+
+
+def _soonest(times: Iterable[float | None]) -> float | None:
+    return min((time for time in times if time is not None), default=None)

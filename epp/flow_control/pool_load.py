@@ -1,0 +1,122 @@
+"""How full the pool is, with what was sent since it was measured. Pure."""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from epp.endpoints.endpoint import UNKNOWN_TIME, Column, EndpointPool, Floats
+from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector, ConcurrencyMode
+from epp.scheduling.saturation import SaturationDetector, UtilizationDetector
+
+_MEASURE_EVERY: Final = 0.005
+"""Seconds for which a measurement serves though workers published new numbers: they are older than that themselves."""
+_NEVER: Final = float("-inf")
+_UNKNOWN_ROOM: Final = 1e-9
+"""Of a detector that counts otherwise: it is asked after each request."""
+_MOST: Final = 3.0
+"""The most that one endpoint counts in the mean, as for `UtilizationDetector`."""
+
+
+class PoolLoad:
+    """The saturation that decides about dispatch.
+
+    It differs from what `detector` says in two ways. Requests that were sent and that no page shows yet count as waiting at
+    their worker: otherwise all requests of a queue would go between two pages. An endpoint whose numbers are stale counts by
+    what this picker has in flight there: a queue must not stop because pages do. Endpoints that get no requests, since they
+    are unreachable or late, do not count.
+    """
+
+    __slots__ = (
+        "_detector",
+        "_measured",
+        "_measured_at",
+        "_pool",
+        "_room",
+        "_sent",
+        "_state",
+        "empty",
+        "saturation",
+    )
+
+    def __init__(self, detector: SaturationDetector, pool: Callable[[float], EndpointPool]) -> None:
+        self._detector = detector
+        self._pool = pool
+        self._measured_at = _NEVER
+        self._state: object | None = None
+        self._measured = 1.0
+        self._room = _UNKNOWN_ROOM
+        self._sent = 0
+        self.saturation = 1.0
+        """As last measured, and more for each request that was sent since."""
+        self.empty = False
+        """Whether there was no endpoint when it was measured."""
+
+    def serves(self, state: object | None, now: float) -> bool:
+        """Whether the last measurement still serves; `state`: the pool's."""
+        return (state is not None and state is self._state) or now - self._measured_at < _MEASURE_EVERY
+
+    def sent(self) -> None:
+        """One request more was sent."""
+        self._sent += 1
+        self.saturation = self._measured + self._sent / self._room  # a sum of steps would stay below 1.0
+
+    def measure(self, now: float) -> None:
+        pool = self._pool(now)
+        self._state, self._measured_at = pool.state, now
+        self.empty = not len(pool)
+        self._sent = 0
+        self.saturation = self._measured = 1.0
+        if not self.empty:
+            pool = _used(pool)
+            self.saturation = self._measured = self._saturation(pool)
+            self._room = self._requests_of(pool)
+
+    def changes_at(self, now: float) -> float | None:
+        """When the saturation may change although nothing happens: numbers become stale, endpoints late."""
+        pool = self._pool(now)
+        times = pool.numbers[Column.LATE_AT]
+        if isinstance(self._detector, UtilizationDetector):
+            times = np.minimum(times, _after(pool.stale_at(self._detector.staleness), now))
+        soonest = float(_after(times, now).min(initial=UNKNOWN_TIME))
+        return None if soonest == UNKNOWN_TIME else soonest
+
+    def _saturation(self, pool: EndpointPool) -> float:
+        detector = self._detector
+        if not isinstance(detector, UtilizationDetector):
+            measured = detector.saturation(pool)
+            return 1.0 if math.isnan(measured) else measured  # NaN is unknown, and unknown is full
+        inflight = pool.inflight
+        # those beyond what the page showed as running; all of them without a page
+        queued = np.maximum(inflight - np.where(pool.pageless, 0.0, pool.running), 0.0)
+        unseen = np.minimum(pool.unreported, inflight)  # what was sent since the page may have ended since
+        published = np.maximum(
+            (pool.waiting + unseen) / detector.queue_depth, pool.kv_usage / detector.kv_cache_utilization
+        )
+        known = pool.fresh(detector.staleness) & ~pool.pageless
+        loads = np.where(known, published, queued / detector.queue_depth)
+        return float(np.minimum(loads, _MOST).mean())
+
+    def _requests_of(self, pool: EndpointPool) -> float:
+        """How many requests fill an idle pool, at the least."""
+        detector = self._detector
+        if isinstance(detector, UtilizationDetector):
+            return detector.queue_depth * len(pool)
+        if isinstance(detector, ConcurrencyDetector) and detector.mode is ConcurrencyMode.REQUESTS:
+            return float(detector.requests * len(pool))
+        return _UNKNOWN_ROOM
+
+
+def _used(pool: EndpointPool) -> EndpointPool:
+    """The endpoints that get requests; all of them if none is reachable."""
+    reachable = pool.reachable
+    if not reachable.all() and reachable.any():
+        pool = pool.select(reachable)
+    late = pool.late()
+    return pool if late is None else pool.select(~late)
+
+
+def _after(times: Floats, now: float) -> Floats:
+    later: Floats = np.where(times > now, times, UNKNOWN_TIME)
+    return later

@@ -1,0 +1,42 @@
+"""The settings of flow control. Defaults: llm-d-router, pkg/epp/flowcontrol/registry/config.go and controller/config.go."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from epp.flow_control.fairness_policy import FairnessPolicy, GlobalStrict
+from epp.flow_control.ordering_policy import FirstComeFirstServed, OrderingPolicy
+from epp.flow_control.usage_limit_policy import StaticUsageLimit, UsageLimitPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorityBand:
+    """What may wait at one priority, and in which order it goes. `max_bytes`: of the bodies."""
+
+    max_requests: int = 5000
+    max_bytes: int = 1_000_000_000
+    fairness: FairnessPolicy = field(default_factory=GlobalStrict)
+    ordering: OrderingPolicy = field(default_factory=FirstComeFirstServed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowControlSettings:
+    """Times in seconds, sizes in bytes.
+
+    `max_requests`, `max_bytes`: of all bands together, None: no limit but those of the bands. `request_ttl`: how long a
+    request may wait while the pool has endpoints, `no_endpoint_ttl`: while it has none; 0: no limit. The wait counts anew
+    when the pool becomes empty or gets its first endpoint. `bands`: by priority; a band for another priority is made when a
+    request needs it, as `default_negative_band` below 0 if that is given, otherwise as `default_band`. `eviction`: a request
+    of priority 0 or more that finds `max_requests` or `max_bytes` reached takes the place of some below 0. `idle_band`: how
+    long a band that was made on demand stays without a request.
+    """
+
+    max_requests: int | None = None
+    max_bytes: int | None = None
+    request_ttl: float = 60.0
+    no_endpoint_ttl: float = 60.0
+    bands: Mapping[int, PriorityBand] = field(default_factory=dict)
+    default_band: PriorityBand = field(default_factory=PriorityBand)
+    default_negative_band: PriorityBand | None = None
+    usage_limit: UsageLimitPolicy = field(default_factory=StaticUsageLimit)
+    eviction: bool = False
+    idle_band: float = 600.0

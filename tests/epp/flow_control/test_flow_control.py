@@ -1,0 +1,290 @@
+"""Flow control through the exchange: what waits, what goes next, and how each wait ends."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.load import Load
+from epp.flow_control.controller import FlowController
+from epp.flow_control.settings import FlowControlSettings, PriorityBand
+from epp.flow_control.switch import FlowControlSwitch
+from epp.flow_control.usage_limit_policy import StaticUsageLimit
+from epp.scheduling.saturation import UtilizationDetector
+from tests.epp.scheduling.test_admission import Client, Picker, client_of
+from tests.epp.scheduling.test_director import NOW, store_of
+
+ROOM = 5
+"""Requests that an idle worker gets between two pages: the detector's queue depth."""
+OBJECTIVES = {"high": 10, "low": -1, "lower": -2}
+
+
+class Held(Picker):
+    """A picker with flow control, and one call for each thing that happens to it."""
+
+    admission: FlowController
+
+    def objective(self, name: str, objective: str = "", fairness_id: str = "") -> Client:
+        headers = {"x_gateway_inference_objective": objective, "x_gateway_inference_fairness_id": fairness_id}
+        return self.ask(name, **{key: value for key, value in headers.items() if value})
+
+    def fill(self) -> list[Client]:
+        """As many requests as go at once."""
+        clients = [self.ask(f"first {number}") for number in range(ROOM * len(self.store.endpoints))]
+        assert all(client.destination for client in clients)
+        return clients
+
+    def end(self, client: Client) -> None:
+        client.exchange.close("end", self.now)
+        self.turns()
+
+    def page(self, waiting: float = 0, kv_usage: float = 0.0, running: float = 0) -> None:
+        for endpoint in self.store.endpoints:
+            self.store.observe(endpoint, Load(waiting=waiting, running=running, kv_usage=kv_usage), self.now)
+        self.turns()
+
+
+def add_worker(store: Datastore, number: int, now: float) -> None:
+    store.apply(InstanceAddedEvent(Instance(f"w{number}", "ns", "c", f"10.0.0.{number + 1}", 8000, "a")), {})
+    store.observe(store.endpoints[-1], Load(waiting=0, running=0, kv_usage=0), now)
+
+
+def remove_workers(store: Datastore) -> None:
+    for endpoint in store.endpoints:
+        instance = Instance(endpoint.id, "ns", "c", endpoint.address, 8000, endpoint.incarnation)
+        store.apply(InstanceRemovedEvent(instance, "deleted"))
+
+
+@pytest.fixture
+def picker(messages: Any) -> Callable[..., Held]:
+    def open_picker(workers: int = 1, **settings: Any) -> Held:
+        store = store_of(*[""] * workers)
+        admission = FlowController(FlowControlSettings(**settings), UtilizationDetector(), store.pool)
+        it = Held(store, admission, client_of(messages), objectives=OBJECTIVES)
+        it.admission = admission
+        return it
+
+    return open_picker
+
+
+def went(clients: list[Client]) -> list[bool]:
+    return [client.destination is not None for client in clients]
+
+
+def test_what_finds_the_pool_full_waits_and_goes_when_another_ends(picker: Any) -> None:
+    it = picker(2)
+    first = it.fill()
+    waiting = [it.ask(f"later {number}") for number in range(3)]
+    it.turns()
+    assert went(waiting) == [False] * 3
+    for number in range(3):
+        it.end(first[number])
+        assert went(waiting) == [True] * (number + 1) + [False] * (2 - number)
+    assert it.memory.held > 0
+    for client in first + waiting:
+        client.exchange.close("end", it.now)
+    assert it.memory.held == 0
+
+
+def test_the_higher_priority_goes_first_whenever_it_came(picker: Any) -> None:
+    it = picker()
+    first = it.fill()
+    waiting = {name: it.objective(name, name) for name in ("lower", "low", "none", "high")}
+    it.turns()
+    for number, name in enumerate(("high", "none", "low", "lower")):
+        it.end(first[number])
+        assert [one for one, client in waiting.items() if client.destination] == [
+            one for one in waiting if one in ("high", "none", "low", "lower")[: number + 1]
+        ], name
+
+
+def test_one_that_comes_does_not_overtake_its_equals(picker: Any) -> None:
+    """Even if there is room for it now: those that wait have their turn first."""
+    it = picker()
+    first = it.fill()
+    waiting = it.ask("waits")
+    it.turns()
+    first[0].exchange.close("end", it.now)
+    late, high = it.ask("came later"), it.objective("came last", "high")
+    assert high.destination is not None, "nothing of its priority waits, and there is room"
+    it.turns()
+    assert went([waiting, late]) == [False, False]
+    it.end(first[1])
+    assert went([waiting, late]) == [True, False]
+
+
+def test_a_page_that_says_there_is_room_dispatches(picker: Any) -> None:
+    it = picker()
+    it.page(waiting=ROOM)
+    waiting = [it.ask(f"{number}") for number in range(8)]
+    it.turns()
+    assert went(waiting) == [False] * 8
+    it.now += 0.05
+    it.page(waiting=ROOM - 2)
+    assert went(waiting) == [True] * 2 + [False] * 6, "what was sent since the page counts"
+    it.now += 0.05
+    it.page(waiting=0)
+    assert went(waiting) == [True] * ROOM + [False] * 3, "those in flight that no page shows count too"
+    it.now += 0.05
+    it.page(running=ROOM)
+    assert went(waiting) == [True] * 8
+
+
+def test_stale_pages_do_not_stop_the_queue(picker: Any) -> None:
+    it = picker()
+    it.page(waiting=ROOM, kv_usage=0.99)
+    waiting = [it.ask(f"{number}") for number in range(ROOM + 1)]
+    it.turns()
+    assert went(waiting) == [False] * (ROOM + 1)
+    assert it.due is not None
+    assert it.due < NOW + 1, "nothing happens when a page becomes stale, so the clock says so"
+    it.now = it.due + 0.001
+    it.turns()
+    assert went(waiting) == [True] * ROOM + [False], "what is in flight counts"
+    it.end(waiting[0])
+    assert went(waiting) == [True] * (ROOM + 1)
+
+
+def test_who_waited_for_the_time_to_live_is_refused(picker: Any) -> None:
+    it = picker(request_ttl=5.0)
+    it.fill()
+    it.page(waiting=ROOM)
+    early = it.ask("early")
+    it.now += 2
+    it.page(waiting=ROOM)
+    late = it.ask("late")
+    it.turns()
+    it.now = NOW + 5
+    it.page(waiting=ROOM)
+    assert (early.status, early.reason, late.said) == (429, "rejected-ttl-expired", [])
+    it.now = NOW + 7
+    it.page(waiting=ROOM)
+    assert (late.status, late.reason) == (429, "rejected-ttl-expired")
+    assert not it.admission.bands[0].waiting
+
+
+def test_requests_wait_for_the_first_worker(picker: Any) -> None:
+    it = picker(0)
+    waiting = [it.ask(f"{number}") for number in range(3)]
+    it.turns()
+    assert went(waiting) == [False] * 3
+    it.now += 59
+    it.turns()
+    add_worker(it.store, 0, it.now)
+    it.turns()
+    assert went(waiting) == [True] * 3
+
+
+def test_without_a_worker_the_wait_ends_with_503(picker: Any) -> None:
+    it = picker(0, no_endpoint_ttl=3.0, request_ttl=1.0)
+    client = it.ask("waits")
+    it.turns()
+    assert it.due == NOW + 3
+    it.now += 3
+    it.turns()
+    assert (client.status, client.reason) == (503, "rejected-no-endpoints")
+
+
+def test_the_wait_counts_anew_when_the_first_worker_comes_or_the_last_one_goes(picker: Any) -> None:
+    it = picker(0, no_endpoint_ttl=10.0, request_ttl=2.0)
+    waiting = [it.ask(f"{number}") for number in range(ROOM + 2)]
+    it.turns()
+    it.now += 9
+    add_worker(it.store, 0, it.now)
+    it.turns()
+    assert went(waiting) == [True] * ROOM + [False] * 2
+    it.now += 1.5
+    it.page(waiting=ROOM)
+    assert waiting[ROOM].said == []
+    remove_workers(it.store)
+    it.turns()
+    it.now += 9.5
+    it.turns()
+    assert waiting[ROOM].said == []
+    it.now += 0.5
+    it.turns()
+    assert (waiting[ROOM].status, waiting[ROOM].reason) == (503, "rejected-no-endpoints")
+
+
+def test_a_full_queue_refuses(picker: Any) -> None:
+    it = picker(bands={0: PriorityBand(max_requests=2)}, max_requests=3)
+    it.fill()
+    waiting = [it.ask(f"{number}") for number in range(2)]
+    refused = it.ask("third")
+    assert (refused.status, refused.reason) == (429, "rejected-saturated")
+    assert it.objective("high", "high").said == []
+    refused = it.objective("high too", "high")
+    assert (refused.status, refused.reason) == (429, "rejected-saturated"), "all bands together are full"
+    remove_workers(it.store)
+    refused = it.ask("fourth")
+    assert (refused.status, refused.reason) == (503, "rejected-no-endpoints")
+    waiting[0].exchange.close("reset", it.now)
+    assert it.ask("fifth").said == [], "who leaves gives its place at once"
+
+
+def test_bytes_are_limited_too(picker: Any) -> None:
+    it = picker(bands={0: PriorityBand(max_bytes=100)})
+    it.fill()
+    assert it.ask("x" * 20).said == []
+    refused = it.ask("y" * 60)
+    assert (refused.status, refused.reason) == (429, "rejected-saturated")
+
+
+def test_a_sheddable_request_makes_room_where_eviction_is_enabled(picker: Any) -> None:
+    it = picker(max_requests=3, eviction=True)
+    it.fill()
+    low, lower, lower_and_later = (
+        it.objective(*one) for one in (("a", "low"), ("b", "lower"), ("c", "lower"))
+    )
+    high = it.objective("d", "high")
+    assert (lower_and_later.status, lower_and_later.reason) == (429, "evicted-queue-pressure")
+    assert it.objective("e").said == []
+    assert lower.status == 429
+    assert it.objective("f", "low").status == 429, "it is sheddable itself"
+    assert it.objective("g").said == []
+    assert low.status == 429
+    assert it.objective("h", "high").status == 429, "only what is sheddable makes room"
+    assert high.said == []
+    assert sum(len(band.waiting) for band in it.admission.bands) == 3
+
+
+def test_a_drain_refuses_what_waits(picker: Any) -> None:
+    it = picker()
+    it.fill()
+    waiting = it.ask("waits")
+    it.director.waiting.drain(it.now)
+    assert (waiting.status, waiting.reason) == (503, "rejected-shutting-down")
+    assert sum(len(band.waiting) for band in it.admission.bands) == 0
+    it.turns()
+
+
+def test_a_usage_limit_keeps_room(picker: Any) -> None:
+    it = picker(usage_limit=StaticUsageLimit(0.5))
+    clients = [it.ask(f"{number}") for number in range(4)]
+    it.turns()
+    assert went(clients) == [True] * 3 + [False], "at 2 of 5 there is still room, at 3 of 5 there is none"
+
+
+def test_flow_control_is_switched_on_changed_and_switched_off_while_requests_wait(messages: Any) -> None:
+    store = store_of("")
+    it = Held(
+        store, FlowController(FlowControlSettings(), UtilizationDetector(), store.pool), client_of(messages)
+    )
+    switch = FlowControlSwitch(it.director, store, 2**20)
+    switch.use(FlowControlSettings(), UtilizationDetector(), it.now)
+    it.turns()
+    it.fill()
+    waiting = [it.ask(f"{number}") for number in range(4)]
+    it.turns()
+    assert went(waiting) == [False] * 4
+    bands = {0: PriorityBand(max_requests=1)}
+    switch.use(FlowControlSettings(bands=bands), UtilizationDetector(queue_depth=ROOM + 1), it.now)
+    it.turns()
+    assert went(waiting) == [True, False, False, False]
+    assert it.ask("refused").status == 429
+    switch.use(None, UtilizationDetector(), it.now)
+    it.turns()
+    assert went(waiting) == [True] * 4
+    assert it.ask("another").destination is not None
