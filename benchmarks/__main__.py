@@ -10,10 +10,21 @@ from typing import Any
 
 from benchmarks import discovery_scale, dispatching, kubernetes_events, pod_pool, scraping, stopped_worker
 from benchmarks.attacks.stage import run as attacks
+from benchmarks.overload import run as overload
 from benchmarks.picking import run as picking
 from benchmarks.routing import run as routing
 
-_DEFAULT = ("discovery", "kubernetes", "pods", "scraping", "stopped", "picking", "routing", "dispatching")
+_DEFAULT = (
+    "discovery",
+    "kubernetes",
+    "pods",
+    "scraping",
+    "stopped",
+    "picking",
+    "routing",
+    "overload",
+    "dispatching",
+)
 _NAMES = (*_DEFAULT, "attacks")
 
 
@@ -24,6 +35,7 @@ def main() -> int:
     )
     picking.add_flags(parser.add_argument_group("picking"))
     routing.add_flags(parser.add_argument_group("routing"))
+    overload.add_flags(parser.add_argument_group("overload"))
     dispatching.add_flags(parser.add_argument_group("dispatching"))
     attacks.add_flags(parser.add_argument_group("attacks"))
     flags = parser.parse_args()
@@ -38,6 +50,7 @@ def main() -> int:
         "stopped": stopped_worker.main,
         "picking": functools.partial(picking.main, picking.Plan.from_flags(flags)),
         "routing": functools.partial(routing.main, routing.Plan.from_flags(flags)),
+        "overload": functools.partial(overload.main, overload.Plan.from_flags(flags)),
         "dispatching": functools.partial(dispatching.main, binary=flags.go_processor),
         "attacks": functools.partial(attacks.main, flags.attack),
     }

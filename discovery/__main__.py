@@ -1,8 +1,9 @@
-"""`python -m discovery list|watch|explain|check`: the command line; its commands are in `commands.py`."""
+"""`python -m discovery list|watch|explain|check|eds`: the command line; its commands are in `commands.py`."""
 
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from discovery.errors import AdsumError
 from discovery.source import SCHEMES
@@ -37,14 +38,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=ShowVersion)
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
-    shared = Parser(add_help=False)
-    shared.add_argument("namespace")
-    shared.add_argument("component")
-    shared.add_argument(
+    place = Parser(add_help=False)
+    place.add_argument("namespace")
+    place.add_argument("component")
+    place.add_argument(
         "--discovery",
         metavar="URL",
         help=f"where to look: {SCHEMES}; or a scheme of an installed package",
     )
+    shared = Parser(add_help=False, parents=[place])
     shared.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
     listing = commands.add_parser("list", parents=[shared], help="the ready instances now")
     listing.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS")
@@ -56,9 +58,25 @@ def build_parser() -> argparse.ArgumentParser:
         "--metadata", action="store_true", help="follow their metadata and reachability too"
     )
     commands.add_parser("explain", parents=[shared], help="every candidate, and why it is no instance")
+    _add_eds_flags(
+        commands.add_parser(
+            "eds", parents=[place], help="keep an Envoy cluster's endpoints current, until Ctrl-C"
+        )
+    )
     checking = commands.add_parser("check", help="test a worker's wire contract")
     checking.add_argument("url", metavar="URL", help="http://host:port")
     return parser
+
+
+def _add_eds_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--out", type=Path, metavar="FILE", help="write an EDS file, which Envoy watches")
+    add("--listen", metavar="ADDRESS:PORT", help="serve EDS over gRPC, state of the world; in plain text")
+    add("--once", action="store_true", help="write the file and end: Envoy starts only if it is there")
+    add("--cluster-name", default="workers", metavar="NAME", help="of Envoy's cluster (workers)")
+    add("--serving-port-name", metavar="NAME", help="of the port that serves, as the picker's flag")
+    interval = "between two changes of the endpoints, at least (0.1)"
+    add("--interval", type=float, default=0.1, metavar="SECONDS", help=interval)
 
 
 if __name__ == "__main__":

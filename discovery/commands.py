@@ -32,7 +32,7 @@ _COLUMNS = ("ID", "URL", "STATUS")
 def run(options: argparse.Namespace) -> int:
     """Returns the exit code."""
     raise_descriptor_limit()  # a watch holds a GET for each worker
-    commands = {"list": _list, "watch": _watch, "explain": _explain, "check": _check}
+    commands = {"list": _list, "watch": _watch, "explain": _explain, "check": _check, "eds": _eds}
     try:
         return asyncio.run(commands[options.command](options))
     except asyncio.CancelledError:  # SIGTERM
@@ -152,6 +152,12 @@ async def _check(options: argparse.Namespace) -> int:
     else:
         print("\nit keeps the contract")
     return int(Verdict.BROKEN in verdicts or verdicts == {Verdict.WEAK})
+
+
+async def _eds(options: argparse.Namespace) -> int:
+    from discovery.eds.process import serve
+
+    return await serve(options)
 
 
 def _token() -> str | None:

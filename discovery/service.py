@@ -100,6 +100,14 @@ class SourceDiscovery:
         shared = self._shared.get(component_key(namespace, component))
         return {} if shared is None else shared.without_document()
 
+    @asynccontextmanager
+    async def truth(self, namespace: str, component: str) -> AsyncIterator[Truth]:
+        """The live set with documents, for programs that need it whole: `Truth.known` has the candidates that are not ready.
+
+        Entering raises as `list_instances` does."""
+        async with self._documents(component_key(namespace, component)) as truth:
+            yield truth
+
     async def aclose(self) -> None:
         """End all streams; calls that wait for a snapshot raise RuntimeError."""
         self._closed = True

@@ -116,7 +116,7 @@ async def _runs(
     return done[len(before) :]
 
 
-def _plan(arguments: Sequence[str] | None = None) -> Plan:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.routing.live",
         description=__doc__,
@@ -150,6 +150,11 @@ def _plan(arguments: Sequence[str] | None = None) -> Plan:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="JSON lines, one a run; runs that it has are not repeated"
     )
+    return parser
+
+
+def _plan(arguments: Sequence[str] | None = None) -> Plan:
+    parser = _parser()
     given = parser.parse_args(arguments)
     there = arms(given.go_picker)
     if unknown := [name for name in given.arm or () if name not in there]:

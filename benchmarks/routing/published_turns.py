@@ -3,7 +3,7 @@
 import random
 from typing import Final
 
-from benchmarks.routing.turns import Turn, arrivals, text
+from benchmarks.routing.turns import Turn, arrivals, first_turn, text
 
 _SCALE: Final = 4
 """Lengths are divided by this: a simulated worker holds 65,536 tokens."""
@@ -37,11 +37,7 @@ def mooncake(seed: int, *, rate: float = 7.0, seconds: float = 60.0) -> list[Tur
             pause = min(640.0, rng.lognormvariate(4.8, 1.0)) / _HASTE
             planned.append((pause if number else at, prompt, output))
             prompt += prompt[: 4 * output]  # the simulator answers with the beginning of the prompt
-        turn = None
-        for pause, said, output in reversed(planned):
-            turn = Turn(pause, said, output, turn)
-        assert turn is not None
-        begun.append(turn)
+        begun.append(first_turn(planned))
     return begun
 
 

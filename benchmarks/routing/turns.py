@@ -4,7 +4,7 @@ A token is four characters without a blank, because the picker, which has no tok
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -67,6 +67,14 @@ def burst(
     return turns
 
 
+def first_turn(planned: Sequence[tuple[float, str, int]]) -> Turn:
+    """Returns a session. `planned`: for each of its turns `at`, the prompt and the tokens of the answer."""
+    then: Turn | None = None
+    for at, prompt, output in reversed(planned[1:]):
+        then = Turn(at, prompt, output, then)
+    return Turn(*planned[0], then)
+
+
 def sessions(
     seed: int, *, rate: float = 3.0, seconds: float = 40.0, think: float = 2.0, system: int = 1000
 ) -> list[Turn]:
@@ -80,11 +88,7 @@ def sessions(
             output = rng.randint(60, 140)
             planned.append((rng.expovariate(1 / think) if number else at, prompt, output))
             prompt += prompt[: 4 * output]  # the simulator answers with the beginning of the prompt
-        turn = None
-        for pause, said, output in reversed(planned):
-            turn = Turn(pause, said, output, turn)
-        assert turn is not None
-        begun.append(turn)
+        begun.append(first_turn(planned))
     return begun
 
 

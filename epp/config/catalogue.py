@@ -21,6 +21,7 @@ from epp.config.affinity_parameters import (
     TopologyScorerParameters,
 )
 from epp.config.document import Section
+from epp.config.flow_parameters import PriorityHoldbackParameters, StaticUsageLimitParameters
 from epp.config.load_parameters import (
     AttributeFilterParameters,
     AttributeScorerParameters,
@@ -52,6 +53,11 @@ from epp.config.token_parameters import (
     TokenLoadParameters,
     TokenProducerParameters,
 )
+from epp.flow_control.deadline_orderings import EarliestDeadlineFirst, SloDeadline
+from epp.flow_control.fairness_policy import GlobalStrict
+from epp.flow_control.ordering_policy import FirstComeFirstServed
+from epp.flow_control.round_robin import RoundRobin
+from epp.flow_control.soft_reflective_ceiling import SoftReflectiveCeiling
 from epp.scheduling.affinity.context_length import ContextLengthAware
 from epp.scheduling.affinity.header_label import HeaderLabelAffinityScorer
 from epp.scheduling.burst.producer import PRODUCER as BURST_PRODUCER
@@ -102,7 +108,10 @@ class Role(Enum):
     EXTRACTOR = "extractor"
     DISCOVERY = "discovery"
     PARSER = "parser"
-    POLICY = "flow control policy"
+    FAIRNESS = "fairness policy"
+    ORDERING = "ordering policy"
+    USAGE_LIMIT = "usage limit policy"
+    EVICTION = "eviction policy"
     PRODUCER = "data producer"
     ADMITTER = "admitter"
     REQUEST_HEADERS = "request header processor"
@@ -145,6 +154,16 @@ def _structural(role: Role, parameters: type[Section] = NoParameters) -> PluginT
 def _connected(role: Role, parameters: type[Section], *, scraped: bool = False) -> PluginType:
     """A type that is built where the plugins that it needs are known: epp.config.connected_plugins."""
     return PluginType(frozenset({role}), parameters, lambda given, rng: given, scraped)
+
+
+def _policy(role: Role, build: Callable[[], object]) -> PluginType:
+    return PluginType(frozenset({role}), NoParameters, lambda given, rng: build())
+
+
+def _usage_limit(
+    parameters: type[StaticUsageLimitParameters] | type[PriorityHoldbackParameters],
+) -> PluginType:
+    return PluginType(frozenset({Role.USAGE_LIMIT}), parameters, lambda given, rng: given.policy())
 
 
 def _selector(given: SelectorParameters) -> LabelSelectorFilter:
@@ -288,9 +307,16 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
     "anthropic-parser": _structural(Role.PARSER),
     "vllmhttp-parser": _structural(Role.PARSER),
     "passthrough-parser": _structural(Role.PARSER),
-    "static-usage-limit-policy": _structural(Role.POLICY),
-    "fcfs-ordering-policy": _structural(Role.POLICY),
-    "global-strict-fairness-policy": _structural(Role.POLICY),
+    "global-strict-fairness-policy": _policy(Role.FAIRNESS, GlobalStrict),
+    "round-robin-fairness-policy": _policy(Role.FAIRNESS, RoundRobin),
+    "fcfs-ordering-policy": _policy(Role.ORDERING, FirstComeFirstServed),
+    "edf-ordering-policy": _policy(Role.ORDERING, EarliestDeadlineFirst),
+    "slo-deadline-ordering-policy": _policy(Role.ORDERING, SloDeadline),
+    "static-usage-limit-policy": _usage_limit(StaticUsageLimitParameters),
+    "priority-holdback-policy": _usage_limit(PriorityHoldbackParameters),
+    "soft-reflective-ceiling-policy": _policy(Role.USAGE_LIMIT, SoftReflectiveCeiling),
+    "sheddable-eviction-filter": _structural(Role.EVICTION),
+    "priority-then-time-eviction-order-policy": _structural(Role.EVICTION),
     PRODUCER: PluginType(frozenset({Role.PRODUCER}), PrefixProducerParameters, _prefix_producer),
     BURST_PRODUCER: PluginType(frozenset({Role.PRODUCER}), BurstPrefixParameters, _burst_producer),
     IN_FLIGHT_PRODUCER: _connected(Role.PRODUCER, InflightLoadParameters),

@@ -71,7 +71,9 @@ class DetectorRef(Section):
 
 
 class PriorityBandSection(Section):
-    priority: int = 0
+    """What may wait at one priority. A limit of 0 is the default; the defaults of bands need no `priority`."""
+
+    priority: int = Field(default=0, ge=-(2**63), lt=2**63)
     max_bytes: Quantity | None = None
     max_requests: Quantity | None = None
     fairness_policy_ref: str | None = None
@@ -79,7 +81,7 @@ class PriorityBandSection(Section):
 
 
 class FlowControl(Section):
-    """Only `saturation_detector` has an effect; the rest needs the feature gate flowControl."""
+    """Without the feature gate flowControl only `saturation_detector` has an effect."""
 
     max_bytes: Quantity | None = None
     max_requests: Quantity | None = None

@@ -13,7 +13,6 @@ _LATENCY: Final = "use queue-scorer and active-request-scorer: no latency is pre
 _ONE_PROFILE: Final = "use single-profile-handler: one profile picks one worker for each request"
 _DISAGGREGATED: Final = f"{_ONE_PROFILE}, with decode-filter where workers have roles"
 _DECIDER: Final = "leave it out: no request is split between a prefill and a decode worker"
-_FLOW: Final = "leave it out: flow control is not supported; requests of negative priority are rejected while the pool is full"
 _PARSER: Final = "use openai-parser, or passthrough-parser for bodies that must not be parsed"
 _ONE_PAGE: Final = "each worker has one page: use customMetrics of core-metrics-extractor for a number that the model server publishes"
 _CLUSTERS: Final = "use {}: there is one cluster"
@@ -38,15 +37,8 @@ _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "disaggregatedset-rollout-screener",
     ),
     _DECIDER: ("prefix-based-pd-decider", "always-disagg-pd-decider", "always-disagg-multimodal-decider"),
-    _FLOW: (
-        "edf-ordering-policy",
-        "slo-deadline-ordering-policy",
-        "round-robin-fairness-policy",
+    "use round-robin-fairness-policy: flows take turns, whatever their requests cost": (
         "program-aware-fairness",
-        "priority-holdback-policy",
-        "soft-reflective-ceiling-policy",
-        "sheddable-eviction-filter",
-        "priority-then-time-eviction-order-policy",
     ),
     _PARSER: ("sglanghttp-parser", "vertexai-parser", "vllmgrpc-parser"),
     _ONE_PAGE: ("dcgm-data-source", "dcgm-extractor"),

@@ -17,10 +17,9 @@ from epp.config.document import (
     ConfigDocument,
     DataLayer,
     DetectorRef,
-    FlowControl,
-    PriorityBandSection,
     read_document,
 )
+from epp.config.flow_control import GATE, flow_control_steps, gates_of, read_flow_control
 from epp.config.misspelt_keys import correct_keys
 from epp.config.parameters import (
     ExtractorParameters,
@@ -63,8 +62,8 @@ class PickerConfig:
 
     `metrics` None: nothing is scraped. `file_discovery`: the file that lists the endpoints. `passthrough`: bodies are not
     parsed. `plugins`: all of the file. `attributes`: the numbers that pages are also read for. `response_headers`: sets headers of answers, None if no
-    plugin does. `fairness_headers`: where a request's fairness id may stand besides its own headers. `flow_control` None: it is off. `steps`: what happens
-    to a request, for people. `warnings`: fields of the file without effect.
+    plugin does. `fairness_headers`: where a request's fairness id may stand besides its own headers. `flow_control`: None:
+    requests do not wait. `steps`: what happens to a request, for people. `warnings`: fields of the file without effect.
     """
 
     scheduler: Scheduler
@@ -95,10 +94,9 @@ def load_config(
     problems = Problems()
     corrected = correct_keys(written.given, problems)
     document = read_document(corrected.given, problems)
-    for index, gate in enumerate(document.feature_gates):
-        problems.of(partial(_check_gate, gate, f"featureGates[{index}]"))
+    gates = gates_of(document, problems)
     plugins = Plugins(document.plugins, rng, problems, before)
-    _check_policies(document.flow_control, plugins, problems)
+    flow_control = read_flow_control(document.flow_control, plugins, problems)
     extractor = plugins.first(ExtractorParameters) or ExtractorParameters()
     # the same objects, which the columns of the datastore are found by
     attributes = plugins.connected("attributes", [tuple(extractor.attributes())], extractor.attributes)
@@ -113,6 +111,7 @@ def load_config(
     if problems or built is None or detector is None or engines is None:
         raise problems.error(lambda place: written.line(corrected.as_written(place)), written.text)
     plugins.forget_kept()
+    in_force = flow_control if gates.get(GATE) else None
     return PickerConfig(
         scheduler=built.scheduler,
         detector=detector,
@@ -125,40 +124,10 @@ def load_config(
         attributes=tuple(attributes.values()),
         response_headers=_all_headers(connections.response_headers),
         fairness_headers=agent_headers(plugins),
-        steps=built.steps,
-        warnings=tuple(_warnings(document, plugins)),
+        flow_control=in_force,
+        steps=(*(() if in_force is None else flow_control_steps(in_force)), *built.steps),
+        warnings=tuple(_warnings(document, plugins, flow_control=in_force is not None)),
     )
-
-
-def _check_gate(gate: str, place: str) -> None:
-    name, _, value = (part.strip() for part in gate.partition("="))
-    if name not in _GATES:
-        raise ConfigError(place, f"{name[:60]!r} is not a feature gate; {did_you_mean(name, _GATES)}")
-    if value.lower() not in ("", "true", "false"):
-        raise ConfigError(place, f"{value[:60]!r} is not true or false")
-    if name == "flowControl" and value.lower() != "false":
-        raise ConfigError(place, "flow control is not supported; remove it or write flowControl=false")
-
-
-def _check_policies(flow: FlowControl, plugins: Plugins, problems: Problems) -> None:
-    """Add a problem for each policy that does not exist, although policies have no effect without the gate."""
-    bands: list[tuple[str, PriorityBandSection | None]] = [
-        ("defaultPriorityBand", flow.default_priority_band),
-        ("defaultNegativePriorityBand", flow.default_negative_priority_band),
-        *((f"priorityBands[{index}]", band) for index, band in enumerate(flow.priority_bands)),
-    ]
-    named = [("usageLimitPolicyPluginRef", flow.usage_limit_policy_plugin_ref)]
-    for place, band in bands:
-        if band is not None:
-            named.append((f"{place}.fairnessPolicyRef", band.fairness_policy_ref))
-            named.append((f"{place}.orderingPolicyRef", band.ordering_policy_ref))
-    for place, name in named:
-        if name:
-            resolve = partial(plugins.resolve, name, f"flowControl.{place}", Role.POLICY, default=True)
-            problems.of(resolve)
-
-
-_GATES: Final = ("flowControl", "haPopulateNonLeaderDatastore")
 
 
 def _detector(
@@ -246,14 +215,14 @@ def _is_passthrough(document: ConfigDocument, plugins: Plugins, problems: Proble
     return bool(found) and all(plugin and plugin.kind is PLUGINS["passthrough-parser"] for plugin in found)
 
 
-def _warnings(document: ConfigDocument, plugins: Plugins) -> Iterator[str]:
+def _warnings(document: ConfigDocument, plugins: Plugins, *, flow_control: bool) -> Iterator[str]:
     if not document.api_version.startswith("llm-d.ai/"):
         yield f"apiVersion {document.api_version} is an older name; use llm-d.ai/v1alpha1"
     tokens = plugins.first(TokenProducerParameters)
     if tokens is not None and tokens.asks_for_tokens:
         yield f"token-producer asks nobody for the tokens of {tokens.model_name[:100]!r}: 4 bytes of a prompt count as one token"
-    if document.flow_control.model_fields_set - {"saturation_detector"}:
-        yield "flowControl has no effect without the feature gate, except for its saturationDetector"
+    if not flow_control and document.flow_control.model_fields_set - {"saturation_detector"}:
+        yield f"flowControl has no effect without featureGates: [{GATE}], except for its saturationDetector"
     for name in ("peer_discovery", "cross_replica_syncer_plugin_ref", "cross_replica_sync_interval"):
         if getattr(document.data_layer, name) is not None:
             yield f"dataLayer.{to_camel(name)} has no effect: pickers share no state"

@@ -17,10 +17,10 @@ from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector, Concu
 from epp.scheduling.in_flight_load.prefix_affinity import PrefixCacheAffinityFilter
 from epp.scheduling.in_flight_load.producer import PRODUCER, InFlightLoadProducer
 from epp.scheduling.in_flight_load.token_load import DEFAULT_QUEUE_TOKENS, TokenLoadScorer
-from epp.scheduling.prefix.matches import PrefixMatches
+from epp.scheduling.prefix.match_producer import PrefixMatchProducer
 from runtime.config.problems import ConfigError
 
-FindMatches: TypeAlias = Callable[[Plugin, str | None], PrefixMatches]
+FindMatches: TypeAlias = Callable[[Plugin, str | None], PrefixMatchProducer]
 
 
 class TokenPlugins:
@@ -62,7 +62,7 @@ class TokenPlugins:
             )
         return self._loads[name]
 
-    def _discount(self, plugin: Plugin, given: InflightLoadParameters) -> PrefixMatches | None:
+    def _discount(self, plugin: Plugin, given: InflightLoadParameters) -> PrefixMatchProducer | None:
         """Who knows what endpoints hold already: the one that is named, else the one that other plugins of the file use."""
         named = given.prefix_match_info_producer_name
         roles = (Role.SCORER, Role.FILTER, Role.PRODUCER)

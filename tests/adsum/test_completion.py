@@ -42,7 +42,7 @@ def _printed(shell: str) -> str:
         (["ep"], {"epp"}),
         (["--p"], {"--print-completion"}),
         (["--print-completion", ""], {"bash", "zsh", "fish"}),
-        (["discovery", ""], {"list", "watch", "explain", "check"}),
+        (["discovery", ""], {"list", "watch", "explain", "check", "eds"}),
         (["discovery", "watch", "default", "decode", "--m"], {"--metadata"}),
         (["registry", "--drain"], {"--drain-timeout"}),
         (["epp", "--grpc-"], {"--grpc-port", "--grpc-health-port", "--grpc-max-recv-msg-size"}),

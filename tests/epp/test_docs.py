@@ -1,4 +1,5 @@
-"""docs/picker.md shows configurations that are sound, and names every plugin, flag and metric as they are."""
+"""docs/picker.md shows configurations that are sound, and names every plugin, flag and metric as they are; so does
+docs/flow-control.md."""
 
 import contextlib
 import random
@@ -9,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from epp.config import go_flags
-from epp.config.catalogue import PLUGINS
+from epp.config.catalogue import PLUGINS, Role
+from epp.config.document import FlowControl, PriorityBandSection
 from epp.config.flags import parse
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "picker.md").read_text()
-SHOWN = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+FLOW_CONTROL = (Path(__file__).parents[2] / "docs" / "flow-control.md").read_text()
+SHOWN = re.findall(r"```yaml\n(.*?)```", PAGE + FLOW_CONTROL, re.DOTALL)
 [OLDER] = re.findall(r"^### Flags of older Go pickers\n(.*?)^###", PAGE, re.DOTALL | re.MULTILINE)
 """The one section that names flags which the picker does not have."""
 
@@ -75,3 +78,13 @@ def test_every_flag_without_effect_is_said_to_have_none() -> None:
     (row,) = re.findall(r"^\| (`.*`) \| without effect \|$", PAGE, re.MULTILINE)
     without = {*go_flags.ALWAYS_OFF, *go_flags.ALWAYS_ON, *go_flags.VALUES}
     assert set(re.findall(r"--([a-z-]+)", row)) == without
+
+
+def test_the_section_and_its_policies_are_explained() -> None:
+    explained = set(re.findall(r"^\| (`.*?) \|", FLOW_CONTROL, re.MULTILINE))
+    named = set(re.findall(r"`([A-Za-z-]+)`", " ".join(explained)))
+    sections = (FlowControl, PriorityBandSection)
+    fields = {field.alias for section in sections for field in section.model_fields.values()} - {"priority"}
+    roles = {Role.FAIRNESS, Role.ORDERING, Role.USAGE_LIMIT, Role.DETECTOR}
+    policies = {name for name, kind in PLUGINS.items() if kind.roles & roles}
+    assert named == fields | policies

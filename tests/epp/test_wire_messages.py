@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from discovery.eds.messages import eds_pb2 as eds
 from epp.wire import generate
 from epp.wire.messages import ext_proc_pb2 as wire
 from epp.wire.messages import health_pb2
@@ -53,6 +54,28 @@ RESPONSE = {
         (wire.ImmediateResponse, {"status": 1, "headers": 2, "body": 3, "grpc_status": 4, "details": 5}),
         (health_pb2.HealthCheckRequest, {"service": 1}),
         (health_pb2.HealthCheckResponse, {"status": 1}),
+        (
+            eds.DiscoveryRequest,
+            {
+                "version_info": 1,
+                "node": 2,
+                "resource_names": 3,
+                "type_url": 4,
+                "response_nonce": 5,
+                "error_detail": 6,
+            },
+        ),
+        (eds.DiscoveryResponse, {"version_info": 1, "resources": 2, "type_url": 4, "nonce": 5}),
+        (eds.ClusterLoadAssignment, {"cluster_name": 1, "endpoints": 2}),
+        (eds.LocalityLbEndpoints, {"locality": 1, "lb_endpoints": 2}),
+        (eds.LbEndpoint, {"endpoint": 1, "health_status": 2}),
+        (eds.Endpoint, {"address": 1}),
+        (eds.Address, {"socket_address": 1}),
+        (eds.SocketAddress, {"address": 2, "port_value": 3}),
+        (eds.Locality, {"region": 1, "zone": 2}),
+        (eds.Node, {"id": 1, "cluster": 2}),
+        (eds.RpcStatus, {"code": 1, "message": 2}),
+        (eds.HealthCheckResponse, {"status": 1}),
     ],
 )
 def test_field_numbers(message: type, numbers: dict[str, int]) -> None:
@@ -77,10 +100,13 @@ def test_a_field_of_a_newer_envoy_is_no_harm() -> None:
     assert message.WhichOneof("request") is None
 
 
-def test_the_generated_files_are_up_to_date(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("folder", "names"), [(generate.FOLDER, {"ext_proc", "health"}), (generate.EDS_FOLDER, {"eds"})]
+)
+def test_the_generated_files_are_up_to_date(folder: Path, names: set[str], tmp_path: Path) -> None:
     pytest.importorskip("grpc_tools")
-    assert generate.main(tmp_path) == 0
-    kept = generate.FOLDER / "messages"
+    assert generate.main(tmp_path, folder) == 0
+    kept = folder / "messages"
     fresh = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert set(fresh) == {"ext_proc_pb2.py", "ext_proc_pb2.pyi", "health_pb2.py", "health_pb2.pyi"}
+    assert set(fresh) == {f"{name}_pb2.{kind}" for name in names for kind in ("py", "pyi")}
     assert fresh == {name: (kept / name).read_text() for name in fresh}

@@ -12,7 +12,7 @@ from epp.endpoints.endpoint import EndpointPool, Mask
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.plugin import DataProducer
-from epp.scheduling.prefix.matches import PrefixMatches
+from epp.scheduling.prefix.match_producer import PrefixMatchProducer
 
 DEFAULT_THRESHOLD: Final = 0.80
 DEFAULT_PENALTY: Final = 18.0
@@ -29,7 +29,7 @@ class PrefixCacheAffinityFilter:
     __slots__ = ("_exploration", "_load", "_matches", "_penalty", "_rng", "_threshold")
 
     def __init__(
-        self, matches: PrefixMatches, load: InFlightLoadProducer | None, rng: random.Random, *,
+        self, matches: PrefixMatchProducer, load: InFlightLoadProducer | None, rng: random.Random, *,
         threshold: float = DEFAULT_THRESHOLD, exploration: float = 0.0, penalty: float = DEFAULT_PENALTY * DEFAULT_THROUGHPUT,
     ) -> None:  # fmt: skip
         self._matches = matches

@@ -15,7 +15,7 @@ import numpy as np
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.request.inference_request import DEFAULT_FAIRNESS_ID, InferenceRequest
-from epp.scheduling.prefix.matches import PrefixMatches
+from epp.scheduling.prefix.match_producer import PrefixMatchProducer
 
 PRODUCER: Final = "inflight-load-producer"
 DEFAULT_OUTPUT_RATIO: Final = 1.5
@@ -104,7 +104,10 @@ class InFlightLoadProducer:
     __slots__ = ("_column", "_endpoints", "_labelled", "_matches", "_of", "_output", "_rows", "name")
 
     def __init__(
-        self, name: str = PRODUCER, matches: PrefixMatches | None = None, output: OutputEstimate | None = None
+        self,
+        name: str = PRODUCER,
+        matches: PrefixMatchProducer | None = None,
+        output: OutputEstimate | None = None,
     ) -> None:
         self.name = name
         self._matches = matches
@@ -117,7 +120,7 @@ class InFlightLoadProducer:
         self._rows: dict[Key, int] = {}
 
     @property
-    def matches(self) -> PrefixMatches | None:
+    def matches(self) -> PrefixMatchProducer | None:
         return self._matches
 
     @property

@@ -28,10 +28,9 @@ def missing(path: Path) -> set[str]:
             named = re.match(
                 r"'([a-z-]+)' is a plugin of the Go picker that adsum does not have; ", problem.detail
             )
-            is_gate = problem.detail.startswith("flow control is not supported; ")
-            assert named or is_gate, str(problem)
+            assert named, str(problem)
             assert problem.line is not None
-            found.add(named[1] if named else "flowControl")
+            found.add(named[1])
         return found
     return set()
 

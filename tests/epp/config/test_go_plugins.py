@@ -26,6 +26,14 @@ def faults(*plugins: dict[str, Any], **sections: Any) -> list[str]:
     return [f"{one.place}: {one.detail}" for one in caught.value.problems]
 
 
+def check_fault(given: dict[str, Any], place: str, detail: str) -> None:
+    """The plugin has that one problem."""
+    said, *more = faults(given)
+    assert not more
+    assert said.startswith(f"{place}: ")
+    assert detail in said
+
+
 def plugin(kind: str, /, **parameters: Any) -> dict[str, Any]:
     return {"type": kind, "parameters": parameters}
 
@@ -168,10 +176,7 @@ BELOW = {"type": "threshold", "threshold": {"operator": "LessThan", "value": 1}}
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(given: dict[str, Any], place: str, detail: str) -> None:
-    said, *more = faults(given)
-    assert not more
-    assert said.startswith(f"{place}: ")
-    assert detail in said
+    check_fault(given, place, detail)
 
 
 @pytest.mark.parametrize(

@@ -291,7 +291,6 @@ Q = {"type": "queue-scorer"}
             "a profile has one picker",
         ),
         ({"schedulingProfiles": [{"name": "a"}, {"name": "b"}]}, "schedulingProfiles: ", "a, b"),
-        ({"featureGates": ["flowControl"]}, "featureGates[0]: ", "not supported"),
         ({"featureGates": ["flowControl=false", "warp"]}, "featureGates[1]: ", "'warp'"),
         ({"featureGates": ["flowControl=maybe"]}, "featureGates[0]: ", "'maybe'"),
         ({"dataLayer": {"discovery": {"pluginRef": "f"}}}, "dataLayer.discovery.pluginRef: ", "'f'"),
@@ -322,7 +321,7 @@ Q = {"type": "queue-scorer"}
         (
             {"plugins": [Q], "flowControl": {"usageLimitPolicyPluginRef": "queue-scorer"}},
             "flowControl.usageLimitPolicyPluginRef: ",
-            "flow control policy",
+            "expected a usage limit policy",
         ),
         ({"plugins": [{"type": "file-discovery"}]}, "plugins[0].parameters.path: ", "required"),
         ({"saturationDetector": {"pluginRef": "x"}}, "saturationDetector.pluginRef: ", "'x'"),

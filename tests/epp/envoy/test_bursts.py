@@ -6,11 +6,9 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
-from epp.config.settings import Settings
-from epp.envoy import flags as envoy_flags
-from epp.envoy.config import render
-from epp.server import PickerServer
+from tests.epp.envoy.picker_stage import picker_behind_envoy, started_worker
 
 CONFIG = """\
 apiVersion: llm-d.ai/v1
@@ -21,32 +19,23 @@ plugins:
 """
 
 
-async def started_worker(stack: AsyncExitStack, name: str) -> int:
+def naming(name: str) -> Handler:
+    """A worker that answers with its name."""
+
     async def answer(request: web.Request) -> web.Response:
         await request.read()
         return web.json_response({"by": name})
 
-    app = web.Application()
-    app.router.add_post("/v1/completions", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    port: int = runner.addresses[0][1]
-    return port
+    return answer
 
 
 async def test_equal_prompts_wait_for_each_other_and_go_together(running_envoy: Any) -> None:
     async with AsyncExitStack() as stack:
-        ports = [await started_worker(stack, name) for name in ("w0", "w1", "w2", "w3")]
-        settings = Settings(
-            discovery="static://" + ",".join(f"127.0.0.1:{port}" for port in ports), host="127.0.0.1", grpc_port=0,
-            grpc_health_port=0, metrics_port=0, secure_serving=False, config_text=CONFIG,
-        )  # fmt: skip
-        server = await stack.enter_async_context(PickerServer(settings))
-        grpc = dict(pair.split("=") for pair in server.ready_line.split()[1:])["grpc"]
-        arguments = ["--listen-port=0", "--admin-port=0", "--secure=false", f"--epp={grpc}"]
-        envoy = await stack.enter_async_context(running_envoy(render(envoy_flags.parse(arguments))))
+        names = ("w0", "w1", "w2", "w3")
+        ports = [await started_worker(stack, "/v1/completions", naming(name)) for name in names]
+        envoy, _ = await stack.enter_async_context(
+            picker_behind_envoy(running_envoy, ports, config_text=CONFIG)
+        )
         client = await stack.enter_async_context(aiohttp.ClientSession())
 
         async def ask(letter: str) -> str:

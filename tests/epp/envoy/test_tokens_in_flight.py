@@ -10,10 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from epp.config.settings import Settings
-from epp.envoy import flags as envoy_flags
-from epp.envoy.config import render
-from epp.server import PickerServer
+from tests.epp.envoy.picker_stage import picker_behind_envoy, started_worker
 from tests.eventually import eventually
 
 CONFIG = """\
@@ -84,26 +81,11 @@ class Front:
 @asynccontextmanager
 async def front(running_envoy: Any, *way: str) -> AsyncIterator[Front]:
     async with AsyncExitStack() as stack:
-        worker, app = Worker(), web.Application()
-        app.router.add_post("/v1/completions", worker.answer)
-        runner = web.AppRunner(app, handler_cancellation=True)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        settings = Settings(
-            discovery=f"static://127.0.0.1:{runner.addresses[0][1]}", host="127.0.0.1", grpc_port=0,
-            grpc_health_port=0, metrics_port=0, secure_serving=False, config_text=CONFIG,
-        )  # fmt: skip
-        server = await stack.enter_async_context(PickerServer(settings))
-        addresses = dict(pair.split("=") for pair in server.ready_line.split()[1:])
-        arguments = [
-            "--listen-port=0",
-            "--admin-port=0",
-            "--secure=false",
-            f"--epp={addresses['grpc']}",
-            *way,
-        ]
-        envoy = await stack.enter_async_context(running_envoy(render(envoy_flags.parse(arguments))))
+        worker = Worker()
+        port = await started_worker(stack, "/v1/completions", worker.answer)
+        envoy, addresses = await stack.enter_async_context(
+            picker_behind_envoy(running_envoy, [port], *way, config_text=CONFIG)
+        )
         client = await stack.enter_async_context(aiohttp.ClientSession())
         yield Front(worker, client, envoy.url("/v1/completions"), f"http://{addresses['metrics']}/metrics")
 

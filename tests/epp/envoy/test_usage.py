@@ -12,10 +12,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from epp.config.settings import Settings, TransportKind
-from epp.envoy import flags as envoy_flags
-from epp.envoy.config import render
-from epp.server import PickerServer
+from epp.config.settings import TransportKind
+from tests.epp.envoy.picker_stage import picker_behind_envoy, started_worker
 from tests.eventually import eventually
 
 USED = {"prompt_tokens": 700, "completion_tokens": 11, "prompt_tokens_details": {"cached_tokens": 512}}
@@ -80,33 +78,11 @@ async def front(
     running_envoy: Any, transport: TransportKind, way: list[str], *, on: bool = True
 ) -> AsyncIterator[Front]:
     async with AsyncExitStack() as stack:
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", chat)
-        runner = web.AppRunner(app, handler_cancellation=True)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        settings = Settings(
-            discovery=f"static://127.0.0.1:{runner.addresses[0][1]}",
-            host="127.0.0.1",
-            transport=transport,
-            grpc_port=0,
-            grpc_health_port=0,
-            metrics_port=0,
-            secure_serving=False,
-            usage_metrics=on,
-            enable_grpc_stream_metrics=on,
+        port = await started_worker(stack, "/v1/chat/completions", chat)
+        settings = {"transport": transport, "usage_metrics": on, "enable_grpc_stream_metrics": on}
+        envoy, addresses = await stack.enter_async_context(
+            picker_behind_envoy(running_envoy, [port], *way, **settings)
         )
-        server = await stack.enter_async_context(PickerServer(settings))
-        addresses = dict(pair.split("=") for pair in server.ready_line.split()[1:])
-        arguments = [
-            "--listen-port=0",
-            "--admin-port=0",
-            "--secure=false",
-            f"--epp={addresses['grpc']}",
-            *way,
-        ]
-        envoy = await stack.enter_async_context(running_envoy(render(envoy_flags.parse(arguments))))
         client = await stack.enter_async_context(aiohttp.ClientSession(auto_decompress=False))
         yield Front(client, envoy.url("/v1/chat/completions"), f"http://{addresses['metrics']}/metrics")
 

@@ -14,12 +14,11 @@ from tests.kubernetes.fake.kinds import (
     GROUPS,
     KINDS,
     about,
-    described,
+    discovered,
     group_of,
     is_discovery,
     plural_of,
     qualified,
-    resources_of,
     typed,
 )
 from tests.kubernetes.fake.reviews import Reviews
@@ -108,14 +107,7 @@ class FakeApi:
 
     async def _route(self, call: Call) -> Answer:
         self._admit(call, needs_right=not is_discovery(call.path))
-        if listed := [described(r) for r in resources_of(call.path) if r not in self.not_installed]:
-            version = call.path.removeprefix("/apis/")
-            found = {
-                "kind": "APIResourceList",
-                "apiVersion": "v1",
-                "groupVersion": version,
-                "resources": listed,
-            }
+        if is_discovery(call.path) and (found := discovered(call.path, self.not_installed)) is not None:
             return Answer(200, once(json_line(found)))
         if (review := self.reviews.answer(call)) is not None:
             return review

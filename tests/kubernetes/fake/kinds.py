@@ -1,5 +1,7 @@
 """The kinds that the fake serves."""
 
+from collections.abc import Collection
+
 from tests.kubernetes.fake.rv_log import Object
 
 OLD_POOLS = "inferencepools.inference.networking.x-k8s.io"
@@ -26,13 +28,28 @@ def resource_at(group: str, plural: str) -> str:
 
 
 def is_discovery(path: str) -> bool:
-    """Whether it is `/apis/GROUP/VERSION`, which lists the resources."""
-    return path.startswith("/apis/") and path.count("/") == 3
+    """Whether it lists groups, or the resources of one: `/api`, `/apis`, `/api/v1`, `/apis/GROUP/VERSION`."""
+    return path in ("/api", "/apis", "/api/v1") or (path.startswith("/apis/") and path.count("/") == 3)
 
 
-def resources_of(path: str) -> list[str]:
-    """Those of `/apis/GROUP/VERSION`."""
-    return [resource for resource, (_, version) in KINDS.items() if f"/apis/{version}" == path]
+def discovered(path: str, absent: Collection[str]) -> Object | None:
+    """What clients with a REST mapper read first, without the resources `absent`; None if there is nothing."""
+    versions = {version for resource, (_, version) in KINDS.items() if resource not in absent}
+    if path == "/api":
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    if path == "/apis":
+        named = sorted(version for version in versions if "/" in version)
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(version) for version in named]}
+    asked = path.removeprefix("/apis/").removeprefix("/api/")
+    listed = [described(r) for r, (_, version) in KINDS.items() if version == asked and r not in absent]
+    if not listed:
+        return None
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": asked, "resources": listed}
+
+
+def _group(version: str) -> Object:
+    one = {"groupVersion": version, "version": version.rpartition("/")[2]}
+    return {"name": version.partition("/")[0], "versions": [one], "preferredVersion": one}
 
 
 def described(resource: str) -> Object:

@@ -7,7 +7,7 @@ from epp.request.inference_request import InferenceRequest, PrefixChain
 from epp.scheduling.plugin import DataProducer
 
 
-class PrefixMatches(DataProducer, Protocol):
+class PrefixMatchProducer(DataProducer, Protocol):
     """A data producer that finds matches; `chain` says what it has made of the prompt, None: there is no prompt."""
 
     def chain(self, request: InferenceRequest) -> PrefixChain | None: ...

@@ -1,0 +1,116 @@
+"""Builds the settings of flow control from its section and the policies that it names."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from epp.config.catalogue import Role
+from epp.config.document import ConfigDocument, FlowControl, PriorityBandSection
+from epp.config.plugins import Plugins
+from epp.flow_control.settings import FlowControlSettings, PriorityBand
+from runtime.config.problems import ConfigError, Problems, did_you_mean
+
+GATE: Final = "flowControl"
+_GATES: Final = (GATE, "haPopulateNonLeaderDatastore")
+_FAIRNESS: Final = "global-strict-fairness-policy"
+_ORDERING: Final = "fcfs-ordering-policy"
+_USAGE_LIMIT: Final = "static-usage-limit-policy"
+
+
+def gates_of(document: ConfigDocument, problems: Problems) -> dict[str, bool]:
+    """Which feature gates are on; of several lines for one the last counts."""
+    gates: dict[str, bool] = {}
+    for index, gate in enumerate(document.feature_gates):
+        gates |= problems.of(partial(_gate, gate, f"featureGates[{index}]")) or {}
+    return gates
+
+
+def _gate(gate: str, place: str) -> dict[str, bool]:
+    name, _, value = (part.strip() for part in gate.partition("="))
+    if name not in _GATES:
+        raise ConfigError(place, f"{name[:60]!r} is not a feature gate; {did_you_mean(name, _GATES)}")
+    if value.lower() not in ("", "true", "false"):
+        raise ConfigError(place, f"{value[:60]!r} is not true or false")
+    return {name: value.lower() != "false"}
+
+
+def read_flow_control(flow: FlowControl, plugins: Plugins, problems: Problems) -> FlowControlSettings:
+    """The settings of the section; its problems are added also where the gate is off.
+
+    Rules: llm-d-router, pkg/epp/config/loader/flowcontrol.go. A limit of 0 is none for all bands together, and the default
+    for one band.
+    """
+    reader = _Reader(plugins, problems)
+    defaults = FlowControlSettings()
+    ttl = defaults.request_ttl if flow.default_request_ttl is None else flow.default_request_ttl
+    negative = flow.default_negative_priority_band
+    return FlowControlSettings(
+        max_requests=flow.max_requests or None,
+        max_bytes=flow.max_bytes or None,
+        request_ttl=ttl,
+        no_endpoint_ttl=ttl if flow.no_endpoint_request_ttl is None else flow.no_endpoint_request_ttl,
+        bands=reader.bands(flow.priority_bands),
+        default_band=reader.band(flow.default_priority_band or PriorityBandSection(), "defaultPriorityBand"),
+        default_negative_band=None
+        if negative is None
+        else reader.band(negative, "defaultNegativePriorityBand"),
+        usage_limit=reader.policy(
+            flow.usage_limit_policy_plugin_ref or _USAGE_LIMIT, "usageLimitPolicyPluginRef", Role.USAGE_LIMIT
+        ),
+        eviction=flow.enable_eviction,
+    )
+
+
+class _Reader:
+    def __init__(self, plugins: Plugins, problems: Problems) -> None:
+        self._plugins = plugins
+        self._problems = problems
+
+    def bands(self, sections: Sequence[PriorityBandSection]) -> Mapping[int, PriorityBand]:
+        bands: dict[int, PriorityBand] = {}
+        for index, section in enumerate(sections):
+            place = f"priorityBands[{index}]"
+            if section.priority in bands:
+                detail = f"{section.priority} is already the priority of another band"
+                self._problems.add(f"flowControl.{place}.priority", detail)
+            bands[section.priority] = self.band(section, place)
+        return bands
+
+    def band(self, section: PriorityBandSection, place: str) -> PriorityBand:
+        defaults = PriorityBand()
+        return PriorityBand(
+            max_requests=section.max_requests or defaults.max_requests,
+            max_bytes=section.max_bytes or defaults.max_bytes,
+            fairness=self.policy(
+                section.fairness_policy_ref or _FAIRNESS, f"{place}.fairnessPolicyRef", Role.FAIRNESS
+            ),
+            ordering=self.policy(
+                section.ordering_policy_ref or _ORDERING, f"{place}.orderingPolicyRef", Role.ORDERING
+            ),
+        )
+
+    def policy(self, name: str, place: str, role: Role) -> Any:
+        """The policy of that name; None after a problem was added."""
+        resolve = partial(self._plugins.resolve, name, f"flowControl.{place}", role, default=True)
+        found = self._problems.of(resolve)
+        return None if found is None else found.built
+
+
+def flow_control_steps(settings: FlowControlSettings) -> Iterator[str]:
+    """What it does with a request, for people."""
+    waits = _ttl(settings.request_ttl)
+    empty = _ttl(settings.no_endpoint_ttl)
+    yield f"flow control: a request waits {waits} while the pool is full, {empty} while it is empty"
+    for priority, band in sorted(settings.bands.items(), reverse=True):
+        yield f"flow control: priority {priority}: {_band(band)}"
+    yield f"flow control: other priorities: {_band(settings.default_band)}"
+    if settings.default_negative_band is not None:
+        yield f"flow control: other priorities below 0: {_band(settings.default_negative_band)}"
+
+
+def _ttl(seconds: float) -> str:
+    return f"{seconds:g} s" if seconds else "without a limit"
+
+
+def _band(band: PriorityBand) -> str:
+    return f"{band.max_requests} requests and {band.max_bytes} bytes may wait"

@@ -1,0 +1,190 @@
+"""`adsum discovery eds`: the file, as it follows a component; and as a process."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import registry
+from discovery import Instance, InstanceStatus, Report, SourceDiscovery
+from discovery.eds.assignment import Assignment
+from discovery.eds.assignment_file import AssignmentFile
+from discovery.eds.feed import AssignmentFeed, FeedSettings
+from discovery.memory import MemorySource, MemoryStore
+from discovery.source import ComponentKey
+from runtime.tasks import background
+from tests.eventually import eventually
+from tests.owner_process import owner
+
+KEY = ComponentKey("prod", "decode")
+
+
+def candidate(name: str, port: int, status: InstanceStatus = InstanceStatus.NOT_READY) -> Instance:
+    return Instance(name, "prod", "decode", "127.0.0.1", port, "1", status)
+
+
+def ports(path: Path) -> dict[int, str]:
+    """What the file says: the health of each port."""
+    [resource] = json.loads(path.read_text())["resources"]
+    return {
+        e["endpoint"]["address"]["socket_address"]["port_value"]: e.get("health_status", "HEALTHY")
+        for locality in resource["endpoints"]
+        for e in locality["lb_endpoints"]
+    }
+
+
+async def test_what_changes_within_the_interval_is_published_once(
+    store: MemoryStore, discovering: SourceDiscovery
+) -> None:
+    published: list[Assignment] = []
+    feed = AssignmentFeed(discovering, FeedSettings(KEY, interval=0.3), [published.append])
+    async with background(feed.run()):
+        await feed.first.wait()
+        for port in range(9000, 9100):
+            store.put(candidate(f"w-{port}", port))
+            await asyncio.sleep(0)
+        await eventually(lambda: len(published[-1].endpoints) == 100)
+    assert len(published) <= 3, "none, those of the first moment, and all"
+
+
+async def test_the_last_assignment_stays_while_the_file_cannot_be_written(
+    store: MemoryStore, discovering: SourceDiscovery, tmp_path: Path
+) -> None:
+    folder = tmp_path / "envoy"
+    folder.mkdir()
+    path = folder / "endpoints.json"
+    store.put(candidate("w-1", 9001))
+    feed = AssignmentFeed(
+        discovering, FeedSettings(KEY, interval=0), [AssignmentFile(path, "workers").publish]
+    )
+    async with background(feed.run()):
+        await eventually(path.exists)
+        folder.rename(tmp_path / "gone")
+        store.put(candidate("w-2", 9002))
+        await asyncio.sleep(0.1)
+        (tmp_path / "gone").rename(folder)
+        assert ports(path) == {9001: "UNHEALTHY"}
+        await eventually(lambda: set(ports(path)) == {9001, 9002})
+    assert list(folder.iterdir()) == [path], "no temporary file stays"
+
+
+class Unsynced(MemorySource):
+    """Reports nothing before it is told to."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.reachable = asyncio.Event()
+
+    async def run(self, key: ComponentKey, report: Report) -> None:
+        await self.reachable.wait()
+        await super().run(key, report)
+
+
+async def test_a_source_out_of_reach_at_the_start_is_waited_for_and_the_old_file_stays(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    path = tmp_path / "endpoints.json"
+    path.write_text("the last good one")
+    source = Unsynced(store)
+    async with SourceDiscovery(source, sync_timeout=0.05) as service:
+        feed = AssignmentFeed(service, FeedSettings(KEY), [AssignmentFile(path, "workers").publish])
+        async with background(feed.run()):
+            await asyncio.sleep(0.2)
+            assert path.read_text() == "the last good one"
+            store.put(candidate("w-1", 9001))
+            source.reachable.set()
+            await feed.first.wait()
+    assert ports(path) == {9001: "UNHEALTHY"}
+
+
+def test_a_file_with_the_same_endpoints_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.json"
+    AssignmentFile(path, "workers").publish(Assignment())
+    written = path.stat()
+    AssignmentFile(path, "workers").publish(Assignment())
+    assert path.stat().st_ino == written.st_ino, "Envoy would read it again"
+    assert oct(written.st_mode & 0o777) == oct(0o666 & ~_umask()), "Envoy may be another user"
+
+
+def _umask() -> int:
+    old = os.umask(0)
+    os.umask(old)
+    return old
+
+
+@asynccontextmanager
+async def feeding(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, str]]]:
+    """The process, and what its ready line says."""
+    running = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "discovery", "eds", "prod", "decode", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert running.stdout is not None
+    try:
+        async with asyncio.timeout(90):
+            word, *pairs = (await running.stdout.readline()).decode().split()
+        assert word == "ready"
+        yield running, dict(pair.split("=", 1) for pair in pairs)
+    finally:
+        if running.returncode is None:
+            running.kill()
+        await running.communicate()
+
+
+async def test_a_worker_from_before_it_is_ready_to_its_death(tmp_path: Path) -> None:
+    root, path = f"file://{tmp_path}/root", tmp_path / "endpoints.json"
+    (tmp_path / "root").mkdir(mode=0o700)
+    async with feeding("--discovery", root, "--out", str(path)) as (running, ready):
+        assert (ready, ports(path)) == ({"file": str(path)}, {})
+        async with registry.open(root, address="127.0.0.1").register_instance("prod", "decode") as handle:
+            await eventually(lambda: ports(path) == {handle.instance.port: "UNHEALTHY"})
+            handle.set_metadata({"transport": {"http": {"port": 8000}}})
+            handle.set_ready("ready")
+            await eventually(lambda: ports(path) == {8000: "HEALTHY"})
+        await eventually(lambda: ports(path) == {})
+        with owner(tmp_path / "root", "w-0") as process:
+            await eventually(lambda: set(ports(path)) == {80})
+            process.kill()
+            await eventually(lambda: ports(path) == {})
+        running.send_signal(signal.SIGTERM)
+        assert await running.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "needs --out FILE, --listen ADDRESS, or both"),
+        (["--out", "/nowhere/at/all.json"], "/nowhere/at is not a directory"),
+        (["--out", "x.pb"], "expected .json or .yaml"),
+        (["--once", "--listen", "127.0.0.1:0"], "--once needs --out FILE"),
+        (["--listen", "18000"], "is not ADDRESS:PORT"),
+        (["--out", "x.json", "--interval", "-1"], "expected seconds, 0 or more"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(arguments: list[str], complaint: str, tmp_path: Path) -> None:
+    said = _run("--discovery", f"file://{tmp_path}", *arguments)
+    assert said.returncode == 2
+    assert complaint in said.stderr
+    assert said.stderr.count("\n") == 1
+
+
+def test_once_writes_the_file_and_ends(tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.json"
+    said = _run("--discovery", "static://127.0.0.1:9", "--out", str(path), "--once")
+    assert (said.returncode, ports(path)) == (0, {9: "UNHEALTHY"})
+    taken = _run("--discovery", "static://127.0.0.1:9", "--listen", "192.0.2.1:1")
+    assert taken.returncode == 1
+    assert "cannot listen on 192.0.2.1:1" in taken.stderr
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command: list[Any] = [sys.executable, "-m", "discovery", "eds", "prod", "decode", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90)

@@ -1,0 +1,41 @@
+"""What tests of the whole way need: workers that answer, a picker of them, and an Envoy before it."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from epp.config.settings import Settings
+from epp.envoy import flags as envoy_flags
+from epp.envoy.config import render
+from epp.server import PickerServer
+
+
+async def started_worker(stack: AsyncExitStack, path: str, answer: Handler) -> int:
+    """Returns the port, on 127.0.0.1, where `answer` is asked by POST; a client that leaves cancels it."""
+    app = web.Application()
+    app.router.add_post(path, answer)
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port: int = runner.addresses[0][1]
+    return port
+
+
+@asynccontextmanager
+async def picker_behind_envoy(
+    running_envoy: Any, ports: Sequence[int], *flags: str, **settings: Any
+) -> AsyncIterator[tuple[Any, Mapping[str, str]]]:
+    """The Envoy, and by name the addresses of the picker. `flags`: of `envoy-config`; `settings`: fields of Settings."""
+    given = Settings(
+        discovery="static://" + ",".join(f"127.0.0.1:{port}" for port in ports), host="127.0.0.1",
+        grpc_port=0, grpc_health_port=0, metrics_port=0, secure_serving=False, **settings,
+    )  # fmt: skip
+    async with PickerServer(given) as server:
+        addresses = dict(pair.split("=") for pair in server.ready_line.split()[1:])
+        flags = ("--listen-port=0", "--admin-port=0", "--secure=false", f"--epp={addresses['grpc']}", *flags)
+        async with running_envoy(render(envoy_flags.parse(list(flags)))) as envoy:
+            yield envoy, addresses
