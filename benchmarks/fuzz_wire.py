@@ -20,6 +20,7 @@ from epp.endpoints.endpoint import Endpoint
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
+from epp.outliers.failure import Failure
 from epp.request.body import MemoryBudget
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
@@ -123,9 +124,9 @@ class Fuzz:
 
     def served(self, pick: Pick, destination: str, now: float) -> None: ...
 
-    def responded(self, pick: Pick, status: int, now: float) -> None: ...
+    def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None: ...
 
-    def disconnected(self, pick: Pick, now: float) -> None: ...
+    def retried(self, pick: Pick, attempts: int, now: float) -> None: ...
 
     def release(self, pick: Pick, now: float) -> None:
         self._given_back += 1

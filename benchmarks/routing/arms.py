@@ -16,6 +16,7 @@ from epp.config.picker_config import DEFAULT_CONFIG, load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.endpoints.load import Load
+from epp.outliers.failure import Failure
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.pick import Pick
@@ -177,7 +178,7 @@ class PickerChooser(Chooser):
     def failed(self, wanted: Wanted, worker: int, now: float) -> None:
         """After the response headers this picker no longer follows a request, unless it sees answers."""
         if (pick := self._picks.get(wanted.key)) is not None:
-            self._director.disconnected(pick, now)
+            self._director.responded(pick, 502, now, Failure.RESET)
             self._end(pick, wanted, now)
 
     def _end(self, pick: Pick, wanted: Wanted, now: float) -> None:

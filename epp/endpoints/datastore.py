@@ -78,7 +78,7 @@ class Datastore:
         self._documents: dict[Key, Mapping[str, Any]] = {}
         self._cache_tokens: dict[Key, int] = {}
         self._inflight: dict[Key, int] = {}
-        self._lost: set[Key] = set()
+        self._lost, self._ejected = set[Key](), set[Key]()
         self._metric_rows = rows_of(metrics)
         self._unknown = unknown_numbers(self._metric_rows)
         self._numbers: Floats = self._unknown[:, :0].copy()
@@ -107,8 +107,8 @@ class Datastore:
 
     @property
     def all_reachable(self) -> bool:
-        """False if there is a hint that an endpoint does not answer, of discovery or by `set_lost`."""
-        return not self._lost and self._current_index().all_reachable
+        """False if an endpoint is ejected, or there is a hint that it does not answer, of discovery or by `set_lost`."""
+        return not self._lost and not self._ejected and self._current_index().all_reachable
 
     def serving(self, model: str) -> Mask | None:
         """The endpoints that may serve a model or adapter; None: all of them.
@@ -288,6 +288,19 @@ class Datastore:
     def is_lost(self, endpoint: Endpoint) -> bool:
         return endpoint.key in self._lost
 
+    def set_ejected(self, endpoint: Endpoint, *, ejected: bool) -> None:
+        """Whether it is avoided because it failed requests; it counts as unreachable, and new processes begin without."""
+        key = endpoint.key
+        row = self._rows.get(key)
+        if row is None or (key in self._ejected) == ejected:
+            return
+        if ejected:
+            self._ejected.add(key)
+        else:
+            self._ejected.discard(key)
+        self._numbers[Column.REACHABLE, row] = self._is_reachable(self._endpoints[key])
+        self._call_hooks(self.on_load_change, endpoint)
+
     def suspect(self, endpoint: Endpoint) -> None:
         """The data plane could not reach it: it is avoided until whoever listens in `on_suspect` says otherwise.
 
@@ -303,7 +316,7 @@ class Datastore:
         return self._endpoints.get(endpoint.key, endpoint)
 
     def _is_reachable(self, endpoint: Endpoint) -> bool:
-        return endpoint.reachable and endpoint.key not in self._lost
+        return endpoint.reachable and endpoint.key not in self._lost and endpoint.key not in self._ejected
 
     def cache_tokens(self, endpoint: Endpoint) -> int | None:
         """The size of its KV cache in tokens; None: unknown."""
@@ -392,6 +405,7 @@ class Datastore:
     def _forget_process(self, endpoint: Endpoint) -> None:
         row = self._rows[endpoint.key]
         self._lost.discard(endpoint.key)
+        self._ejected.discard(endpoint.key)
         inflight = self._numbers[Column.INFLIGHT, row]
         self._numbers[:, row] = self._unknown[:, 0]
         self._numbers[Column.INFLIGHT, row] = inflight
@@ -413,6 +427,7 @@ class Datastore:
         self._documents.pop(key, None)
         self._epochs.pop(key, None)
         self._lost.discard(key)
+        self._ejected.discard(key)
         self._cache_tokens.pop(key, None)
         # an endpoint that is only not ready may come back with its cache
         if event.reason in ("deleted", "replaced"):

@@ -22,7 +22,8 @@ def local_replies() -> Json:
     """
     return {
         "mappers": [
-            _reply(_flags("UT"), 504, "worker_timeout", "the worker did not answer in time"),
+            _reply(_flags("UT"), 504, "worker_timeout", "the worker did not answer in time",
+                   {PROXY_STATUS: "envoy; error=http_response_timeout"}),
             _reply(_flags("UF", "UH"), 503, "worker_unreachable", "no worker could be reached",
                    {**_RETRY, PROXY_STATUS: "envoy; error=destination_unavailable"}),
             _reply(_flags("UC", "UR"), 502, "worker_failed", "the worker ended the connection before it answered",

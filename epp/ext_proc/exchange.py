@@ -382,16 +382,19 @@ class Exchange:
         return answers.streamed("response_body", (piece.body,), end_of_stream=piece.end_of_stream)
 
     def _report(self, pick: Pick, message: ProcessingRequest, now: float) -> None:
+        headers = message.response_headers.headers
         served = protocol.parse_served(message.metadata_context)
         if served is not None and self._settings.version is ProtocolVersion.V1_0:
             self._director.served(pick, served, now)
-        headers = message.response_headers.headers
+            if len(pick.endpoints) > 1 and served != pick.endpoints[0].destination:
+                attempts = protocol.read_attempts(headers)
+                if attempts is not None:
+                    self._director.retried(pick, attempts, now)
         status = protocol.read_status(headers)
         if status is None:
             return
-        self._director.responded(pick, status, now)
-        if status >= 500 and protocol.is_disconnect(headers):
-            self._director.disconnected(pick, now)
+        failure = protocol.read_failure(headers) if status >= 500 else None
+        self._director.responded(pick, status, now, failure)
         if self._observer is not None:
             self._observer.responded(pick, status, now)
 

@@ -13,6 +13,7 @@ from google.protobuf.struct_pb2 import Struct, Value
 
 from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.ext_proc.response_body import ResponseHead
+from epp.outliers.failure import Failure
 from epp.request.control_headers import (
     DESTINATION,
     DROPPED_REASON,
@@ -136,23 +137,42 @@ def read_status(headers: HeaderMap) -> int | None:
 _STATUS: Final = re.compile("[0-9]{3}")
 
 
-def is_disconnect(headers: HeaderMap) -> bool:
-    """Whether the data plane answers for a worker that it could not reach, or whose connection broke. Raises UnreadableError.
+def read_failure(headers: HeaderMap) -> Failure | None:
+    """Why the data plane answers in place of a worker; None: a worker answers. Raises UnreadableError.
 
-    Our configuration of Envoy says so in `proxy-status`. Otherwise Envoy's own answer is a 503 in plain text without what a
-    server's answer has here: Envoy adds `date` and `server` to its own only after ext_proc.
+    Our configuration of Envoy says so in `proxy-status`. Otherwise Envoy's own answer is a 503 or 504 in plain text without
+    what a server's answer has here: Envoy adds `date` and `server` to its own only after ext_proc.
     """
     found = read_response_head(headers).headers
     told = found.get(PROXY_STATUS)
     if told is not None:
-        return told.partition("error=")[2].partition(";")[0].strip() in DISCONNECTS
-    is_local = found.get(":status") == "503" and found.get("content-type") == "text/plain"
-    return is_local and _OF_SERVERS.isdisjoint(found)
+        return PROXY_ERRORS.get(told.partition("error=")[2].partition(";")[0].strip())
+    is_local = found.get("content-type") == "text/plain" and _OF_SERVERS.isdisjoint(found)
+    return _LOCAL_STATUS.get(found.get(":status", "")) if is_local else None
 
 
+def read_attempts(headers: HeaderMap) -> int | None:
+    """How many attempts the data plane made, if it says so. Raises UnreadableError.
+
+    https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/router_filter#x-envoy-attempt-count
+    """
+    text = read_response_head(headers).headers.get("x-envoy-attempt-count", "")
+    return int(text) if _ATTEMPTS.fullmatch(text) else None
+
+
+_ATTEMPTS: Final = re.compile("[0-9]{1,3}")
 PROXY_STATUS: Final = "proxy-status"
-DISCONNECTS: Final = frozenset({"destination_unavailable", "connection_terminated"})
+PROXY_ERRORS: Final[Mapping[str, Failure]] = MappingProxyType(
+    {
+        "destination_unavailable": Failure.CONNECT,
+        "connection_terminated": Failure.RESET,
+        "http_response_timeout": Failure.TIMEOUT,
+    }
+)
 """Proxy error types of RFC 9209 section 2.3."""
+_LOCAL_STATUS: Final[Mapping[str, Failure]] = MappingProxyType(
+    {"503": Failure.CONNECT, "504": Failure.TIMEOUT}
+)
 _OF_SERVERS: Final = frozenset({"date", "server", "x-envoy-upstream-service-time", "x-envoy-overloaded"})
 """`date`: RFC 9110 section 6.6.1. Envoy adds the third to each answer of a worker, and the fourth to its own when a circuit
 breaker is open."""

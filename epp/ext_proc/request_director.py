@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from epp.outliers.failure import Failure
 from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
@@ -34,11 +35,11 @@ class RequestDirector(Protocol):
     def served(self, pick: Pick, destination: str, now: float) -> None:
         """The data plane reports which destination served the request."""
 
-    def responded(self, pick: Pick, status: int, now: float) -> None:
-        """The response headers came."""
+    def retried(self, pick: Pick, attempts: int, now: float) -> None:
+        """The data plane made so many attempts before `served`."""
 
-    def disconnected(self, pick: Pick, now: float) -> None:
-        """The data plane answered for the worker: it could not reach it, or the connection broke."""
+    def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
+        """The response headers came; `failure`: the data plane answered in place of the worker."""
 
     def release(self, pick: Pick, now: float) -> None:
         """The stream is over."""

@@ -10,6 +10,8 @@ import numpy as np
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
 from epp.endpoints.models_page import MODELS_PATH, ModelsPage
+from epp.outliers.detection import OutlierDetection
+from epp.outliers.failure import Failure
 from epp.request.inference_request import (
     DEFAULT_FAIRNESS_ID,
     InferenceRequest,
@@ -74,6 +76,8 @@ class Director:
         self._schedule = scheduler.schedule
         self.producers: list[DataProducer] = []
         """Those that are told of the next picks."""
+        self.outliers: OutlierDetection | None = None
+        """Told of all requests, if there is one."""
         self._follow: list[_Following] = []
         self._detector = detector
         self._policy = policy
@@ -212,6 +216,8 @@ class Director:
             self._take_back(pick, producer)
             raise
         reservations.reserve(pick, self._datastore)
+        if self.outliers is not None:
+            self.outliers.sent(pick, pick.in_flight_at[0], candidates.now, streamed=request.streaming)
         return pick
 
     def _take_back(self, pick: Pick, faulty: DataProducer) -> None:
@@ -237,18 +243,36 @@ class Director:
         else:
             reservations.move(pick, server, self._datastore)
 
-    def responded(self, pick: Pick, status: int, now: float) -> None:
-        """The response headers came: tell the data producers whether the request succeeded."""
-        if pick.in_flight_at:
-            self._settle(pick, served=200 <= status < 300)
+    def retried(self, pick: Pick, attempts: int, now: float) -> None:
+        """The data plane made so many attempts: find out whether the endpoints before the one that served live.
 
-    def disconnected(self, pick: Pick, now: float) -> None:
-        """The data plane could not reach the worker, or the connection to it broke: find out whether it lives."""
-        if pick.in_flight_at:
-            self._datastore.suspect(pick.in_flight_at[0])
+        If it made fewer than there are such endpoints, it skipped some, which its cluster does not have, and nobody knows which.
+        """
+        if not pick.in_flight_at or pick.in_flight_at[0] not in pick.endpoints[attempts - 1 : attempts]:
+            return
+        for endpoint in pick.endpoints[: attempts - 1]:
+            if self.outliers is not None:
+                self.outliers.attempt_failed(endpoint, now)
+            self._datastore.suspect(endpoint)
+
+    def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
+        """The response headers came: tell the data producers whether the request succeeded.
+
+        `failure`: the data plane answered in place of the worker. If it could not reach it, find out whether it lives.
+        """
+        if not pick.in_flight_at:
+            return
+        server = pick.in_flight_at[0]
+        if self.outliers is not None:
+            self.outliers.answered(pick, server, status, failure, now)
+        self._settle(pick, served=200 <= status < 300)
+        if failure is Failure.CONNECT or failure is Failure.RESET:
+            self._datastore.suspect(server)
 
     def release(self, pick: Pick, now: float) -> None:
         """The request is over, for any reason. May be called twice."""
+        if self.outliers is not None:
+            self.outliers.ended(pick, now)
         reservations.release(pick, self._datastore)
         self._end(pick)
 

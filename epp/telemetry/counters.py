@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 
 from epp.ext_proc.request_director import Deferral, RequestDirector
 from epp.ext_proc.response_body import ResponseBodyReader, ResponseHead
+from epp.outliers.failure import Failure
 from epp.request.inference_request import InferenceRequest
 from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
@@ -206,11 +207,11 @@ class TimedDirector:
     def served(self, pick: Pick, destination: str, now: float) -> None:
         self.director.served(pick, destination, now)
 
-    def responded(self, pick: Pick, status: int, now: float) -> None:
-        self.director.responded(pick, status, now)
+    def retried(self, pick: Pick, attempts: int, now: float) -> None:
+        self.director.retried(pick, attempts, now)
 
-    def disconnected(self, pick: Pick, now: float) -> None:
-        self.director.disconnected(pick, now)
+    def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
+        self.director.responded(pick, status, now, failure)
 
     def release(self, pick: Pick, now: float) -> None:
         self.director.release(pick, now)

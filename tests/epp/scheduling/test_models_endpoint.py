@@ -9,6 +9,7 @@ from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.served_model import ServedModel
+from epp.outliers.failure import Failure
 from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
@@ -120,8 +121,8 @@ def test_the_data_plane_s_word_reaches_the_endpoint_that_answers() -> None:
     judged: list[str] = []
     for endpoint in store.endpoints:
         store.on_suspect[endpoint.key] = lambda name=endpoint.id: judged.append(name)  # type: ignore[misc]
-    it.disconnected(pick, 0.0)
+    it.responded(pick, 503, 0.0, Failure.CONNECT)
     assert judged == [pick.endpoints[0].id]
     it.release(pick, 0.0)
-    it.disconnected(pick, 0.0)
+    it.responded(pick, 503, 0.0, Failure.CONNECT)
     assert judged == [pick.endpoints[0].id]

@@ -48,8 +48,8 @@ class Served:
     def responded(self, *answered: Any) -> None:
         self.director.responded(*answered)
 
-    def disconnected(self, *answered: Any) -> None:
-        self.director.disconnected(*answered)
+    def retried(self, *attempts: Any) -> None:
+        self.director.retried(*attempts)
 
     def release(self, *over: Any) -> None:
         self.director.release(*over)

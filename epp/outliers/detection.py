@@ -1,0 +1,282 @@
+"""Ejects endpoints that fail or stall, and lets them back on trial. Pure: it is told the time."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, NamedTuple
+
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import Endpoint
+from epp.outliers.failure import Failure
+from epp.outliers.outlier_record import Cause, OutlierRecord, OutlierState
+from epp.outliers.settings import OutlierSettings
+from epp.outliers.unanswered import AnswerTimes
+
+log = logging.getLogger(__name__)
+
+TICK: Final = 1.0
+"""Seconds between two calls of `tick`."""
+_WHOLE_ANSWERS: Final = 3.0
+"""So many times longer may an answer take that is not streamed."""
+
+
+class _Followed(NamedTuple):
+    record: OutlierRecord
+    streamed: bool
+
+
+class OutlierDetection:
+    """Told of every request that is sent and how it is answered, it marks endpoints in the datastore (`set_ejected`).
+
+    An endpoint whose process was replaced, or that was removed, begins anew. `on_recovered`: called with an endpoint that
+    answered its trial. `ejections`: how often for each cause; `overflows`: how often the share of the pool forbade one.
+    """
+
+    def __init__(self, datastore: Datastore, settings: OutlierSettings) -> None:
+        self.settings = settings
+        self.ejections: Counter[Cause] = Counter()
+        self.overflows = 0
+        self.on_recovered: Callable[[Endpoint], None] | None = None
+        self._datastore = datastore
+        self._records: dict[tuple[str, str], OutlierRecord] = {}
+        self._sent: dict[Hashable, _Followed] = {}
+        self._times = AnswerTimes()
+        self._ticked_at: float | None = None
+        self._resumed_at = float("-inf")
+        self._interval_began = float("-inf")
+        self._overflowing = False
+        self._retain: Callable[[], None] = self._changed
+        self._forget: Callable[[Endpoint], None] = self._process_ended
+        datastore.on_change.append(self._retain)
+        datastore.on_reset.append(self._forget)
+        self._changed()
+
+    def close(self) -> None:
+        """Give back all endpoints, and follow the datastore no more."""
+        self._datastore.on_change.remove(self._retain)
+        self._datastore.on_reset.remove(self._forget)
+        for record in self.ejected:
+            self._datastore.set_ejected(record.endpoint, ejected=False)
+        self._records.clear()
+        self._sent.clear()
+
+    @property
+    def ejected(self) -> Sequence[OutlierRecord]:
+        """The endpoints that get no requests, or only one on trial."""
+        return [one for one in self._records.values() if one.state is not OutlierState.SERVING]
+
+    @property
+    def to_probe(self) -> Sequence[Endpoint]:
+        """Those whose pause is over; `probed` is to be called for each."""
+        return [one.endpoint for one in self._records.values() if one.state is OutlierState.PROBING]
+
+    def sent(self, request: Hashable, endpoint: Endpoint, now: float, *, streamed: bool) -> None:
+        """`request` goes to the endpoint; `streamed`: its answer begins before it is complete."""
+        record = self._records.get(endpoint.key)
+        if record is None:
+            return
+        record.unanswered.sent(request, now, streamed=streamed)
+        self._sent[request] = _Followed(record, streamed)
+        if record.state is OutlierState.TRIAL and record.trial is None:
+            record.trial = request
+            self._datastore.set_ejected(endpoint, ejected=True)
+
+    def answered(
+        self, request: Hashable, endpoint: Endpoint, status: int, failure: Failure | None, now: float
+    ) -> None:
+        """The response headers came, of the endpoint or (`failure`) of the data plane in its place."""
+        sent = self._sent.pop(request, None)
+        record = self._records.get(endpoint.key)
+        if record is None:
+            return
+        if sent is not None:
+            # sent elsewhere first: the data plane tried again, and nobody knows how long that took
+            came = failure is None and sent.record is record
+            at = sent.record.unanswered.over(request, streamed=sent.streamed, answered=came)
+            if came and at is not None and status < 500:
+                self._times.observe(now - at, now, streamed=sent.streamed)
+            if sent.record is not record:
+                self._end_trial(sent.record, request)
+                if sent.record.endpoint.key == endpoint.key:
+                    return  # of the process before
+        self._count(record, request, status, failure, now)
+
+    def attempt_failed(self, endpoint: Endpoint, now: float) -> None:
+        """The data plane could not send a request there, and tried another endpoint."""
+        record = self._records.get(endpoint.key)
+        if record is not None:
+            self._count(record, record.trial, 503, Failure.CONNECT, now)
+
+    def ended(self, request: Hashable, now: float) -> None:
+        """The request is over; without an answer, its client has gone."""
+        sent = self._sent.pop(request, None)
+        if sent is not None:
+            sent.record.unanswered.over(request, streamed=sent.streamed, answered=False)
+            self._end_trial(sent.record, request)
+
+    def tick(self, now: float) -> None:
+        """To be called every TICK seconds: pauses end, silence and percentages are looked at."""
+        if self._ticked_at is not None and now - self._ticked_at > 2 * TICK:
+            # this process stood still, so answers may lie unread: whatever waits, waits since now
+            self._resumed_at = now
+        self._ticked_at = now
+        records = list(self._records.values())
+        for record in records:
+            if record.state is OutlierState.EJECTED and now >= record.until:
+                record.state = OutlierState.PROBING if self.settings.probe_path else OutlierState.TRIAL
+                self._open(record)
+        if self.settings.stall_timeout:
+            self._look_for_stalls(records, now)
+        if now - self._interval_began >= self.settings.interval:
+            self._interval_began = now
+            self._look_at_percentages(records, now)
+            for record in records:
+                record.end_interval()
+
+    def probed(self, endpoint: Endpoint, now: float, *, alive: bool) -> None:
+        """Whether it answered a probe. If it did, it gets a request; else it is probed again after an interval."""
+        record = self._records.get(endpoint.key)
+        if record is None or record.state is not OutlierState.PROBING:
+            return
+        if alive:
+            record.state = OutlierState.TRIAL
+            self._open(record)
+        else:
+            record.state, record.until = OutlierState.EJECTED, now + self.settings.interval
+
+    def _count(
+        self, record: OutlierRecord, request: object, status: int, failure: Failure | None, now: float
+    ) -> None:
+        failed = failure is not None or status >= 500
+        record.count(status, failure)
+        if record.state is OutlierState.SERVING:
+            if failed and (cause := record.fault(self.settings)) is not None:
+                self._eject(record, cause, now)
+        elif record.state is OutlierState.TRIAL and record.trial is request and request is not None:
+            if failed:
+                self._eject(record, Cause.TRIAL, now)
+            else:
+                self._recover(record)
+
+    def _end_trial(self, record: OutlierRecord, request: object) -> None:
+        """Its trial told nothing: it gets another request."""
+        if record.state is OutlierState.TRIAL and record.trial is request:
+            record.trial = None
+            self._open(record)
+
+    def _open(self, record: OutlierRecord) -> None:
+        if record.state is OutlierState.TRIAL:
+            self._datastore.set_ejected(record.endpoint, ejected=False)
+
+    def _recover(self, record: OutlierRecord) -> None:
+        record.recover()
+        self._datastore.set_ejected(record.endpoint, ejected=False)
+        log.info("%s answers again and is ejected no more", _name(record))
+        if self.on_recovered is not None:
+            self.on_recovered(record.endpoint)
+
+    def _eject(self, record: OutlierRecord, cause: Cause, now: float) -> None:
+        ejected, endpoints = len(self.ejected), len(self._datastore.endpoints)
+        if record.state is OutlierState.SERVING:
+            most = self.settings.ejectable(endpoints)
+            if ejected >= most:
+                self._overflow(record, cause, ejected, endpoints)
+                return
+            ejected += 1
+        why = _EXPLAINED[cause].format(record=record, settings=self.settings)
+        pause = record.eject(cause, now, self.settings)
+        self._overflowing = False
+        self.ejections[cause] += 1
+        self._datastore.set_ejected(record.endpoint, ejected=True)
+        log.warning(
+            "%s is ejected for %g s: %s; %d of %d endpoints are ejected",
+            _name(record),
+            pause,
+            why,
+            ejected,
+            endpoints,
+        )
+
+    def _overflow(self, record: OutlierRecord, cause: Cause, ejected: int, endpoints: int) -> None:
+        self.overflows += 1
+        record.clear()
+        if not self._overflowing:
+            self._overflowing = True
+            log.warning(
+                "%s is not ejected (%s): %d of %d endpoints are, and maxEjectionPercent allows no more",
+                _name(record),
+                cause,
+                ejected,
+                endpoints,
+            )
+
+    def _look_for_stalls(self, records: Sequence[OutlierRecord], now: float) -> None:
+        self._note_silent_pages(now)
+        for streamed in (True, False):
+            # an answer that is not streamed begins when its last token is there
+            least = self.settings.stall_timeout * (1.0 if streamed else _WHOLE_ANSWERS)
+            patience = self._times.patience(least, streamed=streamed)
+            for record in records:
+                if record.state in (OutlierState.SERVING, OutlierState.TRIAL):
+                    since = self._silent_since(record, records, streamed=streamed)
+                    if now - max(since, record.alive_since, self._resumed_at) > patience:
+                        self._eject(record, Cause.STALLED, now)
+
+    def _silent_since(
+        self, record: OutlierRecord, records: Sequence[OutlierRecord], *, streamed: bool
+    ) -> float:
+        """When a request was sent there since which others answered theirs, and it did not; inf: none was."""
+        count = 1 if record.state is OutlierState.TRIAL else self.settings.stalled_requests
+        since = record.unanswered.since(count, streamed=streamed)
+        if since is None or record.unanswered.latest_answered(streamed=streamed) > since:
+            return float("inf")
+        others = max(one.unanswered.latest_answered(streamed=streamed) for one in records)
+        return since if others > since else float("inf")
+
+    def _note_silent_pages(self, now: float) -> None:
+        """A worker whose page is late too, or that is unreachable, is avoided for that, and used again once it continues."""
+        pool = self._datastore.pool(now)
+        late = pool.late()
+        for row, endpoint in enumerate(pool.endpoints):
+            record = self._records.get(endpoint.key)
+            if record is not None and (self._datastore.is_lost(endpoint) or (late is not None and late[row])):
+                record.alive_since = now
+
+    def _look_at_percentages(self, records: Sequence[OutlierRecord], now: float) -> None:
+        settings = self.settings
+        threshold = settings.failure_percentage_threshold
+        judged = [one for one in records if one.answers >= settings.failure_percentage_request_volume]
+        if not threshold or len(judged) < settings.failure_percentage_minimum_hosts:
+            return
+        for record in judged:
+            failing = record.failure_percentage >= threshold
+            if failing and record.state is OutlierState.SERVING:
+                self._eject(record, Cause.FAILURE_PERCENTAGE, now)
+
+    def _changed(self) -> None:
+        """Endpoints were added, removed or changed."""
+        known = {endpoint.key: endpoint for endpoint in self._datastore.endpoints}
+        for key in self._records.keys() - known.keys():
+            del self._records[key]
+        for key, endpoint in known.items():
+            if (record := self._records.get(key)) is None:
+                self._records[key] = OutlierRecord(endpoint)
+            else:
+                record.endpoint = endpoint
+
+    def _process_ended(self, endpoint: Endpoint) -> None:
+        if endpoint.key in self._records:
+            self._records[endpoint.key] = OutlierRecord(endpoint)
+
+
+def _name(record: OutlierRecord) -> str:
+    return f"{record.endpoint.id} ({record.endpoint.destination})"
+
+
+_EXPLAINED: Final = {
+    Cause.CONSECUTIVE_5XX: "it answered {record.errors_in_row} requests in a row with 5xx",
+    Cause.LOCAL_ORIGIN: "the last {record.failures_in_row} requests could not be sent there or were cut",
+    Cause.FAILURE_PERCENTAGE: "{record.failure_percentage:.0f} % of its last {record.answers} requests failed",
+    Cause.STALLED: "it has not answered for long, while others do",
+    Cause.TRIAL: "it failed the request that it got on trial",
+}

@@ -1,0 +1,118 @@
+"""What is known of one endpoint's answers, and whether it is ejected. Pure."""
+
+from enum import StrEnum
+from typing import Final
+
+from epp.endpoints.endpoint import Endpoint
+from epp.outliers.failure import Failure
+from epp.outliers.settings import OutlierSettings
+from epp.outliers.unanswered import Unanswered
+
+
+class OutlierState(StrEnum):
+    """SERVING ─► EJECTED ─► PROBING ─► TRIAL ─► SERVING; a failed trial is another ejection.
+
+    PROBING: its pause is over, and it is asked whether it answers. TRIAL: it gets one request at a time until it answers one.
+    """
+
+    SERVING = "serving"
+    EJECTED = "ejected"
+    PROBING = "probing"
+    TRIAL = "trial"
+
+
+class Cause(StrEnum):
+    """Why an endpoint was ejected."""
+
+    CONSECUTIVE_5XX = "consecutive_5xx"
+    LOCAL_ORIGIN = "consecutive_local_origin_failure"
+    FAILURE_PERCENTAGE = "failure_percentage"
+    STALLED = "stalled"
+    TRIAL = "trial"
+
+
+_MAX_EJECTIONS: Final = 1_000
+
+
+class OutlierRecord:
+    """Counts of one endpoint. `ejections`: in short succession; `until`: the time at which its ejection, or the wait for the
+    next probe, is over; `alive_since`: nothing but its answers has been in doubt since then."""
+
+    __slots__ = (
+        "alive_since",
+        "answers",
+        "cause",
+        "ejections",
+        "endpoint",
+        "errors_in_row",
+        "failures",
+        "failures_in_row",
+        "state",
+        "trial",
+        "unanswered",
+        "until",
+    )
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.state = OutlierState.SERVING
+        self.cause: Cause | None = None
+        self.until = 0.0
+        self.alive_since = float("-inf")
+        self.ejections = 0
+        self.errors_in_row = 0
+        self.failures_in_row = 0
+        self.answers = 0
+        """In the current interval, failures included."""
+        self.failures = 0
+        self.trial: object | None = None
+        """The request that it got on trial."""
+        self.unanswered = Unanswered()
+
+    def count(self, status: int, failure: Failure | None) -> None:
+        """One request is answered; `failure`: by the data plane in its place."""
+        self.answers += 1
+        if failure is not None:
+            self.failures_in_row += 1
+            self.failures += 1
+        elif status >= 500:
+            self.errors_in_row += 1
+            self.failures_in_row = 0
+            self.failures += 1
+        else:
+            self.errors_in_row = self.failures_in_row = 0
+
+    def fault(self, settings: OutlierSettings) -> Cause | None:
+        """Why its last answers suffice to eject it."""
+        if 0 < settings.consecutive_5xx <= self.errors_in_row:
+            return Cause.CONSECUTIVE_5XX
+        if 0 < settings.consecutive_local_origin_failure <= self.failures_in_row:
+            return Cause.LOCAL_ORIGIN
+        return None
+
+    @property
+    def failure_percentage(self) -> float:
+        return 100.0 * self.failures / self.answers if self.answers else 0.0
+
+    def eject(self, cause: Cause, now: float, settings: OutlierSettings) -> float:
+        """Returns the seconds of the pause."""
+        pause = settings.pause(self.ejections)
+        self.state, self.cause, self.until = OutlierState.EJECTED, cause, now + pause
+        self.ejections = min(self.ejections + 1, _MAX_EJECTIONS)
+        self.clear()
+        return pause
+
+    def recover(self) -> None:
+        self.state, self.cause, self.trial = OutlierState.SERVING, None, None
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was counted."""
+        self.errors_in_row = self.failures_in_row = self.answers = self.failures = 0
+        self.trial = None
+
+    def end_interval(self) -> None:
+        """A while without ejection makes the next one shorter, as in Envoy."""
+        self.answers = self.failures = 0
+        if self.state is OutlierState.SERVING and self.ejections:
+            self.ejections -= 1

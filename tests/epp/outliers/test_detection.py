@@ -1,0 +1,341 @@
+"""Which endpoints are ejected, for how long, and how they come back; at times that the test chooses."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import Endpoint
+from epp.outliers.detection import OutlierDetection
+from epp.outliers.failure import Failure
+from epp.outliers.outlier_record import Cause
+from epp.outliers.settings import OutlierSettings
+
+
+@dataclass
+class Pool:
+    """A datastore, its detection and its clock; a tick passes each second."""
+
+    count: int = 4
+    changes: dict[str, Any] = field(default_factory=dict)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.store = Datastore()
+        for number in range(self.count):
+            self.store.apply(InstanceAddedEvent(instance(number)))
+        self.detection = OutlierDetection(self.store, OutlierSettings(**self.changes))
+
+    def endpoint(self, number: int) -> Endpoint:
+        return self.store.endpoints[number]
+
+    def answer(
+        self, number: int, status: int = 200, times: int = 1, failure: Failure | None = None, **sent: bool
+    ) -> None:
+        for _ in range(times):
+            request = self.send(number, **sent)
+            self.detection.answered(request, self.endpoint(number), status, failure, self.now)
+            self.detection.ended(request, self.now)
+
+    def send(self, number: int, *, streamed: bool = True) -> object:
+        request = object()
+        self.detection.sent(request, self.endpoint(number), self.now, streamed=streamed)
+        return request
+
+    def ejected(self) -> list[int]:
+        """Those that get no request."""
+        reachable = self.store.pool(self.now).reachable
+        return [row for row in range(len(reachable)) if not reachable[row]]
+
+    def wait(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.now += 1.0
+            self.detection.tick(self.now)
+
+    def probe(self, *, alive: bool = True) -> list[Endpoint]:
+        asked = list(self.detection.to_probe)
+        for endpoint in asked:
+            self.detection.probed(endpoint, self.now, alive=alive)
+        return asked
+
+
+def instance(number: int, incarnation: str = "1") -> Instance:
+    return Instance(f"w{number}", "ns", "c", f"10.0.0.{number}", 8000, incarnation)
+
+
+@pytest.mark.parametrize(
+    ("answers", "causes"),
+    [
+        ([(500, None)] * 5, [Cause.CONSECUTIVE_5XX]),
+        ([(500, None)] * 4 + [(200, None)] + [(500, None)] * 4, []),
+        ([(429, None)] * 9, []),
+        ([(503, Failure.CONNECT)] * 5, [Cause.LOCAL_ORIGIN]),
+        ([(502, Failure.RESET)] * 5, [Cause.LOCAL_ORIGIN]),
+        ([(504, Failure.TIMEOUT)] * 5, [Cause.LOCAL_ORIGIN]),
+        ([(503, Failure.CONNECT)] * 4 + [(500, None)] * 4, []),  # split, as in Envoy
+    ],
+)
+def test_failures_in_a_row_eject(answers: list[tuple[int, Failure | None]], causes: list[Cause]) -> None:
+    pool = Pool()
+    for status, failure in answers:
+        pool.answer(1, status, failure=failure)
+    assert list(pool.detection.ejections) == causes
+    assert pool.ejected() == ([1] if causes else [])
+
+
+def test_the_percentage_of_failures_ejects_at_the_end_of_an_interval() -> None:
+    pool = Pool()
+    pool.wait(1)
+    for _ in range(13):
+        pool.answer(0, 200, times=5)
+        pool.answer(1, 500, times=4)  # 4 in a row, so 12.5 % succeed at least
+        pool.answer(1, 200)
+    assert pool.ejected() == []
+    pool = Pool(changes={"failure_percentage_threshold": 80.0, "consecutive_5xx": 0})
+    pool.wait(1)
+    for _ in range(13):
+        pool.answer(0, 200, times=5)
+        pool.answer(1, 500, times=4)
+        pool.answer(1, 200)
+    assert pool.ejected() == []
+    pool.wait(10)
+    assert pool.ejected() == [1]
+    assert list(pool.detection.ejections) == [Cause.FAILURE_PERCENTAGE]
+
+
+def test_few_requests_make_no_percentage() -> None:
+    pool = Pool(changes={"consecutive_5xx": 0})
+    pool.wait(1)
+    pool.answer(0, 200, times=60)
+    pool.answer(1, 500, times=49)
+    pool.wait(10)
+    assert pool.ejected() == []
+
+
+@pytest.mark.parametrize(
+    ("count", "percent", "most"),
+    [(1, 50, 0), (2, 50, 1), (3, 50, 1), (4, 50, 2), (20, 10, 2), (3, 10, 1), (3, 100, 2), (4, 0, 0)],
+)
+def test_never_more_than_a_share_of_the_pool(count: int, percent: float, most: int) -> None:
+    pool = Pool(count, {"max_ejection_percent": percent})
+    for number in range(count):
+        pool.answer(number, 500, times=5)
+    assert len(pool.ejected()) == most
+    assert pool.detection.overflows == count - most
+
+
+def test_an_ejected_endpoint_is_probed_then_gets_one_request_then_all() -> None:
+    pool = Pool()
+    pool.answer(1, 500, times=5)
+    pool.wait(29)
+    assert not pool.probe()
+    pool.wait(1)
+    assert pool.ejected() == [1]
+    assert [endpoint.id for endpoint in pool.probe()] == ["w1"]
+    assert pool.ejected() == []
+    request = pool.send(1)
+    assert pool.ejected() == [1]
+    pool.detection.answered(request, pool.endpoint(1), 200, None, pool.now)
+    assert pool.ejected() == []
+    assert not pool.detection.ejected
+
+
+def test_a_failed_probe_costs_no_request() -> None:
+    pool = Pool()
+    pool.answer(1, 500, times=5)
+    pool.wait(30)
+    for _ in range(3):
+        assert pool.probe(alive=False)
+        assert pool.ejected() == [1]
+        pool.wait(9)
+        assert not pool.probe()
+        pool.wait(1)
+    pool.probe()
+    assert pool.ejected() == []
+
+
+def test_pauses_grow_with_each_failed_trial_up_to_the_longest() -> None:
+    pool = Pool(changes={"max_ejection_time": 100.0, "probe_path": ""})
+    pool.answer(1, 500, times=5)
+    for pause in 30, 60, 90, 100, 100:
+        pool.wait(pause - 1)
+        assert pool.ejected() == [1]
+        pool.wait(1)
+        assert pool.ejected() == []
+        pool.answer(1, 500)
+        assert pool.ejected() == [1]
+
+
+def test_pauses_shrink_again_while_all_is_well() -> None:
+    pool = Pool(changes={"probe_path": ""})
+    pool.answer(1, 500, times=5)
+    pool.wait(30)
+    pool.answer(1)
+    pool.wait(20)
+    pool.answer(1, 500, times=5)
+    pool.wait(30)
+    assert pool.ejected() == []
+
+
+def test_a_trial_whose_client_goes_away_is_repeated() -> None:
+    pool = Pool(changes={"probe_path": ""})
+    pool.answer(1, 500, times=5)
+    pool.wait(30)
+    request = pool.send(1)
+    assert pool.ejected() == [1]
+    pool.detection.ended(request, pool.now)
+    assert pool.ejected() == []
+
+
+def test_a_trial_that_gets_no_answer_fails() -> None:
+    pool = Pool(changes={"probe_path": ""})
+    pool.answer(1, 500, times=5)
+    pool.wait(30)
+    pool.send(1)
+    for _ in range(12):
+        pool.wait(1)
+        pool.answer(0)
+    assert pool.detection.ejections == {Cause.CONSECUTIVE_5XX: 1, Cause.STALLED: 1}
+
+
+def test_an_endpoint_that_is_silent_while_others_answer_is_ejected() -> None:
+    pool = Pool()
+    requests = [pool.send(1) for _ in range(3)]
+    for _ in range(10):
+        pool.wait(1)
+        pool.answer(0)
+        assert pool.ejected() == []
+    pool.wait(1)
+    assert pool.ejected() == [1]
+    assert list(pool.detection.ejections) == [Cause.STALLED]
+    for request in requests:
+        pool.detection.ended(request, pool.now)
+    assert pool.ejected() == [1]
+
+
+@pytest.mark.parametrize("case", ["nobody answers", "few requests", "it answers others", "all are slow"])
+def test_silence_that_says_nothing(case: str) -> None:
+    pool = Pool()
+    if case == "all are slow":
+        request = pool.send(0)
+        pool.wait(5)
+        pool.detection.answered(request, pool.endpoint(0), 200, None, pool.now)
+        patience = 15
+    else:
+        patience = 30
+    for _ in range(2 if case == "few requests" else 3):
+        pool.send(1)
+    for _ in range(patience):
+        pool.wait(1)
+        if case != "nobody answers":
+            pool.answer(0)
+        if case == "it answers others":
+            pool.answer(1)
+    assert pool.ejected() == []
+
+
+def test_answers_that_are_not_streamed_may_take_longer() -> None:
+    pool = Pool()
+    for _ in range(3):
+        pool.send(1, streamed=False)
+    for _ in range(30):
+        pool.wait(1)
+        pool.answer(0, streamed=False)
+    assert pool.ejected() == []
+    pool.wait(1)
+    assert pool.ejected() == [1]
+
+
+def test_a_picker_that_stood_still_blames_nobody() -> None:
+    pool = Pool()
+    for _ in range(3):
+        pool.send(1)
+    pool.wait(1)
+    pool.answer(0)
+    pool.now += 60.0
+    pool.detection.tick(pool.now)
+    pool.wait(9)
+    assert pool.ejected() == []
+
+
+def test_an_endpoint_that_is_lost_too_is_not_ejected_for_silence() -> None:
+    """It is avoided anyway, and used again as soon as it continues."""
+    pool = Pool()
+    for _ in range(3):
+        pool.send(1)
+    pool.store.set_lost(pool.endpoint(1), lost=True)
+    for _ in range(30):
+        pool.wait(1)
+        pool.answer(0)
+    pool.store.set_lost(pool.endpoint(1), lost=False)
+    pool.wait(9)
+    assert pool.ejected() == []
+
+
+def test_an_attempt_that_the_data_plane_repeated_elsewhere_counts() -> None:
+    pool = Pool()
+    for _ in range(5):
+        request = pool.send(1)
+        pool.detection.attempt_failed(pool.endpoint(1), pool.now)
+        pool.detection.answered(request, pool.endpoint(0), 200, None, pool.now)
+    assert pool.ejected() == [1]
+
+
+def test_a_new_process_and_a_new_incarnation_begin_anew() -> None:
+    pool = Pool()
+    pool.answer(1, 500, times=5)
+    pool.store.process_replaced(pool.endpoint(1))
+    assert pool.ejected() == []
+    pool.answer(1, 500, times=5)
+    assert pool.ejected() == [1]
+    pool.store.apply(InstanceRemovedEvent(instance(1), "deleted"))
+    pool.store.apply(InstanceAddedEvent(instance(1, "2")))
+    assert pool.ejected() == []
+    assert not pool.detection.ejected
+
+
+def test_what_was_sent_to_an_endpoint_before_it_was_removed_is_forgotten() -> None:
+    pool = Pool()
+    removed = pool.endpoint(1)
+    requests = [pool.send(1) for _ in range(5)]
+    pool.store.apply(InstanceRemovedEvent(instance(1), "deleted"))
+    for request in requests:
+        pool.detection.answered(request, removed, 500, None, pool.now)
+    pool.wait(30)
+    assert pool.ejected() == []
+    assert not pool.detection.ejected
+
+
+def test_the_end_of_detection_gives_all_endpoints_back() -> None:
+    pool = Pool()
+    pool.answer(1, 500, times=5)
+    pool.detection.close()
+    assert pool.ejected() == []
+    assert not pool.store.on_change
+    assert not pool.store.on_reset
+
+
+def test_ejection_and_return_are_logged_once_each(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    pool = Pool(count=2, changes={"probe_path": ""})
+    pool.answer(1, 500, times=5)
+    pool.answer(0, 500, times=20)
+    pool.wait(30)
+    pool.answer(1)
+    assert caplog.messages == [
+        "w1 (10.0.0.1:8000) is ejected for 30 s: it answered 5 requests in a row with 5xx; 1 of 2 endpoints are ejected",
+        "w0 (10.0.0.0:8000) is not ejected (consecutive_5xx): 1 of 2 endpoints are, and maxEjectionPercent allows no more",
+        "w1 (10.0.0.1:8000) answers again and is ejected no more",
+    ]
+
+
+def test_a_connection_that_was_cut_when_a_process_ended_is_not_held_against_the_next_one() -> None:
+    pool = Pool()
+    requests = [pool.send(1) for _ in range(5)]
+    pool.store.process_replaced(pool.endpoint(1))
+    for request in requests:
+        pool.detection.answered(request, pool.endpoint(1), 502, Failure.RESET, pool.now)
+    assert pool.ejected() == []
