@@ -26,6 +26,7 @@ from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.flow_control.switch import FlowControlSwitch
 from epp.health import Health
+from epp.outlier_watch import OutlierWatch
 from epp.reconfiguration import ConfiguredParts, Reconfiguration, defaults_of, scheduler_of, scraping_of
 from epp.request.body import MemoryBudget
 from epp.request.model_rewrite import ModelRewrites
@@ -42,6 +43,7 @@ from epp.telemetry.build_info import BuildInfo
 from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry, TimedDirector
 from epp.telemetry.in_flight_metrics import InFlightMetrics
+from epp.telemetry.outlier_metrics import OutlierMetrics
 from epp.telemetry.plugin_durations import PluginDurations
 from epp.telemetry.pool_gauges import PoolGauges
 from epp.telemetry.prefix_metrics import PrefixMetrics
@@ -159,6 +161,9 @@ class PickerServer(ResourceOwner):
             )
             self._use_flow_control(config)
         self._start(dispatch_waiting(self._director, self._clock))
+        self._outliers = OutlierWatch(self._director, self._datastore, self._clock, rng)
+        self._outliers.use(config.outliers, config.slow_start)
+        self._start(self._outliers.run())
         self._workers = WorkerDiscovery(source, settings, self._datastore)
         await self._open_status(source)
         self._transport = self._open_transport(config)
@@ -212,6 +217,7 @@ class PickerServer(ResourceOwner):
 
     def _serve(self, config: PickerConfig) -> None:
         self._use_flow_control(config)
+        self._outliers.use(config.outliers, config.slow_start)
         self._exchange_settings = replace(self._exchange_settings, response_headers=config.response_headers)
 
     def _load_config(self, rng: random.Random) -> PickerConfig:
@@ -251,6 +257,7 @@ class PickerServer(ResourceOwner):
         gauges.register(PoolGauges(self._pool_name, self._pool, self._saturation, stale_after))
         gauges.register(PrefixMetrics(self._prefix_producers))
         gauges.register(InFlightMetrics(self._in_flight_loads))
+        gauges.register(OutlierMetrics(self._pool_name, self._outliers))
         app = status.application(
             self._telemetry.registry,
             gauges,
@@ -272,6 +279,7 @@ class PickerServer(ResourceOwner):
         return {
             **self._health.describe(),
             **self._workers.describe(),
+            **self._outliers.describe(),
             "config": None if config is None else config.describe(),
             **({} if resources is None else resources.describe()),
         }
@@ -299,6 +307,7 @@ class PickerServer(ResourceOwner):
         scraper = Scraper(self._datastore, scraping.settings, rng, tls=scraping.tls)
         self._telemetry.registry.register(ScrapeErrorCounts(scraper.errors))
         self._start(scraper.run())
+        self._outliers.tls = lambda: scraper.tls
         self._start(ModelLists(self._datastore, ModelListRules(), rng, tls=lambda: scraper.tls).run())
         if self._live_config is not None:
             parts = ConfiguredParts(self._director, self._datastore, scraper, self._policy, self._serve)
