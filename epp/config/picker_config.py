@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic.alias_generators import to_camel
 
@@ -70,6 +70,7 @@ class PickerConfig:
 
     scheduler: Scheduler
     detector: SaturationDetector
+    detector_name: str
     metrics: MetricsSourceParameters | None
     defaults: EndpointDefaults
     plugins: Plugins
@@ -118,7 +119,8 @@ def load_config(
     in_force = flow_control if gates.get(GATE) else None
     return PickerConfig(
         scheduler=built.scheduler,
-        detector=detector,
+        detector=detector.built,
+        detector_name=detector.name,
         metrics=metrics,
         defaults=_defaults(plugins, extractor),
         plugins=plugins,
@@ -136,15 +138,17 @@ def load_config(
     )
 
 
-def _detector(
-    document: ConfigDocument, plugins: Plugins, connections: ConnectedPlugins
-) -> SaturationDetector:
+class _Detector(NamedTuple):
+    name: str
+    built: SaturationDetector
+
+
+def _detector(document: ConfigDocument, plugins: Plugins, connections: ConnectedPlugins) -> _Detector:
     new, old = document.flow_control.saturation_detector, document.saturation_detector
     place = "flowControl.saturationDetector" if new or not old else "saturationDetector"
     ref = (new or old or DetectorRef()).plugin_ref
     found = plugins.resolve(ref, f"{place}.pluginRef", Role.DETECTOR, default=True)
-    detector: SaturationDetector = connections.built(ref, found)
-    return detector
+    return _Detector(ref, connections.built(ref, found))
 
 
 def _metrics(layer: DataLayer, plugins: Plugins, problems: Problems) -> MetricsSourceParameters | None:

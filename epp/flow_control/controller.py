@@ -55,6 +55,16 @@ class FlowController:
         """As it decides about dispatch; as of the last time that it was needed."""
         return self._load.saturation
 
+    @property
+    def detector(self) -> SaturationDetector:
+        return self._detector
+
+    def saturation_at(self, now: float) -> float:
+        """The same as of now, for who only looks."""
+        load = PoolLoad(self._detector, self._pool)
+        load.measure(now)
+        return load.saturation
+
     def reconfigure(self, settings: FlowControlSettings, detector: SaturationDetector, now: float) -> None:
         """Use these from now on. What waits keeps its place in the order of arrival, whatever the new limits are."""
         waiting = sorted(self._queued.values(), key=_by_arrival)
@@ -83,6 +93,7 @@ class FlowController:
         request = waiting.request
         band = self._band(request.priority, now)
         band.used_at = now
+        self._see_empty(not len(self._pool(now)), now)
         self._make_room(band, request.body_size, now)
         self._arrived += 1
         queued = QueuedRequest(request, now, self._settings.request_ttl, self._arrived)
@@ -122,6 +133,7 @@ class FlowController:
 
     def _use(self, settings: FlowControlSettings, detector: SaturationDetector) -> None:
         self._settings = settings
+        self._detector = detector
         self._load = PoolLoad(detector, self._pool)
         self._bytes = 0
         self._bands: list[Band] = []
@@ -174,11 +186,14 @@ class FlowController:
 
     def _measure(self, now: float) -> None:
         self._load.measure(now)
-        if self._load.empty is not self._empty:
-            self._empty, self._empty_changed_at = self._load.empty, now
+        self._see_empty(self._load.empty, now)
         if now >= self._idle_from:
             self._collect_idle(now)
         self._set_ceilings()
+
+    def _see_empty(self, empty: bool, now: float) -> None:
+        if empty is not self._empty:
+            self._empty, self._empty_changed_at = empty, now
 
     def _set_ceilings(self) -> None:
         """A lower priority never has a higher ceiling: it could not be reached."""
@@ -222,7 +237,7 @@ class FlowController:
     def _make_room(self, band: Band, size: int, now: float) -> None:
         """Raise `Rejection` if a request of that many bytes cannot wait in the band."""
         if not band.fits(size) or not (self._fits(size) or self._evict(band.priority, size, now)):
-            raise refusals.queue_full(band.priority, empty=not len(self._pool(now)))
+            raise refusals.queue_full(band.priority, empty=self._empty)
 
     def _fits(self, size: int, *, without: int = 0, without_bytes: int = 0) -> bool:
         settings = self._settings

@@ -165,8 +165,12 @@ class Director:
         return self._wait(request, subset, now)
 
     def _wait(self, request: InferenceRequest, subset: Subset | None, now: float) -> WaitingRequest:
-        waiting = self.waiting.begin(request, subset, now)
-        self._admission.enqueue(waiting, now)
+        try:
+            waiting = self.waiting.begin(request, subset, now)
+            self._admission.enqueue(waiting, now)
+        except Rejection as rejection:
+            self.waiting.turn_away(request, rejection, now)
+            raise
         self.waiting.add(waiting, now)
         return waiting
 

@@ -11,16 +11,24 @@ import numpy as np
 from prometheus_client import Metric
 
 from epp.config.live_config import LiveConfig
+from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
 from epp.ext_proc.response_body import ResponseHead
+from epp.flow_control.controller import FlowController
+from epp.flow_control.settings import FlowControlSettings
 from epp.outlier_watch import OutlierWatch
 from epp.outliers.settings import OutlierSettings
+from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
+from epp.request.subset import Subset
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
+from epp.scheduling.pick import Pick
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.timed_plugins import PluginTimes
-from epp.scheduling.waiting import Dequeued
+from epp.scheduling.waiting import Dequeued, WaitingRequests
 from epp.scraping.scraper import ScrapeErrors
+from epp.telemetry.band_gauges import BandGauges
 from epp.telemetry.build_info import BuildInfo
 from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry
@@ -46,12 +54,26 @@ GO = dict(
 EVENTS = b'data: {"usage": {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}}}\n\n'
 
 
+class Nobody:
+    """A `RequestScheduler` that is not asked."""
+
+    def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
+        raise NotImplementedError
+
+    def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
+        raise NotImplementedError
+
+
 def everything(picking: Any) -> Iterator[Metric]:
     """What a picker shows that has done all that it can."""
     telemetry = Telemetry(reads_usage=True)
     pick = picking("10.0.0.1:8000")
     pick.request.body_size = 100
+    telemetry.flow_control.enabled = True
+    telemetry.flow_control.turns.observe(0.001)
+    waiting = WaitingRequests(Nobody(), Datastore(), lambda waiting, now: None).begin(pick.request, None, 1)
     telemetry.queued(pick.request, 1)
+    telemetry.enqueued(waiting, 0.001)
     telemetry.dequeued(pick.request, Dequeued.DISPATCHED, 0.5, 1.5)
     telemetry.picked(pick, 1.5)
     reader = telemetry.read_answer(pick, ResponseHead(200, {"content-type": "text/event-stream"}), 1, 2)
@@ -63,6 +85,9 @@ def everything(picking: Any) -> Iterator[Metric]:
     telemetry.rejected(Rejection(503, "c", "m"), 3)
     yield from telemetry.collect()
     yield from PoolGauges("pool", pool, lambda: 1.0, 2.0).collect()
+    limits = FlowControlSettings(max_requests=10, max_bytes=1000)
+    controller = FlowController(limits, UtilizationDetector(), lambda now: pool())
+    yield from BandGauges("pool", lambda: controller, pool, lambda: "utilization-detector").collect()
     yield from PrefixMetrics(lambda: [PrefixCacheProducer()]).collect()
     load = InFlightLoadProducer()
     load.picked(pick.request, pick.endpoints)

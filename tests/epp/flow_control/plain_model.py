@@ -1,0 +1,129 @@
+"""Flow control as plain as can be: one list of what waits, searched from end to end for each decision."""
+
+from dataclasses import dataclass, field
+
+from epp.flow_control.settings import FlowControlSettings, PriorityBand
+
+
+@dataclass
+class Waits:
+    name: str
+    priority: int
+    fairness_id: str
+    arrived_at: float
+    size: int
+    slo: float
+    """When its first token is due; inf: it does not say."""
+
+
+@dataclass
+class PlainModel:
+    """`ordering`: fcfs, edf or slo. `turns`: flows take turns. `per_worker`: requests that one worker should have.
+
+    `outcomes`: how each request ended its wait or did not wait at all, in order.
+    """
+
+    settings: FlowControlSettings
+    ordering: str
+    turns: bool
+    per_worker: int
+    workers: dict[str, int] = field(default_factory=dict)
+    """What each has in flight."""
+    waiting: list[Waits] = field(default_factory=list)
+    last: dict[int, str] = field(default_factory=dict)
+    empty_changed_at: float = float("-inf")
+    outcomes: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def saturation(self) -> float:
+        return sum(self.workers.values()) / (self.per_worker * len(self.workers)) if self.workers else 1.0
+
+    def ceiling(self, priority: int) -> float:
+        return 0.5 if priority < 0 else 1.0
+
+    def band(self, priority: int) -> PriorityBand:
+        default = self.settings.default_band
+        if priority < 0 and self.settings.default_negative_band is not None:
+            default = self.settings.default_negative_band
+        return self.settings.bands.get(priority, default)
+
+    def arrives(self, one: Waits) -> bool:
+        """Whether it goes at once."""
+        blocked = any(other.priority >= one.priority for other in self.waiting)
+        if self.workers and not blocked and self.saturation < self.ceiling(one.priority):
+            self.outcomes.append((one.name, "at once"))
+            return True
+        if self._fits(one) or self._evicts_for(one):
+            self.waiting.append(one)
+        else:
+            self.outcomes.append((one.name, "full" if self.workers else "full and empty"))
+        return False
+
+    def leaves(self, name: str) -> None:
+        self.waiting = [one for one in self.waiting if one.name != name]
+
+    def next_expiry(self) -> float | None:
+        ttl = self.settings.request_ttl if self.workers else self.settings.no_endpoint_ttl
+        return min((max(one.arrived_at, self.empty_changed_at) + ttl for one in self.waiting), default=None)
+
+    def expires(self, now: float) -> None:
+        ttl = self.settings.request_ttl if self.workers else self.settings.no_endpoint_ttl
+        over = [one for one in self.waiting if max(one.arrived_at, self.empty_changed_at) + ttl <= now]
+        for one in sorted(over, key=lambda one: -one.priority):  # bands in order, and each as they came
+            self.waiting.remove(one)
+            self.outcomes.append((one.name, "expired" if self.workers else "no endpoint"))
+
+    def next(self) -> Waits | None:
+        """The one that goes now, if there is room for it."""
+        if not self.waiting:
+            return None
+        highest = max(one.priority for one in self.waiting)
+        if self.saturation >= self.ceiling(highest):
+            return None
+        band = [one for one in self.waiting if one.priority == highest]
+        if self.turns:
+            ids = sorted({one.fairness_id for one in band})
+            later = [one for one in ids if one > self.last.get(highest, "")]
+            self.last[highest] = (later or ids)[0]
+            band = [one for one in band if one.fairness_id == self.last[highest]]
+        goes = min(band, key=self._rank)  # of equal ones the first in the list, which came first
+        self.waiting.remove(goes)
+        self.outcomes.append((goes.name, "dispatched"))
+        return goes
+
+    def _rank(self, one: Waits) -> float:
+        if self.ordering == "edf":
+            return one.arrived_at + self.settings.request_ttl
+        return one.slo if self.ordering == "slo" else 0.0
+
+    def _fits(self, one: Waits) -> bool:
+        return self._fits_band(one) and self._fits_all(one, self.waiting)
+
+    def _fits_band(self, one: Waits) -> bool:
+        band, limits = (
+            [other for other in self.waiting if other.priority == one.priority],
+            self.band(one.priority),
+        )
+        return len(band) < limits.max_requests and sum(o.size for o in band) + one.size <= limits.max_bytes
+
+    def _fits_all(self, one: Waits, waiting: list[Waits]) -> bool:
+        count, size = self.settings.max_requests, self.settings.max_bytes
+        return (count is None or len(waiting) < count) and (
+            size is None or sum(other.size for other in waiting) + one.size <= size
+        )
+
+    def _evicts_for(self, one: Waits) -> bool:
+        if not self.settings.eviction or one.priority < 0 or not self._fits_band(one):
+            return False
+        left, gone = list(self.waiting), []
+        while not self._fits_all(one, left):
+            sheddable = [other for other in left if other.priority < 0]
+            if not sheddable:
+                return False
+            lowest = min(other.priority for other in sheddable)
+            victim = [other for other in sheddable if other.priority == lowest][-1]
+            left.remove(victim)
+            gone.append((victim.name, "evicted"))
+        self.waiting = left
+        self.outcomes += gone
+        return True
