@@ -120,9 +120,10 @@ async def begin(stream: Any, messages: Any) -> str:
 
 
 @asynccontextmanager
-async def picker(path: Path, *listed: Worker) -> AsyncIterator[Picker]:
+async def picker(path: Path, *listed: Worker, endpoints: Path | None = None) -> AsyncIterator[Picker]:
+    """Over these workers, or over those of a file."""
     ports = {"grpc_port": 0, "grpc_health_port": 0, "metrics_port": 0}
-    where = "static://" + ",".join(worker.destination for worker in listed)
+    where = f"static://{endpoints or ','.join(worker.destination for worker in listed)}"
     settings = Settings(host="127.0.0.1", secure_serving=False, config_file=path, discovery=where, **ports)
     async with PickerServer(settings) as server:
         addresses = dict(pair.split("=") for pair in server.ready_line.split()[1:])
