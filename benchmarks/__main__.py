@@ -8,7 +8,15 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from benchmarks import discovery_scale, dispatching, kubernetes_events, pod_pool, scraping, stopped_worker
+from benchmarks import (
+    discovery_scale,
+    dispatching,
+    flow_control,
+    kubernetes_events,
+    pod_pool,
+    scraping,
+    stopped_worker,
+)
 from benchmarks.attacks.stage import run as attacks
 from benchmarks.overload import run as overload
 from benchmarks.picking import run as picking
@@ -24,6 +32,7 @@ _DEFAULT = (
     "routing",
     "overload",
     "dispatching",
+    "flow-control",
 )
 _NAMES = (*_DEFAULT, "attacks")
 
@@ -52,6 +61,7 @@ def main() -> int:
         "routing": functools.partial(routing.main, routing.Plan.from_flags(flags)),
         "overload": functools.partial(overload.main, overload.Plan.from_flags(flags)),
         "dispatching": functools.partial(dispatching.main, binary=flags.go_processor),
+        "flow-control": flow_control.main,
         "attacks": functools.partial(attacks.main, flags.attack),
     }
     print(f"CPython {platform.python_version()}, {platform.machine()}, {platform.system()}")

@@ -1,7 +1,7 @@
 """Lets requests wait in the picker while the pool is full or empty, and chooses which goes next. Pure."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from epp.endpoints.endpoint import EndpointPool
@@ -102,19 +102,21 @@ class FlowController:
             return None
         self._measure(now)
         self._expire(now)
-        measured = True
         for _ in range(_MOST_IN_A_TURN):
             band = self._highest_waiting()
             if band is None:
                 return None
-            if self._load.saturation >= band.ceiling and not measured:
-                self._measure(now)
-                measured = True
             if self._load.saturation >= band.ceiling:
-                return _soonest((self._expires_at(), self._load.changes_at(now)))
+                due = min(self._expires_at(), self._load.changes_at(now))
+                return due if due < math.inf else None
             self._dispatch_from(band, now)
-            measured = False
+            if not self._load.counts:
+                self._measure(now)
         return now if self._queued else None
+
+    def endpoints_changed(self) -> None:
+        """Endpoints were added, removed or changed."""
+        self._load.forget()
 
     def close(self, now: float) -> None:
         """Flow control is switched off: what waits goes, in its order."""
@@ -165,8 +167,8 @@ class FlowController:
         queued = band.take()
         self._bytes -= queued.size
         del self._queued[queued.waiting]
-        self._load.sent()
-        queued.waiting.dispatch(now)
+        if queued.waiting.dispatch(now):
+            self._load.sent()
 
     def _forget(self, queued: QueuedRequest) -> None:
         del self._queued[queued.waiting]
@@ -214,11 +216,15 @@ class FlowController:
                 self._forget(oldest)
                 oldest.waiting.expire(refusals.expired(ttl, empty=self._empty), now)
 
-    def _expires_at(self) -> float | None:
-        """When the next request expires, if nothing changes until then."""
+    def _expires_at(self) -> float:
+        """When the next request expires, if nothing changes until then; inf: never."""
         ttl = self._ttl()
-        oldest = [one.arrived_at for band in self._bands if (one := band.oldest()) is not None]
-        return max(min(oldest), self._empty_changed_at) + ttl if ttl and oldest else None
+        came_first = math.inf
+        for band in self._bands:
+            oldest = band.oldest()
+            if oldest is not None:
+                came_first = min(came_first, oldest.arrived_at)
+        return max(came_first, self._empty_changed_at) + ttl if ttl else math.inf
 
     def _ttl(self) -> float:
         return self._settings.no_endpoint_ttl if self._empty else self._settings.request_ttl
@@ -256,7 +262,3 @@ def _by_priority(band: Band) -> int:
 
 def _by_arrival(queued: QueuedRequest) -> int:
     return queued.sequence
-
-
-def _soonest(times: Iterable[float | None]) -> float | None:
-    return min((time for time in times if time is not None), default=None)

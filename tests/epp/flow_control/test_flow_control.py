@@ -46,8 +46,9 @@ class Held(Picker):
         self.turns()
 
 
-def add_worker(store: Datastore, number: int, now: float) -> None:
-    store.apply(InstanceAddedEvent(Instance(f"w{number}", "ns", "c", f"10.0.0.{number + 1}", 8000, "a")), {})
+def add_worker(store: Datastore, number: int, now: float, model: str = "") -> None:
+    instance = Instance(f"w{number}", "ns", "c", f"10.0.0.{number + 1}", 8000, "a")
+    store.apply(InstanceAddedEvent(instance), {"model": {"name": model}} if model else {})
     store.observe(store.endpoints[-1], Load(waiting=0, running=0, kv_usage=0), now)
 
 
@@ -175,6 +176,16 @@ def test_requests_wait_for_the_first_worker(picker: Any) -> None:
     add_worker(it.store, 0, it.now)
     it.turns()
     assert went(waiting) == [True] * 3
+
+
+def test_one_that_nobody_can_serve_takes_nobody_s_turn(picker: Any) -> None:
+    it = picker(0)
+    lost = [it.ask(f"{number}", model="other") for number in range(2 * ROOM)]
+    served = [it.ask(f"served {number}", model="m") for number in range(ROOM)]
+    add_worker(it.store, 0, it.now, "m")
+    it.turns()
+    assert [client.status for client in lost] == [404] * (2 * ROOM)
+    assert went(served) == [True] * ROOM
 
 
 def test_without_a_worker_the_wait_ends_with_503(picker: Any) -> None:
