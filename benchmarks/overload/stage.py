@@ -43,8 +43,6 @@ _SIMULATOR: Final = (
 )
 _PICKER: Final = ("--pool-name", _POOL, "--pool-namespace", "default", "--metrics-endpoint-auth=false")
 _GO: Final = ("--tracing=false", "--zap-log-level=error", "--allow-experimental-plugins")
-_LONG: Final = "1000s"
-"""How long the Go picker's chart lets it think about a request (config/charts/llm-d-router-standalone, message_timeout)."""
 _PER_ENDPOINT: Final = "\nllm_d_epp_per_endpoint_queue_size{"
 _OUTSTANDING: Final = (
     "llm_d_epp_flow_control_queue_size",
@@ -215,7 +213,6 @@ def _envoy(arm: Arm, workers: Sequence[Address], picker: int) -> Any:
         endpoints=workers,
         response_body=arm.response_body,
         response_trailer="SEND",  # what is in flight is known to the end of each answer
-        message_timeout=_LONG,
         secure=False,
         access_log="",
     )

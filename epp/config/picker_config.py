@@ -33,6 +33,8 @@ from epp.endpoints.endpoint_document import ENGINE_LABELS, EndpointDefaults
 from epp.endpoints.worker_metrics import WorkerMetric
 from epp.ext_proc.exchange_settings import ResponseHeaders
 from epp.flow_control.settings import FlowControlSettings
+from epp.outliers.settings import OutlierSettings
+from epp.outliers.slow_start import SlowStartSettings
 from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.scheduler import Scheduler
@@ -63,7 +65,7 @@ class PickerConfig:
     `metrics` None: nothing is scraped. `file_discovery`: the file that lists the endpoints. `passthrough`: bodies are not
     parsed. `plugins`: all of the file. `attributes`: the numbers that pages are also read for. `response_headers`: sets headers of answers, None if no
     plugin does. `fairness_headers`: where a request's fairness id may stand besides its own headers. `flow_control`: None:
-    requests do not wait. `steps`: what happens to a request, for people. `warnings`: fields of the file without effect.
+    requests do not wait. `outliers` None: no endpoint is ejected; `slow_start` None: new ones are as all others. `steps`: what happens to a request, for people. `warnings`: fields of the file without effect.
     """
 
     scheduler: Scheduler
@@ -79,6 +81,8 @@ class PickerConfig:
     response_headers: ResponseHeaders | None = None
     fairness_headers: tuple[str, ...] = ()
     flow_control: FlowControlSettings | None = None
+    outliers: OutlierSettings | None = None
+    slow_start: SlowStartSettings | None = None
     steps: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -127,6 +131,8 @@ def load_config(
         response_headers=_all_headers(connections.response_headers),
         fairness_headers=agent_headers(plugins),
         flow_control=in_force,
+        outliers=None if document.outlier_detection is None else document.outlier_detection.settings(),
+        slow_start=None if document.slow_start is None else document.slow_start.settings(),
         steps=(*(() if in_force is None else flow_control_steps(in_force)), *built.steps),
         warnings=tuple(_warnings(document, plugins, flow_control=in_force is not None)),
     )

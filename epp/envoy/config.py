@@ -75,7 +75,15 @@ def _listener(settings: EnvoySettings) -> Json:
         # removed before any other filter runs: a client must not choose its worker, not even while the picker is away
         early_header_mutation_extensions=[_remove((DESTINATION, *DATA_PLANE_ONLY))],
         route_config={
-            "virtual_hosts": [{"name": "inference", "domains": ["*"], "routes": [_route(settings)]}]
+            "virtual_hosts": [
+                {
+                    "name": "inference",
+                    "domains": ["*"],
+                    "routes": [_route(settings)],
+                    # tells the picker of attempts that failed: x-envoy-attempt-count
+                    "include_attempt_count_in_response": settings.mode == "override-host",
+                }
+            ]
         },
         http_filters=[*_subset_filters(settings), _ext_proc(settings), _router()],
     )

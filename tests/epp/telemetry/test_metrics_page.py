@@ -1,6 +1,7 @@
 """docs/metrics.md lists every family with its labels, and says of each one of the Go picker whether it is here, and if not why."""
 
 import fnmatch
+import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, En
 from epp.ext_proc.response_body import ResponseHead
 from epp.flow_control.controller import FlowController
 from epp.flow_control.settings import FlowControlSettings
+from epp.outlier_watch import OutlierWatch
+from epp.outliers.settings import OutlierSettings
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
@@ -31,12 +34,14 @@ from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry
 from epp.telemetry.in_flight_metrics import InFlightMetrics
 from epp.telemetry.labels import REQUEST_LABELS
+from epp.telemetry.outlier_metrics import OutlierMetrics
 from epp.telemetry.plugin_durations import PluginDurations
 from epp.telemetry.pool_gauges import PoolGauges
 from epp.telemetry.prefix_metrics import PrefixMetrics
 from epp.telemetry.rewrite_decisions import RewriteDecisions
 from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
 from epp.telemetry.stream_counts import StreamCounts
+from tests.epp.scheduling.test_models_endpoint import director, store_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
 [ABSENT] = re.findall(r"^## The Go picker's metrics that are not here\n(.*)", PAGE, re.DOTALL | re.MULTILINE)
@@ -87,6 +92,7 @@ def everything(picking: Any) -> Iterator[Metric]:
     load = InFlightLoadProducer()
     load.picked(pick.request, pick.endpoints)
     yield from InFlightMetrics(lambda: [load]).collect()
+    yield from OutlierMetrics("pool", watch_of_an_ejection()).collect()
     decisions = RewriteDecisions()
     decisions.count("rule", "a", "b")
     yield from decisions.collect()
@@ -99,6 +105,17 @@ def everything(picking: Any) -> Iterator[Metric]:
     times = PluginTimes(lambda: 0.0)
     times.of("Filter", "label-selector-filter", "mine").observe(0.1)
     yield from PluginDurations(times).collect()
+
+
+def watch_of_an_ejection() -> OutlierWatch:
+    """One endpoint of two is ejected."""
+    store = store_of(a=(), b=())
+    it = director(store)
+    watch = OutlierWatch(it, store, lambda: 0.0, random.Random(1))
+    watch.use(OutlierSettings(consecutive_5xx=1), None)
+    assert watch.detection is not None
+    watch.detection.answered("request", store.endpoints[0], 500, None, 0.0)
+    return watch
 
 
 def pool() -> EndpointPool:
