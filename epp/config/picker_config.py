@@ -28,7 +28,7 @@ from epp.config.parameters import (
 )
 from epp.config.plugins import Plugins
 from epp.config.scheduler import profile_specs, read_scheduler
-from epp.config.token_parameters import TokenProducerParameters
+from epp.config.token_parameters import BurstPrefixParameters, TokenProducerParameters
 from epp.endpoints.endpoint_document import ENGINE_LABELS, EndpointDefaults
 from epp.endpoints.worker_metrics import WorkerMetric
 from epp.ext_proc.exchange_settings import ResponseHeaders
@@ -233,6 +233,8 @@ def _warnings(document: ConfigDocument, plugins: Plugins, *, flow_control: bool)
         yield f"token-producer asks nobody for the tokens of {tokens.model_name[:100]!r}: 4 bytes of a prompt count as one token"
     if not flow_control and document.flow_control.model_fields_set - {"saturation_detector"}:
         yield f"flowControl has no effect without featureGates: [{GATE}], except for its saturationDetector"
+    if flow_control and plugins.first(BurstPrefixParameters) is not None:
+        yield "burst-prefix-cache-producer has no window with flow control: prompts are not placed together"
     for name in ("peer_discovery", "cross_replica_syncer_plugin_ref", "cross_replica_sync_interval"):
         if getattr(document.data_layer, name) is not None:
             yield f"dataLayer.{to_camel(name)} has no effect: pickers share no state"
