@@ -24,8 +24,10 @@ from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.worker_metrics import WORKER_METRICS
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
+from epp.flow_control.controller import FlowController
 from epp.flow_control.switch import FlowControlSwitch
 from epp.health import Health
+from epp.outlier_watch import OutlierWatch
 from epp.reconfiguration import ConfiguredParts, Reconfiguration, defaults_of, scheduler_of, scraping_of
 from epp.request.body import MemoryBudget
 from epp.request.model_rewrite import ModelRewrites
@@ -38,17 +40,20 @@ from epp.scraping.model_lists import ModelListRules, ModelLists
 from epp.scraping.scraper import Scraper
 from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
+from epp.telemetry.band_gauges import BandGauges
+from epp.telemetry.band_log import BandLog
 from epp.telemetry.build_info import BuildInfo
 from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry, TimedDirector
 from epp.telemetry.in_flight_metrics import InFlightMetrics
+from epp.telemetry.outlier_metrics import OutlierMetrics
 from epp.telemetry.plugin_durations import PluginDurations
 from epp.telemetry.pool_gauges import PoolGauges
 from epp.telemetry.prefix_metrics import PrefixMetrics
 from epp.telemetry.rewrite_decisions import RewriteDecisions
 from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
 from epp.telemetry.stream_counts import StreamCounts
-from epp.timers import dispatch_waiting, expire_bodies
+from epp.timers import dispatch_waiting, expire_bodies, log_waits
 from epp.wire.certificate import CertificateError
 from epp.wire.opening import grpc_address, open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
@@ -95,6 +100,7 @@ class PickerServer(ResourceOwner):
         self._rewrites = ModelRewrites()
         self._admission = admission
         self._flow_control: FlowControlSwitch | None = None
+        self._detector_name = ""
         self._objectives = dict(settings.objectives)
         self._resources: PoolResources | None = None
         self._live_config: LiveConfig | None = None
@@ -150,15 +156,7 @@ class PickerServer(ResourceOwner):
             )
         address = grpc_address(settings, self._start)
         self._datastore = Datastore(defaults_of(config, settings), (*WORKER_METRICS, *config.attributes))
-        policy, scheduler = self._policy(config), scheduler_of(config, settings, self._plugin_times)
-        self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
-        self._director.waiting.observer = self._telemetry
-        if self._admission is None:
-            self._flow_control = FlowControlSwitch(
-                self._director, self._datastore, settings.max_buffered_bytes
-            )
-            self._use_flow_control(config)
-        self._start(dispatch_waiting(self._director, self._clock))
+        self._open_director(config, rng)
         self._workers = WorkerDiscovery(source, settings, self._datastore)
         await self._open_status(source)
         self._transport = self._open_transport(config)
@@ -171,6 +169,23 @@ class PickerServer(ResourceOwner):
         self._listener = await self._listen("--grpc-port", address, processing=True)
         self._stack.callback(self._health.close)
         self._health.set_serving(True)
+
+    def _open_director(self, config: PickerConfig, rng: random.Random) -> None:
+        policy, scheduler = self._policy(config), scheduler_of(config, self._settings, self._plugin_times)
+        self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
+        self._bands = BandLog(self._telemetry, self._why_requests_wait)
+        self._director.waiting.observer = self._bands
+        if self._admission is None:
+            self._flow_control = FlowControlSwitch(
+                self._director, self._datastore, self._settings.max_buffered_bytes
+            )
+            self._use_flow_control(config)
+        self._outliers = OutlierWatch(self._director, self._datastore, self._clock, rng)
+        self._outliers.use(config.outliers, config.slow_start)
+        self._start(self._outliers.run())
+        turns = self._telemetry.flow_control.turns
+        self._start(dispatch_waiting(self._director, self._clock, turns.observe))
+        self._start(log_waits(self._bands, self._clock))
 
     def _policy(self, config: PickerConfig) -> Policy:
         return Policy(
@@ -185,10 +200,23 @@ class PickerServer(ResourceOwner):
     def _use_flow_control(self, config: PickerConfig) -> None:
         if self._flow_control is not None and (config.flow_control or self._flow_control.controller):
             self._flow_control.use(config.flow_control, config.detector, self._clock())
+            self._bands.enabled = self._telemetry.flow_control.enabled = config.flow_control is not None
+            self._detector_name = config.detector_name
+
+    def _flow_controller(self) -> FlowController | None:
+        return None if self._flow_control is None else self._flow_control.controller
+
+    def _why_requests_wait(self) -> str:
+        controller = self._flow_controller()
+        if controller is None or not self._datastore.endpoints:
+            return "no endpoint is ready"
+        return f"the saturation of the pool is {controller.saturation:.2f}"
 
     def _open_transport(self, config: PickerConfig) -> Transport:
         settings = self._settings
-        director = TimedDirector(self._director, self._telemetry.scheduled, time.perf_counter)
+        director = TimedDirector(
+            self._director, self._telemetry.scheduled, self._telemetry.enqueued, time.perf_counter
+        )
         use_subset_hint = not settings.disable_endpoint_subset_filter
         self._exchange_settings = ExchangeSettings(
             settings.protocol_version,
@@ -212,6 +240,7 @@ class PickerServer(ResourceOwner):
 
     def _serve(self, config: PickerConfig) -> None:
         self._use_flow_control(config)
+        self._outliers.use(config.outliers, config.slow_start)
         self._exchange_settings = replace(self._exchange_settings, response_headers=config.response_headers)
 
     def _load_config(self, rng: random.Random) -> PickerConfig:
@@ -251,6 +280,10 @@ class PickerServer(ResourceOwner):
         gauges.register(PoolGauges(self._pool_name, self._pool, self._saturation, stale_after))
         gauges.register(PrefixMetrics(self._prefix_producers))
         gauges.register(InFlightMetrics(self._in_flight_loads))
+        gauges.register(OutlierMetrics(self._pool_name, self._outliers))
+        gauges.register(
+            BandGauges(self._pool_name, self._flow_controller, self._pool, lambda: self._detector_name)
+        )
         app = status.application(
             self._telemetry.registry,
             gauges,
@@ -272,6 +305,7 @@ class PickerServer(ResourceOwner):
         return {
             **self._health.describe(),
             **self._workers.describe(),
+            **self._outliers.describe(),
             "config": None if config is None else config.describe(),
             **({} if resources is None else resources.describe()),
         }
@@ -299,6 +333,7 @@ class PickerServer(ResourceOwner):
         scraper = Scraper(self._datastore, scraping.settings, rng, tls=scraping.tls)
         self._telemetry.registry.register(ScrapeErrorCounts(scraper.errors))
         self._start(scraper.run())
+        self._outliers.tls = lambda: scraper.tls
         self._start(ModelLists(self._datastore, ModelListRules(), rng, tls=lambda: scraper.tls).run())
         if self._live_config is not None:
             parts = ConfiguredParts(self._director, self._datastore, scraper, self._policy, self._serve)
@@ -314,4 +349,5 @@ class PickerServer(ResourceOwner):
         return self._datastore.pool(self._clock())
 
     def _saturation(self) -> float:
-        return self._director.saturation(self._clock())
+        controller, now = self._flow_controller(), self._clock()
+        return self._director.saturation(now) if controller is None else controller.saturation_at(now)

@@ -49,14 +49,14 @@ class Arrival:
 
 
 INTERACTIVE: Final = (
-    Source("interactive", "red", 0.1, 2000, 32),
-    Source("interactive", "blue", 0.1, 2000, 32),
+    Source("interactive", "red", 0.15, 2000, 32),
+    Source("interactive", "blue", 0.15, 2000, 32),
 )
 SOURCES: Final = (
     *INTERACTIVE,
     Source("standard", "red", 4.0, 100, 128),
     Source("standard", "blue", 1.6, 100, 128),
-    Source("batch", "red", 4.2, 100, 128),
+    Source("batch", "red", 4.1, 100, 128),
 )
 """Ten times the capacity together. The two tenants of `standard` both ask for more than their half of what is left for it."""
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import aiohttp
 import yaml
+from grpc import aio
 
 from benchmarks.envoy_process import envoy
 from benchmarks.overload.arms import Arm
@@ -24,6 +25,8 @@ from benchmarks.ports import free_ports
 from epp.envoy.config import bootstrap
 from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
+from epp.ext_proc.protocol import EXT_PROC
+from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.api_server import FakeApiServer
 from tests.kubernetes.fake.objects import inference_pool, pod
@@ -40,8 +43,6 @@ _SIMULATOR: Final = (
 )
 _PICKER: Final = ("--pool-name", _POOL, "--pool-namespace", "default", "--metrics-endpoint-auth=false")
 _GO: Final = ("--tracing=false", "--zap-log-level=error", "--allow-experimental-plugins")
-_LONG: Final = "1000s"
-"""How long the Go picker's chart lets it think about a request (config/charts/llm-d-router-standalone, message_timeout)."""
 _PER_ENDPOINT: Final = "\nllm_d_epp_per_endpoint_queue_size{"
 _OUTSTANDING: Final = (
     "llm_d_epp_flow_control_queue_size",
@@ -124,12 +125,27 @@ async def stage(arm: Arm, *, workers_at_first: int = WORKERS) -> AsyncIterator[S
             pool.add(number)
         server = await enter(FakeApiServer(api))
         process = await enter(_picker(arm, folder, server.url, (grpc, health, metrics)))
+        await _until_serving(health)  # Envoy asks it seldom
         addresses = [Address(_address(number), port) for number in range(WORKERS)]
         _, listens = await enter(envoy(yaml.safe_dump(_envoy(arm, addresses, grpc))))
         pages = [f"http://{host}/metrics" for host in (f"{_HOST}:{metrics}", *map(str, addresses))]
         found = Stage(listens, process.pid, pool, pages)
         await found.until_ready(workers_at_first)
         yield found
+
+
+async def _until_serving(port: int) -> None:
+    async with aio.insecure_channel(f"{_HOST}:{port}") as channel, asyncio.timeout(_DEADLINE):
+        check: Any = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=HealthCheckRequest.SerializeToString,
+            response_deserializer=HealthCheckResponse.FromString,
+        )
+        while True:
+            answer = await check(HealthCheckRequest(service=EXT_PROC), wait_for_ready=True)
+            if answer.status == HealthCheckResponse.SERVING:
+                return
+            await asyncio.sleep(0.05)
 
 
 def _address(number: int) -> str:
@@ -197,7 +213,6 @@ def _envoy(arm: Arm, workers: Sequence[Address], picker: int) -> Any:
         endpoints=workers,
         response_body=arm.response_body,
         response_trailer="SEND",  # what is in flight is known to the end of each answer
-        message_timeout=_LONG,
         secure=False,
         access_log="",
     )

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any, Final
 
 from discovery.instance import Instance, InstanceStatus
 from runtime.addresses import is_ip
 
+NO_PORTS: Final[Mapping[tuple[str, str], int]] = MappingProxyType({})
 TYPE_URL: Final = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 
 
@@ -48,9 +50,13 @@ class Assignment:
 
 
 def assign(
-    known: Mapping[str, Instance], published: Mapping[str, Instance], serving_port_name: str | None = None
+    known: Mapping[str, Instance],
+    published: Mapping[str, Instance],
+    serving_port_name: str | None = None,
+    early_ports: Mapping[tuple[str, str], int] = NO_PORTS,
 ) -> Assignment:
-    """`known`: every candidate; `published`: the instances whose documents have arrived.
+    """`known`: every candidate; `published`: the instances whose documents have arrived; `early_ports`: the serving ports of
+    others, by id and incarnation.
 
     A candidate that is not ready is listed too: Envoy must know a worker before the first pick names it.
     """
@@ -63,7 +69,8 @@ def assign(
         member = published.get(candidate.id)
         if member is not None and member.incarnation != candidate.incarnation:
             member = None
-        port = _port(member or candidate, serving_port_name)
+        early = early_ports.get((candidate.id, candidate.incarnation)) if member is None else None
+        port = early or _port(member or candidate, serving_port_name)
         one = LbEndpoint(candidate.zone or "", candidate.address, port, _health(candidate, member))
         place = one.address, one.port
         found[place] = min(one, found.get(place, one), key=_rank)

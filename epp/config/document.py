@@ -1,10 +1,13 @@
 """The schema of an `EndpointPickerConfig`: its sections, as strict as the Go picker (unknown fields are errors)."""
 
+import re
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
+from epp.outliers.settings import OutlierSettings
+from epp.outliers.slow_start import SlowStartSettings
 from runtime.config import sections
 from runtime.config.problems import Problems
 from runtime.config.sections import ConfigSection, parsed_by
@@ -101,6 +104,68 @@ class RequestHandler(Section):
     parsers: list[Ref] = Field(default_factory=list)
 
 
+_DEFAULTS: Final = OutlierSettings()
+_PROBE_PATH: Final = re.compile(r"(?:/[!-~]{0,1023})?")
+Count = Annotated[int, Field(ge=0, le=1_000_000)]
+Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+Pause = Annotated[Duration, Field(ge=0.1, le=86_400)]
+"""A time after which something happens, in seconds."""
+_SLOW_START: Final = SlowStartSettings()
+
+
+class OutlierDetectionSection(Section):
+    """Names and defaults of Envoy's outlier detection, with those of `OutlierSettings` where they differ."""
+
+    consecutive_5xx: Count = Field(default=_DEFAULTS.consecutive_5xx, alias="consecutive5xx")
+    consecutive_local_origin_failure: Count = _DEFAULTS.consecutive_local_origin_failure
+    failure_percentage_threshold: Percent = _DEFAULTS.failure_percentage_threshold
+    failure_percentage_minimum_hosts: Count = _DEFAULTS.failure_percentage_minimum_hosts
+    failure_percentage_request_volume: Count = _DEFAULTS.failure_percentage_request_volume
+    interval: Pause = _DEFAULTS.interval
+    base_ejection_time: Pause = _DEFAULTS.base_ejection_time
+    max_ejection_time: Pause | None = None
+    max_ejection_percent: Percent = _DEFAULTS.max_ejection_percent
+    stall_timeout: Annotated[Duration, Field(ge=0, le=86400.0)] = _DEFAULTS.stall_timeout
+    stalled_requests: Annotated[Count, Field(ge=1)] = _DEFAULTS.stalled_requests
+    probe_path: str = _DEFAULTS.probe_path
+    probe_timeout: Pause = _DEFAULTS.probe_timeout
+
+    @field_validator("probe_path")
+    @classmethod
+    def _check_path(cls, path: str) -> str:
+        if not _PROBE_PATH.fullmatch(path):
+            raise ValueError(
+                "expected a path such as /health, at most 1,024 visible ASCII characters, or nothing"
+            )
+        return path
+
+    @model_validator(mode="after")
+    def _check_times(self) -> "OutlierDetectionSection":
+        if self.max_ejection_time is not None and self.max_ejection_time < self.base_ejection_time:
+            raise ValueError(
+                "maxEjectionTime is shorter than baseEjectionTime; expected at least as long, or none"
+            )
+        return self
+
+    def settings(self) -> OutlierSettings:
+        """Envoy too has the base as the longest time if that is longer than the default."""
+        given = self.model_dump()
+        if self.max_ejection_time is None:
+            given["max_ejection_time"] = max(_DEFAULTS.max_ejection_time, self.base_ejection_time)
+        return OutlierSettings(**given)
+
+
+class SlowStartSection(Section):
+    """Names and defaults of Envoy's slow start; its window has a default here."""
+
+    window: Pause = _SLOW_START.window
+    aggression: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] = _SLOW_START.aggression
+    min_weight_percent: Percent = _SLOW_START.min_weight_percent
+
+    def settings(self) -> SlowStartSettings:
+        return SlowStartSettings(**self.model_dump())
+
+
 API_VERSION: Final = "llm-d.ai/v1"
 KIND: Final = "EndpointPickerConfig"
 
@@ -116,6 +181,8 @@ class ConfigDocument(Section):
     data_layer: DataLayer = DataLayer()
     flow_control: FlowControl = FlowControl()
     request_handler: RequestHandler = RequestHandler()
+    outlier_detection: OutlierDetectionSection | None = None
+    slow_start: SlowStartSection | None = None
     saturation_detector: DetectorRef | None = None
     parser: Ref | None = None
 

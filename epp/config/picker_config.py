@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic.alias_generators import to_camel
 
@@ -19,7 +19,13 @@ from epp.config.document import (
     DetectorRef,
     read_document,
 )
-from epp.config.flow_control import GATE, flow_control_steps, gates_of, read_flow_control
+from epp.config.flow_control import (
+    GATE,
+    flow_control_steps,
+    flow_control_warnings,
+    gates_of,
+    read_flow_control,
+)
 from epp.config.misspelt_keys import correct_keys
 from epp.config.parameters import (
     ExtractorParameters,
@@ -33,6 +39,8 @@ from epp.endpoints.endpoint_document import ENGINE_LABELS, EndpointDefaults
 from epp.endpoints.worker_metrics import WorkerMetric
 from epp.ext_proc.exchange_settings import ResponseHeaders
 from epp.flow_control.settings import FlowControlSettings
+from epp.outliers.settings import OutlierSettings
+from epp.outliers.slow_start import SlowStartSettings
 from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.scheduler import Scheduler
@@ -63,11 +71,12 @@ class PickerConfig:
     `metrics` None: nothing is scraped. `file_discovery`: the file that lists the endpoints. `passthrough`: bodies are not
     parsed. `plugins`: all of the file. `attributes`: the numbers that pages are also read for. `response_headers`: sets headers of answers, None if no
     plugin does. `fairness_headers`: where a request's fairness id may stand besides its own headers. `flow_control`: None:
-    requests do not wait. `steps`: what happens to a request, for people. `warnings`: fields of the file without effect.
+    requests do not wait. `outliers` None: no endpoint is ejected; `slow_start` None: new ones are as all others. `steps`: what happens to a request, for people. `warnings`: fields of the file without effect.
     """
 
     scheduler: Scheduler
     detector: SaturationDetector
+    detector_name: str
     metrics: MetricsSourceParameters | None
     defaults: EndpointDefaults
     plugins: Plugins
@@ -78,6 +87,8 @@ class PickerConfig:
     response_headers: ResponseHeaders | None = None
     fairness_headers: tuple[str, ...] = ()
     flow_control: FlowControlSettings | None = None
+    outliers: OutlierSettings | None = None
+    slow_start: SlowStartSettings | None = None
     steps: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -114,7 +125,8 @@ def load_config(
     in_force = flow_control if gates.get(GATE) else None
     return PickerConfig(
         scheduler=built.scheduler,
-        detector=detector,
+        detector=detector.built,
+        detector_name=detector.name,
         metrics=metrics,
         defaults=_defaults(plugins, extractor),
         plugins=plugins,
@@ -125,20 +137,24 @@ def load_config(
         response_headers=_all_headers(connections.response_headers),
         fairness_headers=agent_headers(plugins),
         flow_control=in_force,
+        outliers=None if document.outlier_detection is None else document.outlier_detection.settings(),
+        slow_start=None if document.slow_start is None else document.slow_start.settings(),
         steps=(*(() if in_force is None else flow_control_steps(in_force)), *built.steps),
         warnings=tuple(_warnings(document, plugins, flow_control=in_force is not None)),
     )
 
 
-def _detector(
-    document: ConfigDocument, plugins: Plugins, connections: ConnectedPlugins
-) -> SaturationDetector:
+class _Detector(NamedTuple):
+    name: str
+    built: SaturationDetector
+
+
+def _detector(document: ConfigDocument, plugins: Plugins, connections: ConnectedPlugins) -> _Detector:
     new, old = document.flow_control.saturation_detector, document.saturation_detector
     place = "flowControl.saturationDetector" if new or not old else "saturationDetector"
     ref = (new or old or DetectorRef()).plugin_ref
     found = plugins.resolve(ref, f"{place}.pluginRef", Role.DETECTOR, default=True)
-    detector: SaturationDetector = connections.built(ref, found)
-    return detector
+    return _Detector(ref, connections.built(ref, found))
 
 
 def _metrics(layer: DataLayer, plugins: Plugins, problems: Problems) -> MetricsSourceParameters | None:
@@ -221,8 +237,7 @@ def _warnings(document: ConfigDocument, plugins: Plugins, *, flow_control: bool)
     tokens = plugins.first(TokenProducerParameters)
     if tokens is not None and tokens.asks_for_tokens:
         yield f"token-producer asks nobody for the tokens of {tokens.model_name[:100]!r}: 4 bytes of a prompt count as one token"
-    if not flow_control and document.flow_control.model_fields_set - {"saturation_detector"}:
-        yield f"flowControl has no effect without featureGates: [{GATE}], except for its saturationDetector"
+    yield from flow_control_warnings(document.flow_control, plugins, on=flow_control)
     for name in ("peer_discovery", "cross_replica_syncer_plugin_ref", "cross_replica_sync_interval"):
         if getattr(document.data_layer, name) is not None:
             yield f"dataLayer.{to_camel(name)} has no effect: pickers share no state"

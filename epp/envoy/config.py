@@ -2,8 +2,8 @@
 
 `original-dst` connects to any address that the picker names, so Envoy needs no list of workers. It takes one address,
 and with `fallback` a second one if the first cannot be reached. `override-host` picks among the hosts of a cluster,
-tries an ordered list of them, and reports which one served. It must list all workers: a pick that the cluster does not
-know is skipped.
+tries an ordered list of them, and reports which one served. It must know all workers, by EDS or from a list: a pick that
+the cluster does not know is skipped.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,13 @@ import yaml
 
 from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL
 from epp.envoy.access_log import access_log, served_header
+from epp.envoy.endpoint_discovery import eds_cluster, eds_from_file, eds_over_grpc
 from epp.envoy.json_values import Json, socket_address, static_hosts, typed_config, unlimited_circuit_breakers
 from epp.envoy.local_replies import local_replies
 from epp.envoy.picker_tls import picker_tls
 from epp.envoy.settings import EnvoySettings
 from epp.envoy.status import admin_cluster, status_listener
-from epp.envoy.workers import WORKERS, original_dst, override_host, retry_policy
+from epp.envoy.workers import WORKERS, another_host, original_dst, override_host, retry_policy
 from epp.ext_proc.protocol import EXT_PROC, METADATA_NAMESPACE, SUBSET_NAMESPACE
 from epp.request.control_headers import DATA_PLANE_ONLY, DESTINATION, SUBSET
 from runtime.durations import write_duration
@@ -36,18 +37,26 @@ def render(settings: EnvoySettings) -> str:
 
 def bootstrap(settings: EnvoySettings) -> Json:
     """The same configuration as nested dicts."""
-    if settings.mode == "override-host":
-        workers = override_host(settings.endpoints)
-    else:
-        workers = original_dst(with_fallback=settings.fallback)
-    listeners, clusters = [_listener(settings)], [*workers, _picker_cluster(settings)]
+    listeners, clusters = [_listener(settings)], [*_worker_clusters(settings), _picker_cluster(settings)]
     if settings.status is not None:
         listeners.append(status_listener(settings.status))
         clusters.append(admin_cluster(settings.admin))
     return {
+        # Envoy demands a node for EDS; --service-node and --service-cluster win over it
+        "node": {"id": "adsum", "cluster": "adsum"},
         "admin": {"address": socket_address(settings.admin)},
         "static_resources": {"listeners": listeners, "clusters": clusters},
     }
+
+
+def _worker_clusters(settings: EnvoySettings) -> list[Json]:
+    if settings.mode == "original-dst":
+        return original_dst(with_fallback=settings.fallback)
+    if settings.eds_server is not None:
+        return [override_host(eds_over_grpc()), eds_cluster(settings.eds_server)]
+    if settings.eds_file is not None:
+        return [override_host(eds_from_file(settings.eds_file))]
+    return [override_host(static_hosts(WORKERS, settings.endpoints))]
 
 
 def _listener(settings: EnvoySettings) -> Json:
@@ -66,7 +75,15 @@ def _listener(settings: EnvoySettings) -> Json:
         # removed before any other filter runs: a client must not choose its worker, not even while the picker is away
         early_header_mutation_extensions=[_remove((DESTINATION, *DATA_PLANE_ONLY))],
         route_config={
-            "virtual_hosts": [{"name": "inference", "domains": ["*"], "routes": [_route(settings)]}]
+            "virtual_hosts": [
+                {
+                    "name": "inference",
+                    "domains": ["*"],
+                    "routes": [_route(settings)],
+                    # tells the picker of attempts that failed: x-envoy-attempt-count
+                    "include_attempt_count_in_response": settings.mode == "override-host",
+                }
+            ]
         },
         http_filters=[*_subset_filters(settings), _ext_proc(settings), _router()],
     )
@@ -82,12 +99,13 @@ def _listener(settings: EnvoySettings) -> Json:
 def _route(settings: EnvoySettings) -> Json:
     # the default timeout is 15 s and must be off for streamed answers (faq/configuration/timeouts)
     route: Json = {"cluster": WORKERS, "timeout": settings.route_timeout}
-    if settings.mode == "override-host":
-        route["retry_policy"] = retry_policy(attempts=3)
-    elif settings.fallback:
-        route["retry_policy"] = retry_policy(attempts=2)
+    limit: Json = {}
+    attempts = settings.attempts if settings.mode == "override-host" else 1 + settings.fallback
+    if attempts > 1:
+        route["retry_policy"] = retry_policy(attempts)
+        limit = {"request_body_buffer_limit": settings.retry_buffer}
     added = {"response_headers_to_add": served_header()} if settings.served_header else {}
-    return {"match": {"prefix": "/"}, "route": route, **added}
+    return {"match": {"prefix": "/"}, "route": route, **limit, **added}
 
 
 def _remove(headers: Sequence[str]) -> Json:
@@ -153,13 +171,7 @@ def _picker_retry_policy() -> Json:
         "retry_on": "connect-failure,refused-stream,reset",
         "num_retries": _PICKER_ATTEMPTS - 1,
         "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.05s"},
-        "retry_host_predicate": [
-            {
-                "name": "envoy.retry_host_predicates.previous_hosts",
-                "typed_config": typed_config("retry.host.previous_hosts.v3.PreviousHostsPredicate"),
-            }
-        ],
-        "host_selection_retry_max_attempts": 3,
+        **another_host(),
     }
 
 

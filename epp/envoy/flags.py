@@ -3,11 +3,12 @@
 import argparse
 from collections.abc import Sequence
 
-from epp.config.flag_values import boolean, duration, port
+from epp.config.flag_values import boolean, duration, port, size
 from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
 from runtime.command_line import Parser, argument, program
 from runtime.durations import parse_go_duration, write_duration
+from runtime.quoting import quoted
 
 BODY_MODES = ("FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE")
 
@@ -19,12 +20,16 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
     subset = None if given.subset is None else [item for item in given.subset.split(",") if item]
     try:
         return EnvoySettings(
-            mode=given.mode,
+            mode=given.mode or _mode(given),
             listen=Address(given.listen_address, given.listen_port),
             admin=Address(given.admin_address, given.admin_port),
             status=_status(given),
             pickers=given.epp or EnvoySettings().pickers,
             endpoints=given.endpoint,
+            eds_file=given.eds_file,
+            eds_server=given.eds_server,
+            attempts=given.attempts,
+            retry_buffer=given.retry_buffer,
             subset=subset,
             request_body=given.request_body,
             response_body="STREAMED"
@@ -49,6 +54,10 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
 
 def _status(given: argparse.Namespace) -> Address | None:
     return None if given.status_port is None else Address(given.listen_address, given.status_port)
+
+
+def _mode(given: argparse.Namespace) -> str:
+    return "override-host" if given.eds_file or given.eds_server else "original-dst"
 
 
 class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
@@ -99,13 +108,8 @@ def _address_flags(parser: argparse.ArgumentParser) -> None:
 
 def _routing_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    modes = ("original-dst", "override-host")
-    add(
-        "--mode",
-        choices=modes,
-        default=modes[0],
-        help="how Envoy follows a pick; fallbacks need override-host",
-    )
+    how = "how Envoy follows a pick (override-host with --eds-file or --eds-server, else original-dst)"
+    add("--mode", choices=("original-dst", "override-host"), help=how)
     second = "original-dst: try the picker's second choice if the first cannot be reached"
     _boolean(parser, "--fallback", default=False, effect=second)
     worker = "override-host: a worker"
@@ -117,6 +121,13 @@ def _routing_flags(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help=worker,
     )
+    add("--eds-file", metavar="FILE", help="override-host: the file of `adsum discovery eds --out FILE`")
+    server = "override-host: the address of `adsum discovery eds --listen ADDRESS:PORT`"
+    add("--eds-server", type=argument(Address.parse), metavar="HOST:PORT", help=server)
+    tries = "override-host: of one request, each at another worker"
+    add("--attempts", type=_attempts, default=3, metavar="NUMBER", help=tries)
+    kept = "of a request, kept for another attempt; a larger request has one"
+    add("--retry-buffer", type=size, default="16Mi", metavar="SIZE", help=kept)
     add("--subset", metavar="HOST:PORT,...", help="only these may be picked; an empty one allows none")
     answer = "of a whole answer; 0s is none"
     add("--route-timeout", type=_duration, default="0s", metavar="DURATION", help=answer)
@@ -148,6 +159,12 @@ def _boolean(parser: argparse.ArgumentParser, *names: str, default: bool, effect
     parser.add_argument(
         *names, nargs="?", const=True, default=default, type=boolean, metavar="BOOL", help=effect
     )
+
+
+def _attempts(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) == 1 and text != "0"):
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not a number from 1 to 9")
+    return int(text)
 
 
 def _duration(text: str) -> str:

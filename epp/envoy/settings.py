@@ -12,7 +12,8 @@ _PICKER = Address("127.0.0.1", 9002)
 
 @dataclass(frozen=True, slots=True)
 class EnvoySettings:
-    """`endpoints`: the hosts that override-host may use. `subset`: a subset hint for every request.
+    """`endpoints`, `eds_file`, `eds_server`: where override-host has its hosts from, one of them. `attempts`: of one request
+    at the workers. `retry_buffer`: bytes of a request that Envoy keeps for another attempt. `subset`: a subset hint for every request.
 
     `fallback`: original-dst tries the picker's second choice if the first cannot be reached. `request_timeout`: for a
     client to send its whole request, body included. `access_log`: a file on Envoy's machine, "" for none.
@@ -26,6 +27,10 @@ class EnvoySettings:
     status: Address | None = None
     pickers: Sequence[Address] = (_PICKER,)
     endpoints: Sequence[Address] = ()
+    eds_file: str | None = None
+    eds_server: Address | None = None
+    attempts: int = 3
+    retry_buffer: int = 16 * 1024 * 1024
     subset: Sequence[str] | None = None
     request_body: str = "FULL_DUPLEX_STREAMED"
     response_body: str = "NONE"
@@ -54,11 +59,24 @@ class EnvoySettings:
             )
 
     def _check_workers(self) -> None:
-        if self.mode == "override-host" and not self.endpoints:
-            raise ValueError("override-host needs the workers' addresses: give --endpoint HOST:PORT for each")
-        if self.mode == "original-dst" and self.endpoints:
+        given = [
+            name
+            for name, value in (
+                ("--endpoint", self.endpoints),
+                ("--eds-file", self.eds_file),
+                ("--eds-server", self.eds_server),
+            )
+            if value
+        ]
+        if self.mode == "override-host" and not given:
             raise ValueError(
-                "original-dst takes no --endpoint: Envoy connects to any address that the picker names"
+                "override-host needs the workers' addresses: give --endpoint HOST:PORT for each, --eds-file or --eds-server"
+            )
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} both say where the workers are; give one of them")
+        if self.mode == "original-dst" and given:
+            raise ValueError(
+                f"original-dst takes no {given[0]}: Envoy connects to any address that the picker names"
             )
         if self.mode == "override-host" and self.fallback:
             raise ValueError("override-host takes no --fallback: it always tries the picker's whole list")

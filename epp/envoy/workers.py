@@ -1,8 +1,6 @@
 """The clusters of the workers: how Envoy follows a pick, and when it sends a request a second time."""
 
-from collections.abc import Sequence
-
-from epp.envoy.json_values import Address, Json, static_hosts, typed_config, unlimited_circuit_breakers
+from epp.envoy.json_values import Json, typed_config, unlimited_circuit_breakers
 from epp.ext_proc.protocol import METADATA_NAMESPACE
 from epp.request.control_headers import DESTINATION, FALLBACK, SERVED
 
@@ -10,15 +8,16 @@ WORKERS = "workers"
 """The cluster that the route names."""
 _PICKED, _FALLBACK = "picked", "fallback"
 
-_RETRY_ON = "connect-failure,refused-stream,reset-before-request"
-"""Only if the worker has not started on the request: one that runs twice costs twice. So never on a 5xx.
+_RETRY_ON = "connect-failure,refused-stream,reset"
+"""Only if nobody answered: a killed worker's work is lost anyway. Never on a 5xx: an answer that is made twice costs twice.
 
 https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/router_filter#x-envoy-retry-on
 """
 
 
-def override_host(endpoints: Sequence[Address]) -> list[Json]:
-    """A cluster of listed hosts; Envoy tries the picks in order, then the fallback policy.
+def override_host(hosts: Json) -> Json:
+    """A cluster with `hosts`, its fields that say where they are from; Envoy tries the picks in order, then the fallback
+    policy. A host's health counts only for that policy.
 
     https://www.envoyproxy.io/docs/envoy/latest/api-v3/extensions/load_balancing_policies/override_host/v3/override_host.proto
     """
@@ -30,14 +29,7 @@ def override_host(endpoints: Sequence[Address]) -> list[Json]:
         override_host_sources=[{"metadata": _metadata_key(DESTINATION)}],
         fallback_policy=fallback,
     )
-    return [
-        {
-            "name": WORKERS,
-            **static_hosts(WORKERS, endpoints),
-            **_connection_settings(),
-            "load_balancing_policy": override,
-        }
-    ]
+    return {"name": WORKERS, **hosts, **_connection_settings(), "load_balancing_policy": override}
 
 
 def original_dst(*, with_fallback: bool) -> list[Json]:
@@ -71,7 +63,15 @@ def retry_policy(attempts: int) -> Json:
         "retry_on": _RETRY_ON,
         "num_retries": attempts - 1,
         "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.05s"},
+        **another_host(),
     }
+
+
+def another_host() -> Json:
+    """Fields of a retry policy. They bind policies that choose among all hosts; `override_host` goes through its list."""
+    config = typed_config("retry.host.previous_hosts.v3.PreviousHostsPredicate")
+    previous = {"name": "envoy.retry_host_predicates.previous_hosts", "typed_config": config}
+    return {"retry_host_predicate": [previous], "host_selection_retry_max_attempts": 3}
 
 
 def _original_dst_cluster(name: str, destination: Json) -> Json:

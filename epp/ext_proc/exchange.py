@@ -386,7 +386,7 @@ class Exchange:
         served = protocol.parse_served(message.metadata_context)
         if served is not None and self._settings.version is ProtocolVersion.V1_0:
             self._director.served(pick, served, now)
-            if len(pick.endpoints) > 1 and served != pick.endpoints[0].destination:
+            if served != pick.endpoints[0].destination:
                 attempts = protocol.read_attempts(headers)
                 if attempts is not None:
                     self._director.retried(pick, attempts, now)

@@ -55,6 +55,16 @@ class FlowController:
         """As it decides about dispatch; as of the last time that it was needed."""
         return self._load.saturation
 
+    @property
+    def detector(self) -> SaturationDetector:
+        return self._detector
+
+    def saturation_at(self, now: float) -> float:
+        """The same as of now, for who only looks."""
+        load = PoolLoad(self._detector, self._pool)
+        load.measure(now)
+        return load.saturation
+
     def reconfigure(self, settings: FlowControlSettings, detector: SaturationDetector, now: float) -> None:
         """Use these from now on. What waits keeps its place in the order of arrival, whatever the new limits are."""
         waiting = sorted(self._queued.values(), key=_by_arrival)
@@ -125,6 +135,7 @@ class FlowController:
 
     def _use(self, settings: FlowControlSettings, detector: SaturationDetector) -> None:
         self._settings = settings
+        self._detector = detector
         self._load = PoolLoad(detector, self._pool)
         self._bytes = 0
         self._bands: list[Band] = []

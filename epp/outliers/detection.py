@@ -221,6 +221,7 @@ class OutlierDetection:
                     since = self._silent_since(record, records, streamed=streamed)
                     if now - max(since, record.alive_since, self._resumed_at) > patience:
                         self._eject(record, Cause.STALLED, now)
+                        record.alive_since = now  # not again at once, if it may not be ejected
 
     def _silent_since(
         self, record: OutlierRecord, records: Sequence[OutlierRecord], *, streamed: bool

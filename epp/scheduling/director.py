@@ -12,6 +12,7 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
 from epp.endpoints.models_page import MODELS_PATH, ModelsPage
 from epp.outliers.detection import OutlierDetection
 from epp.outliers.failure import Failure
+from epp.outliers.slow_start import SlowStart
 from epp.request.inference_request import (
     DEFAULT_FAIRNESS_ID,
     InferenceRequest,
@@ -78,6 +79,8 @@ class Director:
         """Those that are told of the next picks."""
         self.outliers: OutlierDetection | None = None
         """Told of all requests, if there is one."""
+        self.slow_start: SlowStart | None = None
+        """Leaves new endpoints out of some picks, if there is one."""
         self._follow: list[_Following] = []
         self._detector = detector
         self._policy = policy
@@ -162,8 +165,12 @@ class Director:
         return self._wait(request, subset, now)
 
     def _wait(self, request: InferenceRequest, subset: Subset | None, now: float) -> WaitingRequest:
-        waiting = self.waiting.begin(request, subset, now)
-        self._admission.enqueue(waiting, now)
+        try:
+            waiting = self.waiting.begin(request, subset, now)
+            self._admission.enqueue(waiting, now)
+        except Rejection as rejection:
+            self.waiting.turn_away(request, rejection, now)
+            raise
         self.waiting.add(waiting, now)
         return waiting
 
@@ -206,6 +213,8 @@ class Director:
         return request
 
     def _pick(self, request: InferenceRequest, candidates: EndpointPool) -> Pick:
+        if self.slow_start is not None and self.slow_start.warming:
+            candidates = self.slow_start.thin(candidates)
         pick = self._schedule(request, candidates)
         request.prompt = None  # it refers to the whole body, which would stay in memory until the answer ends
         pick.producers = self.producers
@@ -248,9 +257,14 @@ class Director:
 
         If it made fewer than there are such endpoints, it skipped some, which its cluster does not have, and nobody knows which.
         """
-        if not pick.in_flight_at or pick.in_flight_at[0] not in pick.endpoints[attempts - 1 : attempts]:
+        if not pick.in_flight_at:
             return
-        for endpoint in pick.endpoints[: attempts - 1]:
+        server = pick.in_flight_at[0]
+        before = pick.endpoints.index(server) if server in pick.endpoints else len(pick.endpoints)
+        # after the whole list it goes on with endpoints of its own choice
+        if attempts != before + 1 and not (attempts > before == len(pick.endpoints)):
+            return
+        for endpoint in pick.endpoints[:before]:
             if self.outliers is not None:
                 self.outliers.attempt_failed(endpoint, now)
             self._datastore.suspect(endpoint)

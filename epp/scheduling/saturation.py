@@ -43,6 +43,10 @@ class UtilizationDetector:
         loads = np.where(pool.pageless, pool.inflight / self.queue_depth, loads)
         return float(np.minimum(loads, _MAX_LOAD).mean())
 
+    def stale(self, pool: EndpointPool) -> int:
+        """How many endpoints count as full because their numbers are old or unknown."""
+        return int((~pool.fresh(self.staleness) & ~pool.pageless).sum())
+
     def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
         """The endpoints with fresh numbers below the limits; all endpoints if there is none."""
         room = 1.0 + self.headroom

@@ -19,12 +19,16 @@ _RETRY_AFTER: Final = 1.0
 
 
 class Dequeued(StrEnum):
-    """How a request left the queue: dispatched, its client gone, refused, or refused because its time was up."""
+    """How a request left the queue: dispatched, its client gone, refused, or refused because its time was up.
+
+    NO_ENDPOINTS: its time was up, and there was no endpoint.
+    """
 
     DISPATCHED = "dispatched"
     ABANDONED = "abandoned"
     REFUSED = "refused"
     EXPIRED = "expired"
+    NO_ENDPOINTS = "no-endpoints"
 
 
 class QueueObserver(Protocol):
@@ -33,6 +37,9 @@ class QueueObserver(Protocol):
     def queued(self, request: InferenceRequest, now: float) -> None: ...
 
     def dequeued(self, request: InferenceRequest, how: Dequeued, waited: float, now: float) -> None: ...
+
+    def turned_away(self, request: InferenceRequest, rejection: Rejection, now: float) -> None:
+        """It would have had to wait, and could not: the queue is full, or the picker drains."""
 
 
 class RequestScheduler(Protocol):
@@ -89,8 +96,8 @@ class WaitingRequest:
         self._end(rejection, Dequeued.REFUSED, now)
 
     def expire(self, rejection: Rejection, now: float) -> None:
-        """Refuse the request because its time in the queue is up."""
-        self._end(rejection, Dequeued.EXPIRED, now)
+        """Refuse the request because its time in the queue is up; 503 says that there was no endpoint."""
+        self._end(rejection, Dequeued.NO_ENDPOINTS if rejection.status == 503 else Dequeued.EXPIRED, now)
 
     def subscribe(self, settle: Callable[[Pick | Exception, float], None]) -> None:
         """Call `settle` once with the pick, or with the reason why there is none, and the time."""
@@ -142,6 +149,11 @@ class WaitingRequests:
         if self._draining:
             raise _shutting_down()
         return WaitingRequest(self, request, subset, now)
+
+    def turn_away(self, request: InferenceRequest, rejection: Rejection, now: float) -> None:
+        """Tell the observer of a request that could not wait."""
+        if self.observer is not None:
+            self.observer.turned_away(request, rejection, now)
 
     def add(self, waiting: WaitingRequest, now: float) -> None:
         """Start the wait, once the admission has accepted the request."""

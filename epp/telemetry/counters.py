@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import HistogramMetricFamily
 
 from epp.ext_proc.request_director import Deferral, RequestDirector
 from epp.ext_proc.response_body import ResponseBodyReader, ResponseHead
@@ -16,23 +16,14 @@ from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.response.usage import Usage
 from epp.scheduling.pick import Pick
-from epp.scheduling.waiting import Dequeued
+from epp.scheduling.waiting import Dequeued, WaitingRequest
 from epp.telemetry.answer_meter import AnswerMeter
-from epp.telemetry.labels import EXTENSION_PREFIX, PREFIX, REQUEST_LABELS, RequestLabels
+from epp.telemetry.flow_control_families import DISPATCHED, FlowControlTally, queue_families
+from epp.telemetry.labels import EXTENSION_PREFIX, PREFIX
 from epp.telemetry.request_families import request_metrics
-from epp.telemetry.request_tally import LABEL_SETS, RequestTallies, RequestTally
+from epp.telemetry.request_tally import LABEL_SETS, QUEUE_BUCKETS, STEP_BUCKETS, RequestTallies, RequestTally
 from runtime.histogram import Histogram
 
-_SCHEDULER_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
-_QUEUE_BUCKETS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-_QUEUE_LABELS = (*REQUEST_LABELS, "inference_pool")
-_OUTCOMES = {
-    Dequeued.DISPATCHED: "Dispatched",
-    Dequeued.ABANDONED: "EvictedContextCancelled",
-    Dequeued.REFUSED: "EvictedOther",
-    Dequeued.EXPIRED: "EvictedTTL",
-}
-"""The Go picker's names."""
 _ERROR_CODES = {
     400: "BadRequest",
     401: "Unauthorized",
@@ -49,7 +40,7 @@ class Telemetry:
     """Counts in plain numbers, which become metrics when the page is read.
 
     An `epp.ext_proc.request_director.Observer` and an `epp.scheduling.waiting.QueueObserver`. The families of the queue
-    are shown from the first request that waits. `registry` may be read in any thread. `pool_name`: the InferencePool.
+    are shown from the first request that waits, or while flow control is on (`flow_control.enabled`). `registry` may be read in any thread. `pool_name`: the InferencePool.
     `reads_usage`: answers are read (`read_answer`), so the tokens of a prompt are estimated only if its answer says nothing.
     """
 
@@ -64,8 +55,9 @@ class Telemetry:
         self._queued: dict[InferenceRequest, RequestTally] = {}
         """The requests that wait, with the tally that counted them."""
         self._anything_queued = False
+        self.flow_control = FlowControlTally()
         self._tallies = RequestTallies(label_sets)
-        self._scheduler = Histogram(_SCHEDULER_BUCKETS)
+        self._scheduler = Histogram(STEP_BUCKETS)
         self.registry.register(self)
 
     def picked(self, pick: Pick, now: float) -> None:
@@ -75,6 +67,9 @@ class Telemetry:
         tally.used_at = now
         tally.requests += 1
         tally.running += 1
+        if self.flow_control.enabled:
+            tally.at_once += 1  # `dequeued` took it back for one that waited
+            self.flow_control.count(DISPATCHED, pick.request.priority)
         if pick.request.body_size:
             tally.request_bytes.observe(pick.request.body_size)
         if not self._reads_usage:
@@ -124,10 +119,24 @@ class Telemetry:
         tally = self._queued.pop(request)
         tally.queued -= 1
         tally.queued_bytes -= request.body_size
+        self.flow_control.dequeued(how, request.priority)
+        if how is Dequeued.DISPATCHED and self.flow_control.enabled:
+            tally.at_once -= 1
         durations = tally.waits.get(how)
         if durations is None:
-            durations = tally.waits[how] = Histogram(_QUEUE_BUCKETS)
+            durations = tally.waits[how] = Histogram(QUEUE_BUCKETS)
         durations.observe(waited)
+
+    def turned_away(self, request: InferenceRequest, rejection: Rejection, now: float) -> None:
+        self.flow_control.turned_away(rejection, request.priority)
+
+    def enqueued(self, deferral: Deferral, seconds: float) -> None:
+        """Observe how long it took to queue a request."""
+        tally = self._queued.get(deferral.request) if isinstance(deferral, WaitingRequest) else None
+        if tally is not None:
+            if tally.enqueued is None:
+                tally.enqueued = Histogram(STEP_BUCKETS)
+            tally.enqueued.observe(seconds)
 
     def scheduled(self, seconds: float) -> None:
         """Observe the duration of one pick."""
@@ -143,32 +152,10 @@ class Telemetry:
             )
             scheduler.add_metric((), self._scheduler.buckets(), self._scheduler.total)
             yield scheduler
-        if self._anything_queued:
-            yield from self._collect_queues(tallies)
-
-    def _collect_queues(self, tallies: Mapping[RequestLabels, RequestTally]) -> Iterator[Metric]:
-        for prefix in (PREFIX, EXTENSION_PREFIX):
-            size = GaugeMetricFamily(
-                prefix + "flow_control_queue_size", "Requests that wait for admission.", labels=_QUEUE_LABELS
-            )
-            held = GaugeMetricFamily(
-                prefix + "flow_control_queue_bytes", "Bytes of their bodies.", labels=_QUEUE_LABELS
-            )
-            durations = HistogramMetricFamily(
-                prefix + "flow_control_request_queue_duration_seconds",
-                "From the complete request to the end of its wait, by how it ended.",
-                labels=(*_QUEUE_LABELS, "outcome"),
-            )
-            for tally in tallies.values():
-                waits = tally.waits.copy()
-                if not waits and not tally.queued:
-                    continue
-                labels = (*tally.labels, self._pool_name)
-                size.add_metric(labels, tally.queued)
-                held.add_metric(labels, tally.queued_bytes)
-                for how, waited in waits.items():
-                    durations.add_metric((*labels, _OUTCOMES[how]), waited.buckets(), waited.total)
-            yield from (size, held, durations)
+        if self._anything_queued or self.flow_control.enabled:
+            yield from queue_families(tallies, self._pool_name)
+        if self.flow_control.enabled:
+            yield from self.flow_control.families(self._pool_name)
 
     def _tally(self, pick: Pick) -> RequestTally:
         """The tally that counted the pick first, so that every gauge returns to 0."""
@@ -185,10 +172,11 @@ def _estimate_tokens(tally: RequestTally, request: InferenceRequest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TimedDirector:
-    """Times the picks of another RequestDirector, except rejections and deferred picks. `clock` returns seconds."""
+    """Times what another RequestDirector does, except rejections: picks, and requests that it queues. `clock` returns seconds."""
 
     director: RequestDirector
     scheduled: Callable[[float], None]
+    enqueued: Callable[[Deferral, float], None]
     clock: Callable[[], float]
 
     def direct(
@@ -202,6 +190,8 @@ class TimedDirector:
         outcome = self.director.direct(headers, body, subset, now)
         if isinstance(outcome, Pick):
             self.scheduled(self.clock() - started)
+        elif not isinstance(outcome, OwnAnswer):
+            self.enqueued(outcome, self.clock() - started)
         return outcome
 
     def served(self, pick: Pick, destination: str, now: float) -> None:

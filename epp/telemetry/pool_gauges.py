@@ -57,7 +57,7 @@ class PoolGauges(Collector):
             saturation = GaugeMetricFamily(
                 prefix + "flow_control_pool_saturation", "1.0 is full.", labels=("inference_pool", "stage")
             )
-            _add(saturation, (self.name, ""), self.saturation())
+            _add(saturation, (self.name, "effective"), self.saturation())
             yield saturation
 
     def _endpoint_families(self, pool: EndpointPool) -> Iterator[GaugeMetricFamily]:

@@ -22,6 +22,10 @@ DURATIONS: Final[Sequence[float]] = (  # mypyc 2.4 takes a Final tuple that begi
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
     120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600,
 )  # fmt: skip
+QUEUE_BUCKETS: Final[Sequence[float]] = (
+    0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60,
+)  # fmt: skip
+STEP_BUCKETS: Final[Sequence[float]] = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 REQUEST_BYTES: Final = tuple(2**power for power in range(6, 31))
 TOKENS: Final = (
     1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32778, 65536, 131072, 262144, 524288, 1048576,
@@ -32,12 +36,15 @@ TOKENS: Final = (
 class RequestTally:
     """The counts of one set of labels. `used_at`: when its last request came, in seconds.
 
-    `queued`, `queued_bytes`: requests that wait for admission. `waits`: durations of past waits, by outcome.
+    `queued`, `queued_bytes`: requests that wait for admission. `waits`: durations of past waits, by outcome. `at_once`:
+    requests that passed flow control without a wait. `enqueued`: how long it took to queue one.
     """
 
     __slots__ = (
         "answers",
+        "at_once",
         "durations",
+        "enqueued",
         "errors",
         "input_tokens",
         "labels",
@@ -64,6 +71,8 @@ class RequestTally:
         self.queued = 0
         self.queued_bytes = 0
         self.waits: dict[Dequeued, Histogram] = {}
+        self.at_once = 0
+        self.enqueued: Histogram | None = None
 
     def fail(self, code: str) -> None:
         self.errors[code] = self.errors.get(code, 0) + 1

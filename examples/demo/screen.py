@@ -117,7 +117,7 @@ def print_summary(console: Console, summary: Summary) -> bool:
     """Returns whether every claim held."""
     answered = sum(not e.failure for e in summary.exchanges)
     console.print(f"\n{len(summary.exchanges)} requests, {answered} answered")
-    where = "not explained" if summary.unexplained() else "all at the killed worker"
+    where = "not explained" if summary.unexplained() else "all were streamed by the killed worker"
     for cause, count in summary.failures().items():
         console.print(f"  {count} not ({where}): {' '.join(cause.split())}", markup=False, soft_wrap=True)
     console.print(

@@ -120,9 +120,10 @@ async def begin(stream: Any, messages: Any) -> str:
 
 
 @asynccontextmanager
-async def picker(path: Path, *listed: Worker) -> AsyncIterator[Picker]:
+async def picker(path: Path, *listed: Worker, endpoints: Path | None = None) -> AsyncIterator[Picker]:
+    """Over these workers, or over those of a file."""
     ports = {"grpc_port": 0, "grpc_health_port": 0, "metrics_port": 0}
-    where = "static://" + ",".join(worker.destination for worker in listed)
+    where = f"static://{endpoints or ','.join(worker.destination for worker in listed)}"
     settings = Settings(host="127.0.0.1", secure_serving=False, config_file=path, discovery=where, **ports)
     async with PickerServer(settings) as server:
         addresses = dict(pair.split("=") for pair in server.ready_line.split()[1:])
@@ -463,3 +464,21 @@ async def test_sighup_reads_the_file_and_ends_no_picker(tmp_path: Path, has_file
         if running.returncode is None:
             running.kill()
             await running.communicate()
+
+
+async def test_outlier_detection_is_switched_on_and_off_while_requests_go(
+    messages: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(BY_QUEUE)
+    async with workers() as (queueing, full), picker(path, queueing, full) as running:
+        for section, there in (("outlierDetection: {}\nslowStart: {}\n", True), ("", False)):
+            write(path, BY_QUEUE + section)
+
+            async def is_there(there: bool = there) -> bool:
+                on_page = "llm_d_epp_outlier_detection_ejections_total" in await running.page("/metrics")
+                on_status = "outliers" in json.loads(await running.page("/status"))
+                assert await running.pick(messages) == full.destination
+                return (on_page, on_status) == (there, there)
+
+            await eventually(is_there)

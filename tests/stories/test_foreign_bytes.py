@@ -82,6 +82,7 @@ PATTERNS: Mapping[str, Read] = {
     "epp/request/subset.py _IPV4": Read(("1.2.3.4:",)),
     "epp/ext_proc/protocol.py _STATUS": Read(),
     "epp/ext_proc/protocol.py _ATTEMPTS": Read(),
+    "epp/config/document.py _PROBE_PATH": Read(("/",)),
     "epp/request/subset.py _port": Read(),
     "epp/ext_proc/model_fields.py _BRACKETS": Read(),
     "epp/ext_proc/model_fields.py _STRUCTURE": Read(),

@@ -1,11 +1,12 @@
 """What holds in an overload at any speed of the machine: short runs of the benchmark, behind a real Envoy."""
 
-from benchmarks.overload.arms import WITHOUT, Arm, arms
+from benchmarks.overload.arms import OURS, WITHOUT, Arm, arms
+from benchmarks.overload.from_zero import from_zero
 from benchmarks.overload.load import SOURCES, arrivals, capacity
 from benchmarks.overload.results import table, wrong
 from benchmarks.overload.run import Plan, overloaded
 
-PLAN = Plan(seconds=2.0, request_ttl=1.0)
+PLAN = Plan(seconds=3.0, request_ttl=5.0)
 
 
 async def test_without_flow_control_only_the_sheddable_are_refused() -> None:
@@ -15,6 +16,29 @@ async def test_without_flow_control_only_the_sheddable_are_refused() -> None:
     assert {one.source.objective for one in outcome.fates if one.status == 429} <= {"batch"}
     assert len(outcome.fates) == len(arrivals(SOURCES, capacity(SOURCES[-1]), PLAN.seconds, PLAN.seed))
     assert all(source.name in "\n".join(table(outcome)) for source in SOURCES)
+
+
+async def test_with_flow_control_the_highest_priority_goes_first_and_nothing_hangs() -> None:
+    outcome = await overloaded(_arm(OURS), PLAN)
+
+    assert wrong(outcome) == []
+    causes = {(one.source.objective, one.cause) for one in outcome.fates if one.status == 429}
+    assert causes == {
+        ("standard", "rejected-ttl-expired"),
+        ("batch", "rejected-ttl-expired"),
+        ("batch", "rejected-saturated"),
+    }
+    standard = [one for one in outcome.fates if one.status == 200 and one.source.objective == "standard"]
+    assert {one.source.tenant for one in standard} == {"red", "blue"}
+
+
+async def test_requests_wait_for_the_first_worker_or_until_their_time_is_over() -> None:
+    found = await from_zero(_arm(OURS), 40)
+
+    assert found.queued == 40
+    assert {one.status for one in found.fates} == {200}
+    expired = {(one.status, one.cause, bool(one.retry_after)) for one in found.expired}
+    assert expired == {(503, "rejected-no-endpoints", True)}
 
 
 def test_ten_times_what_the_pool_serves_comes_evenly() -> None:

@@ -197,19 +197,22 @@ cp "$ACCOUNT"/* /run/secrets/kubernetes.io/serviceaccount/ && unset ACCOUNT && e
 
 @asynccontextmanager
 async def picker_pod(
-    cluster: Cluster, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    cluster: Cluster,
+    arguments: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    module: str = "epp",
 ) -> AsyncIterator[PickerPod]:
-    """A picker in a pod with the account that is mounted in `cluster`; ready, and killed in the end."""
+    """A picker, or another program, in a pod with the account that is mounted in `cluster`; ready, and killed in the end."""
     server = cluster.admin.server
     pod = {
         "KUBERNETES_SERVICE_HOST": server.address,
         "KUBERNETES_SERVICE_PORT": str(server.port),
         "ACCOUNT": str(cluster.account),
     }
-    log = cluster.folder / "picker.log"
+    log = cluster.folder / f"{module}.log"
     with log.open("w") as written:
         process = await asyncio.create_subprocess_exec(
-            *("unshare", "--mount", "sh", "-c", MOUNT, "sh", sys.executable, "-m", "epp", *arguments),
+            *("unshare", "--mount", "sh", "-c", MOUNT, "sh", sys.executable, "-m", module, *arguments),
             stdout=asyncio.subprocess.PIPE,
             stderr=written,
             env=os.environ | pod | dict(environment or {}),

@@ -39,6 +39,7 @@ ALL: Final[list[tuple[str, Mapping[str, Any]]]] = [
             **IMAGE,
             "modelServers": {"matchLabels": LABELS},
             "nodeZones": True,
+            "eds": {"enabled": True},
             "autoscaling": {"enabled": True},
             "networkPolicy": {
                 "enabled": True,

@@ -1,6 +1,7 @@
 """charts/epp and charts/gateway as docs/gateways.md installs them: a request of a client reaches a Pod."""
 
 import ipaddress
+from contextlib import nullcontext
 from pathlib import Path
 
 import aiohttp
@@ -18,14 +19,19 @@ from tests.system.test_charts_real_server import grant, pod_arguments
 IMAGE = {"image": "registry.example/adsum:1"}
 
 
-@pytest.mark.parametrize("checked", [False, True], ids=["any certificate", "a checked certificate"])
+@pytest.mark.parametrize(
+    ("checked", "eds"),
+    [(False, False), (True, False), (False, True)],
+    ids=["any certificate", "a checked certificate", "workers by EDS"],
+)
 async def test_a_request_reaches_a_pod_through_both_charts(
-    cluster: Cluster, tmp_path: Path, checked: bool
+    cluster: Cluster, tmp_path: Path, checked: bool, eds: bool
 ) -> None:
     """A Secret of cert-manager has three files: the picker serves two of them, Envoy checks by the third."""
     pods_of = {"matchLabels": {"app": "vllm"}, "targetPorts": [{"number": 3000}]}
     secret = {"tlsSecret": "picker-tls"} if checked else {}
-    objects = render("epp", {**IMAGE, **secret, "modelServers": pods_of}, "picker", cluster.namespace)
+    values = {**IMAGE, **secret, "modelServers": pods_of, "eds": {"enabled": eds}}
+    objects = render("epp", values, "picker", cluster.namespace)
     await grant(cluster, objects)
     files = tmp_path / "secret"
     files.mkdir()
@@ -41,8 +47,9 @@ async def test_a_request_reaches_a_pod_through_both_charts(
     arguments, variables = pod_arguments(objects, tmp_path)
     arguments = [word.replace("/etc/epp/tls", str(files)) for word in arguments]
     trust = {"tls": {"caSecret": "picker-tls"}} if checked else {}
+    fed = {"flags": {"eds-server": "127.0.0.1:18000"}} if eds else {}
     gateway = render(
-        "gateway", {**IMAGE, **trust, "pickers": ["127.0.0.1:9002"]}, "gateway", cluster.namespace
+        "gateway", {**IMAGE, **trust, **fed, "pickers": ["127.0.0.1:9002"]}, "gateway", cluster.namespace
     )
     configuration = printed(gateway, tmp_path)
     configuration.write_text(configuration.read_text().replace("/etc/envoy-ca", str(files)))
@@ -50,6 +57,9 @@ async def test_a_request_reaches_a_pod_through_both_charts(
     async with (
         model_servers(cluster, "vllm", 3000, count=2) as pods,
         picker_pod(cluster, arguments, variables) as picker,
+        picker_pod(cluster, container(objects, "eds")["args"], variables, "discovery")
+        if eds
+        else nullcontext(),
         running(envoy_command(gateway, configuration)),
         aiohttp.ClientSession() as client,
     ):

@@ -28,6 +28,10 @@ OVERRIDE = ["--mode", "override-host", "--endpoint", "10.0.0.1:8000", "--endpoin
         ["--status-port", "19001", "--listen-address", "0.0.0.0"],
         [*OVERRIDE, "--subset", "10.0.0.1:8000,[fd00::1]:8000"],
         [*OVERRIDE, "--subset", ""],
+        ["--eds-file", __file__, "--attempts", "1"],
+        ["--eds-server", "10.0.0.9:18000", "--retry-buffer", "1Mi"],
+        ["--eds-server", "eds.example:18000"],
+        ["--fallback"],
     ],
 )
 def test_envoy_accepts_it(arguments: list[str], tmp_path: Path) -> None:
@@ -43,6 +47,10 @@ def test_envoy_accepts_it(arguments: list[str], tmp_path: Path) -> None:
     [
         (["--mode", "override-host"], "give --endpoint"),
         (["--endpoint", "10.0.0.1:8000"], "takes no --endpoint"),
+        (["--mode", "original-dst", "--eds-file", "x"], "takes no --eds-file"),
+        (["--eds-server", "10.0.0.1:1", "--eds-file", "x"], "--eds-file and --eds-server both say"),
+        (["--eds-server", "18000"], "is not HOST:PORT"),
+        (["--eds-file", "x", "--attempts", "0"], "is not a number from 1 to 9"),
         (["--endpoint", "10.0.0.1"], "is not HOST:PORT"),
         (["--endpoint", "fd00::1:8000"], "[address]:port"),
         (["--epp", "10.0.0.1:70000"], "is not HOST:PORT"),

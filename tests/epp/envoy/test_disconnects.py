@@ -126,3 +126,32 @@ async def test_a_worker_that_does_not_answer_in_time_is_told_of(
 ) -> None:
     assert await asked(hangs, ours=ours) == 504
     assert director.failures == [Failure.TIMEOUT]
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["it tries it", "it does not know it"])
+async def test_an_attempt_that_envoy_repeated_elsewhere_is_told_of(
+    running_envoy: Any, director: Any, picking: Any, listed: bool
+) -> None:
+    async with AsyncExitStack() as stack:
+        gone, other = [
+            await stack.enter_async_context(worker(serve))
+            for serve in (None, answers(b"HTTP/1.1 200 OK\r\n"))
+        ]
+        director.outcome = picking(gone, other)
+        picker = Picker(TransportKind.HTTP2, director)
+        await stack.enter_async_context(picker.listener)
+        hosts = [Address("127.0.0.1", int(one.rpartition(":")[2])) for one in (gone, other)]
+        settings = replace(
+            LOCAL,
+            mode="override-host",
+            pickers=(Address("127.0.0.1", picker.port),),
+            endpoints=hosts if listed else hosts[1:],
+        )
+        envoy = await stack.enter_async_context(running_envoy(yaml.safe_dump(bootstrap(settings))))
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+        async with client.post(envoy.url("/v1/completions"), data=b"x") as answer:
+            assert answer.status == 200
+        await eventually(lambda: director.released)
+    assert director.reported == [other]
+    assert director.retries == [2 if listed else 1]
+    assert director.failures == []

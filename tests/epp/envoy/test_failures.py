@@ -1,6 +1,7 @@
 """What a client sees through a real Envoy when a picker or a worker is dead or frozen; pickers are processes."""
 
 import asyncio
+import io
 import json
 import signal
 import socket
@@ -34,6 +35,7 @@ class Worker:
 
     def __init__(self, status: int = 200, serves_at: int | None = None) -> None:
         self.status = status
+        self.resets = False
         self.serves_at = serves_at
         self.bodies: list[int] = []
         self.runner = web.AppRunner(self._app())
@@ -53,6 +55,9 @@ class Worker:
 
     async def _answer(self, request: web.Request) -> web.Response:
         self.bodies.append(len(await request.read()))
+        if self.resets:
+            assert request.transport is not None
+            request.transport.abort()
         return web.json_response({"served": self.address}, status=self.status)
 
     @asynccontextmanager
@@ -186,6 +191,33 @@ async def test_a_worker_that_is_killed_costs_no_request(mesh: Mesh, mode: str) -
     assert len(worker.bodies) == 60
     async with client.get(f"{envoy.admin}/stats?filter=workers.upstream_rq_retry_success") as page:
         assert int((await page.text()).split()[-1]) > 0, "about half of the requests are refused once"
+
+
+@pytest.mark.parametrize("mode", ["original-dst", "override-host"])
+@pytest.mark.parametrize(("size", "served"), [(100, True), (3_000_000, True), (5_000_000, False)])
+async def test_a_reset_after_the_whole_request_costs_none_that_envoy_kept(
+    mesh: Mesh, mode: str, size: int, served: bool
+) -> None:
+    """What a kill looks like while the worker computes the answer. Both workers see the whole body."""
+    killed, worker = await mesh.worker(), await mesh.worker()
+    killed.resets = True
+    version = "0.3.0" if mode == "original-dst" else "1.0.0"
+    config = ("--config-text", IN_RANDOM_ORDER, "--protocol-version", version)
+    _, address = await mesh.picker([killed.address, worker.address], *config)
+    hosts = ["--endpoint", worker.address, "--endpoint", killed.address]
+    options = ["--fallback"] if mode == "original-dst" else ["--mode", mode, *hosts]
+    envoy = await mesh.envoy([address], *options, "--retry-buffer", "4Mi")
+    client, body = await mesh.client(), json.dumps({"model": "m", "prompt": "x" * size}).encode()
+    while not killed.bodies:  # it is the first choice of about half of the requests
+        worker.bodies.clear()
+        async with (
+            asyncio.timeout(FROZEN),
+            client.post(envoy.url("/v1/completions"), data=io.BytesIO(body)) as answer,
+        ):
+            status = answer.status
+    assert status == (200 if served else 502)
+    assert [total // 1_000_000 for total in killed.bodies] == [size // 1_000_000]
+    assert worker.bodies == (killed.bodies if served else [])
 
 
 async def test_without_a_second_choice_the_client_learns_that_no_worker_is_reached(mesh: Mesh) -> None:

@@ -339,3 +339,15 @@ def test_a_connection_that_was_cut_when_a_process_ended_is_not_held_against_the_
     for request in requests:
         pool.detection.answered(request, pool.endpoint(1), 502, Failure.RESET, pool.now)
     assert pool.ejected() == []
+
+
+def test_where_nothing_may_be_ejected_what_would_be_is_counted() -> None:
+    pool = Pool(changes={"max_ejection_percent": 0.0})
+    for _ in range(3):
+        pool.send(1)
+    for _ in range(11):
+        pool.wait(1)
+        pool.answer(0)
+    assert pool.ejected() == []
+    assert pool.detection.overflows == 1
+    assert not pool.detection.ejections

@@ -40,6 +40,9 @@ class Ear:
     def dequeued(self, request: InferenceRequest, how: Dequeued, waited: float, now: float) -> None:
         self.heard.append((how.value, request.request_id, waited, now))
 
+    def turned_away(self, request: InferenceRequest, rejection: Rejection, now: float) -> None:
+        self.heard.append(("turned away", request.request_id, rejection.reason))
+
 
 class Client:
     """One request's exchange, and what it was answered."""
@@ -208,7 +211,7 @@ def test_a_drain_refuses_what_waits_and_what_would_have_to(picker: Any) -> None:
     first.exchange.close("end", it.now)
     assert it.ask("room").destination is not None, "who need not wait is served to the end"
     assert [word[:2] for word in it.ear.heard] == [
-        ("queued", "1"), ("queued", "2"), ("refused", "1"), ("refused", "2")
+        ("queued", "1"), ("queued", "2"), ("refused", "1"), ("refused", "2"), ("turned away", "late")
     ]  # fmt: skip
 
 

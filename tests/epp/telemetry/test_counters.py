@@ -126,7 +126,7 @@ def test_a_client_cannot_make_labels_of_any_length(picking: Any) -> None:
 
 def test_picks_are_timed(telemetry: Telemetry, director: Any) -> None:
     clock = iter([1.0, 1.25]).__next__
-    timed = TimedDirector(director, telemetry.scheduled, clock)
+    timed = TimedDirector(director, telemetry.scheduled, telemetry.enqueued, clock)
     pick = timed.direct({}, b"", None, 0)
     assert isinstance(pick, Pick)
     assert pick is director.outcome
@@ -240,6 +240,7 @@ def test_nothing_is_said_of_queues_where_nothing_waited(telemetry: Telemetry, pi
         (Dequeued.ABANDONED, "EvictedContextCancelled"),
         (Dequeued.REFUSED, "EvictedOther"),
         (Dequeued.EXPIRED, "EvictedTTL"),
+        (Dequeued.NO_ENDPOINTS, "EvictedNoEndpoints"),
     ],
 )
 def test_a_request_that_waits(picking: Any, how: Dequeued, outcome: str) -> None:
@@ -276,5 +277,6 @@ def test_a_set_of_labels_is_kept_while_one_of_them_waits(picking: Any) -> None:
 
 def test_a_pick_that_comes_later_is_not_timed(telemetry: Telemetry, director: Any) -> None:
     director.outcome = object()
-    TimedDirector(director, telemetry.scheduled, iter([1.0, 1.25]).__next__).direct({}, b"", None, 0)
+    clock = iter([1.0, 1.25]).__next__
+    TimedDirector(director, telemetry.scheduled, telemetry.enqueued, clock).direct({}, b"", None, 0)
     assert telemetry.registry.get_sample_value("llm_d_epp_scheduler_e2e_duration_seconds_count") == 0

@@ -1,6 +1,7 @@
 """docs/metrics.md lists every family with its labels, and says of each one of the Go picker whether it is here, and if not why."""
 
 import fnmatch
+import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,25 +11,37 @@ import numpy as np
 from prometheus_client import Metric
 
 from epp.config.live_config import LiveConfig
+from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
 from epp.ext_proc.response_body import ResponseHead
+from epp.flow_control.controller import FlowController
+from epp.flow_control.settings import FlowControlSettings
+from epp.outlier_watch import OutlierWatch
+from epp.outliers.settings import OutlierSettings
+from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
+from epp.request.subset import Subset
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
+from epp.scheduling.pick import Pick
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.timed_plugins import PluginTimes
-from epp.scheduling.waiting import Dequeued
+from epp.scheduling.waiting import Dequeued, WaitingRequests
 from epp.scraping.scraper import ScrapeErrors
+from epp.telemetry.band_gauges import BandGauges
 from epp.telemetry.build_info import BuildInfo
 from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry
 from epp.telemetry.in_flight_metrics import InFlightMetrics
 from epp.telemetry.labels import REQUEST_LABELS
+from epp.telemetry.outlier_metrics import OutlierMetrics
 from epp.telemetry.plugin_durations import PluginDurations
 from epp.telemetry.pool_gauges import PoolGauges
 from epp.telemetry.prefix_metrics import PrefixMetrics
 from epp.telemetry.rewrite_decisions import RewriteDecisions
 from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
 from epp.telemetry.stream_counts import StreamCounts
+from tests.epp.scheduling.test_models_endpoint import director, store_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
 [ABSENT] = re.findall(r"^## The Go picker's metrics that are not here\n(.*)", PAGE, re.DOTALL | re.MULTILINE)
@@ -41,12 +54,26 @@ GO = dict(
 EVENTS = b'data: {"usage": {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}}}\n\n'
 
 
+class Nobody:
+    """A `RequestScheduler` that is not asked."""
+
+    def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
+        raise NotImplementedError
+
+    def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
+        raise NotImplementedError
+
+
 def everything(picking: Any) -> Iterator[Metric]:
     """What a picker shows that has done all that it can."""
     telemetry = Telemetry(reads_usage=True)
     pick = picking("10.0.0.1:8000")
     pick.request.body_size = 100
+    telemetry.flow_control.enabled = True
+    telemetry.flow_control.turns.observe(0.001)
+    waiting = WaitingRequests(Nobody(), Datastore(), lambda waiting, now: None).begin(pick.request, None, 1)
     telemetry.queued(pick.request, 1)
+    telemetry.enqueued(waiting, 0.001)
     telemetry.dequeued(pick.request, Dequeued.DISPATCHED, 0.5, 1.5)
     telemetry.picked(pick, 1.5)
     reader = telemetry.read_answer(pick, ResponseHead(200, {"content-type": "text/event-stream"}), 1, 2)
@@ -58,10 +85,14 @@ def everything(picking: Any) -> Iterator[Metric]:
     telemetry.rejected(Rejection(503, "c", "m"), 3)
     yield from telemetry.collect()
     yield from PoolGauges("pool", pool, lambda: 1.0, 2.0).collect()
+    limits = FlowControlSettings(max_requests=10, max_bytes=1000)
+    controller = FlowController(limits, UtilizationDetector(), lambda now: pool())
+    yield from BandGauges("pool", lambda: controller, pool, lambda: "utilization-detector").collect()
     yield from PrefixMetrics(lambda: [PrefixCacheProducer()]).collect()
     load = InFlightLoadProducer()
     load.picked(pick.request, pick.endpoints)
     yield from InFlightMetrics(lambda: [load]).collect()
+    yield from OutlierMetrics("pool", watch_of_an_ejection()).collect()
     decisions = RewriteDecisions()
     decisions.count("rule", "a", "b")
     yield from decisions.collect()
@@ -74,6 +105,17 @@ def everything(picking: Any) -> Iterator[Metric]:
     times = PluginTimes(lambda: 0.0)
     times.of("Filter", "label-selector-filter", "mine").observe(0.1)
     yield from PluginDurations(times).collect()
+
+
+def watch_of_an_ejection() -> OutlierWatch:
+    """One endpoint of two is ejected."""
+    store = store_of(a=(), b=())
+    it = director(store)
+    watch = OutlierWatch(it, store, lambda: 0.0, random.Random(1))
+    watch.use(OutlierSettings(consecutive_5xx=1), None)
+    assert watch.detection is not None
+    watch.detection.answered("request", store.endpoints[0], 500, None, 0.0)
+    return watch
 
 
 def pool() -> EndpointPool:

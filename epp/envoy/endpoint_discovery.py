@@ -1,0 +1,46 @@
+"""How Envoy learns the workers' addresses by EDS: from a file that it watches, or from a server over gRPC.
+
+https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/core/v3/config_source.proto
+"""
+
+from typing import Final
+
+from epp.envoy.json_values import Address, Json, static_hosts, typed_config
+
+_SERVER: Final = "eds"
+
+
+def eds_from_file(path: str) -> Json:
+    """The fields of a cluster. Envoy starts only if the file is there, and reads it again when one is moved to its place."""
+    return _eds({"path_config_source": {"path": path}})
+
+
+def eds_over_grpc() -> Json:
+    """The fields of a cluster. Without an answer Envoy starts after 15 s with no worker; later it keeps the last ones."""
+    source = {
+        "api_type": "GRPC",
+        "transport_api_version": "V3",
+        "grpc_services": [{"envoy_grpc": {"cluster_name": _SERVER}}],
+        "set_node_on_first_message_only": True,
+    }
+    return _eds({"api_config_source": source})
+
+
+def eds_cluster(server: Address) -> Json:
+    """The cluster of the server itself. Its PINGs notice one that is frozen or whose machine is gone."""
+    http2 = {"connection_keepalive": {"interval": "10s", "timeout": "5s"}}
+    return {
+        "name": _SERVER,
+        **static_hosts(_SERVER, [server]),
+        "connect_timeout": "1s",
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed_config(
+                "upstreams.http.v3.HttpProtocolOptions",
+                explicit_http_config={"http2_protocol_options": http2},
+            )
+        },
+    }
+
+
+def _eds(source: Json) -> Json:
+    return {"type": "EDS", "eds_cluster_config": {"eds_config": {"resource_api_version": "V3", **source}}}

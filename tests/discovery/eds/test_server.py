@@ -1,0 +1,200 @@
+"""Endpoint discovery over gRPC, asked as Envoy asks: subscribe, acknowledge, refuse, come back."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from grpc import aio
+
+from discovery.eds.assignment import TYPE_URL, Assignment, HealthStatus, LbEndpoint
+from discovery.eds.messages.eds_pb2 import (
+    ClusterLoadAssignment,
+    DiscoveryRequest,
+    DiscoveryResponse,
+    HealthCheckRequest,
+    HealthCheckResponse,
+    Node,
+    RpcStatus,
+)
+from discovery.eds.server import EdsListenError, EdsServer
+from tests.eventually import eventually
+
+ONE = Assignment((LbEndpoint("", "10.0.0.1", 8000),))
+TWO = Assignment((*ONE.endpoints, LbEndpoint("east", "10.0.0.2", 8000, HealthStatus.UNHEALTHY)))
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", autouse=True)
+async def one_loop_a_module(anyio_backend: str) -> None:
+    """grpc.aio tells a loop of calls that ended after their channel was closed: it must not be closed by then."""
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[EdsServer]:
+    async with EdsServer("127.0.0.1", 0, "workers") as running:
+        yield running
+
+
+class AskingEnvoy:
+    """One stream of an Envoy."""
+
+    def __init__(self, channel: aio.Channel) -> None:
+        method = "/envoy.service.endpoint.v3.EndpointDiscoveryService/StreamEndpoints"
+        self.call: Any = channel.stream_stream(
+            method,
+            request_serializer=DiscoveryRequest.SerializeToString,
+            response_deserializer=DiscoveryResponse.FromString,
+        )()
+
+    async def ask(self, *names: str, nonce: str = "", refused: str | None = None) -> None:
+        error = None if refused is None else RpcStatus(code=13, message=refused)
+        request = DiscoveryRequest(
+            node=None if nonce else Node(id="envoy-1", cluster="c"),
+            resource_names=names,
+            type_url=TYPE_URL,
+            response_nonce=nonce,
+            error_detail=error,
+        )
+        await self.call.write(request)
+
+    async def told(self) -> tuple[DiscoveryResponse, list[tuple[str, int, int]]]:
+        """The next response, and address, port and health of each endpoint in it."""
+        async with asyncio.timeout(90):
+            response = await self.call.read()
+        assert response.type_url == TYPE_URL
+        [resource] = response.resources
+        assert resource.type_url == TYPE_URL
+        named = ClusterLoadAssignment.FromString(resource.value)
+        assert named.cluster_name == "workers"
+        hosts = [
+            (
+                e.endpoint.address.socket_address.address,
+                e.endpoint.address.socket_address.port_value,
+                e.health_status,
+            )
+            for locality in named.endpoints
+            for e in locality.lb_endpoints
+        ]
+        return response, hosts
+
+    async def is_silent(self) -> bool:
+        try:
+            async with asyncio.timeout(0.2):
+                await self.call.read()
+        except TimeoutError:
+            return True
+        return False
+
+
+@pytest.fixture
+async def channel(server: EdsServer) -> AsyncIterator[aio.Channel]:
+    async with aio.insecure_channel(server.address) as opened:
+        yield opened
+
+
+async def test_every_envoy_is_told_at_once_and_of_each_change(
+    server: EdsServer, channel: aio.Channel
+) -> None:
+    server.publish(ONE)
+    envoys = [AskingEnvoy(channel) for _ in range(3)]
+    for envoy in envoys:
+        await envoy.ask("workers")
+        response, hosts = await envoy.told()
+        assert hosts == [("10.0.0.1", 8000, 0)]
+        await envoy.ask("workers", nonce=response.nonce)
+    server.publish(TWO)
+    for envoy in envoys:
+        response, hosts = await envoy.told()
+        assert hosts == [("10.0.0.1", 8000, 0), ("10.0.0.2", 8000, 2)]
+        await envoy.ask("workers", nonce=response.nonce)
+    server.publish(Assignment())
+    for envoy in envoys:
+        assert (await envoy.told())[1] == [], "no worker is an answer too"
+
+
+async def test_before_the_first_assignment_nobody_is_answered(
+    server: EdsServer, channel: aio.Channel
+) -> None:
+    """An Envoy that comes back keeps its endpoints until this server knows better."""
+    envoy = AskingEnvoy(channel)
+    await envoy.ask("workers")
+    reading = asyncio.ensure_future(envoy.told())
+    await asyncio.sleep(0.1)
+    assert not reading.done()
+    server.publish(ONE)
+    assert (await reading)[1] == [("10.0.0.1", 8000, 0)]
+
+
+async def test_an_acknowledged_assignment_is_not_sent_again(server: EdsServer, channel: aio.Channel) -> None:
+    server.publish(ONE)
+    envoy = AskingEnvoy(channel)
+    await envoy.ask("workers")
+    response, _ = await envoy.told()
+    await envoy.ask("workers", nonce=response.nonce)
+    server.publish(ONE)
+    await envoy.ask("workers", nonce="of an older response")
+    assert await envoy.is_silent()
+
+
+async def test_a_refusal_is_logged_and_the_next_assignment_is_sent(
+    server: EdsServer, channel: aio.Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.publish(ONE)
+    envoy = AskingEnvoy(channel)
+    await envoy.ask("workers")
+    response, _ = await envoy.told()
+    with caplog.at_level(logging.ERROR, "discovery.eds"):
+        await envoy.ask("workers", nonce=response.nonce, refused="malformed\nIP address")
+        await eventually(lambda: caplog.messages)
+    [line] = caplog.messages
+    assert line == "'envoy-1' refused the endpoints and keeps what it had: 'malformed\\nIP address'"
+    server.publish(TWO)
+    assert len((await envoy.told())[1]) == 2
+
+
+async def test_another_cluster_is_told_nothing_and_the_log_says_why(
+    server: EdsServer, channel: aio.Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.publish(ONE)
+    envoy = AskingEnvoy(channel)
+    with caplog.at_level(logging.WARNING, "discovery.eds"):
+        await envoy.ask("models")
+        await eventually(lambda: caplog.messages)
+    assert "asks for the cluster 'models'" in caplog.text
+    await envoy.ask("models", "workers")
+    assert (await envoy.told())[1] == [("10.0.0.1", 8000, 0)]
+
+
+async def test_probes_hear_whether_there_is_an_assignment(server: EdsServer, channel: aio.Channel) -> None:
+    check = channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=HealthCheckRequest.SerializeToString,
+        response_deserializer=HealthCheckResponse.FromString,
+    )
+    assert (await check(HealthCheckRequest())).status == 2
+    server.publish(Assignment())
+    assert (await check(HealthCheckRequest())).status == 1
+
+
+async def test_a_taken_port_is_an_error_that_names_it(server: EdsServer) -> None:
+    host, _, port = server.address.rpartition(":")
+    with pytest.raises(EdsListenError, match=f"cannot listen on {server.address}"):
+        async with EdsServer(host, int(port), "workers"):
+            pass
+
+
+async def test_stopping_ends_the_streams_of_connected_envoys() -> None:
+    stopping = EdsServer("127.0.0.1", 0, "workers")
+    await stopping.__aenter__()
+    async with aio.insecure_channel(stopping.address) as channel:
+        envoy = AskingEnvoy(channel)
+        await envoy.ask("workers")
+        await asyncio.wait_for(stopping.__aexit__(None, None, None), 90)
+        with pytest.raises(aio.AioRpcError):
+            await envoy.call.read()

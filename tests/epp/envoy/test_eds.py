@@ -1,0 +1,124 @@
+"""Workers that Envoy learns of by EDS: what it does with their health, and while what feeds it is away."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from discovery.eds.assignment import Assignment, HealthStatus, LbEndpoint
+from discovery.eds.assignment_file import AssignmentFile
+from discovery.eds.server import EdsServer
+from tests.epp.envoy.test_failures import IN_RANDOM_ORDER, Mesh, Worker, ask
+from tests.eventually import eventually
+from tests.free_port import free_port
+
+
+@pytest.fixture
+async def mesh(running_envoy: Any) -> AsyncIterator[Mesh]:
+    async with AsyncExitStack() as stack:
+        yield Mesh(stack, running_envoy)
+
+
+def assignment(*workers: tuple[Worker, HealthStatus]) -> Assignment:
+    places = [(worker.address.partition(":"), health) for worker, health in workers]
+    return Assignment(tuple(LbEndpoint("", host, int(port), health) for (host, _, port), health in places))
+
+
+async def served(client: aiohttp.ClientSession, envoy: Any, times: int) -> list[tuple[int, str | None]]:
+    answers = [await ask(client, envoy) for _ in range(times)]
+    return [(status, said.get("served")) for status, said, _ in answers]
+
+
+@pytest.mark.parametrize("health", HealthStatus)
+async def test_a_pick_is_followed_whatever_the_health(
+    mesh: Mesh, health: HealthStatus, tmp_path: Path
+) -> None:
+    """So a worker can be listed before it is ready: the first pick may come before the next assignment."""
+    picked, other = await mesh.worker(), await mesh.worker()
+    file = AssignmentFile(tmp_path / "endpoints.json", "workers")
+    file.publish(assignment((picked, health), (other, HealthStatus.HEALTHY)))
+    _, address = await mesh.picker([picked.address])
+    envoy, client = await mesh.envoy([address], "--eds-file", str(file.path)), await mesh.client()
+    assert await served(client, envoy, 5) == [(200, picked.address)] * 5
+
+
+async def test_without_a_known_pick_only_healthy_workers_serve(mesh: Mesh, tmp_path: Path) -> None:
+    unready, ready, unknown = await mesh.worker(), await mesh.worker(), await mesh.worker()
+    file = AssignmentFile(tmp_path / "endpoints.json", "workers")
+    file.publish(assignment((unready, HealthStatus.UNHEALTHY), (ready, HealthStatus.HEALTHY)))
+    _, address = await mesh.picker([unknown.address])
+    envoy, client = await mesh.envoy([address], "--eds-file", str(file.path)), await mesh.client()
+    assert await served(client, envoy, 8) == [(200, ready.address)] * 8
+    file.publish(assignment((unknown, HealthStatus.HEALTHY)))
+
+    async def is_told() -> bool:
+        return await served(client, envoy, 1) == [(200, unknown.address)]
+
+    await eventually(is_told)
+
+
+async def test_a_file_that_makes_no_sense_changes_nothing(mesh: Mesh, tmp_path: Path) -> None:
+    worker = await mesh.worker()
+    file = AssignmentFile(tmp_path / "endpoints.json", "workers")
+    file.publish(assignment((worker, HealthStatus.HEALTHY)))
+    _, address = await mesh.picker([worker.address])
+    envoy, client = await mesh.envoy([address], "--eds-file", str(file.path)), await mesh.client()
+    (tmp_path / "broken").write_text("{")
+    (tmp_path / "broken").rename(file.path)
+
+    async def is_rejected() -> bool:
+        return await _counter(client, envoy, "cluster.workers.update_rejected") > 0 or (
+            await _counter(client, envoy, "cluster.workers.update_failure") > 0
+        )
+
+    await eventually(is_rejected)
+    assert await served(client, envoy, 3) == [(200, worker.address)] * 3
+
+
+async def test_two_envoys_keep_their_workers_while_the_server_is_away_and_hear_of_new_ones_after(
+    mesh: Mesh,
+) -> None:
+    first, second = await mesh.worker(), await mesh.worker()
+    port = free_port()
+    config = ("--config-text", IN_RANDOM_ORDER)
+    _, address = await mesh.picker([first.address, second.address], *config)
+    client = await mesh.client()
+    async with EdsServer("127.0.0.1", port, "workers") as server:
+        server.publish(assignment((first, HealthStatus.HEALTHY)))
+        envoys = [await mesh.envoy([address], "--eds-server", f"127.0.0.1:{port}") for _ in range(2)]
+        for envoy in envoys:
+            assert await _hosts(client, envoy) == [first.address]
+    for envoy in envoys:
+        assert await served(client, envoy, 5) == [(200, first.address)] * 5
+    async with EdsServer("127.0.0.1", port, "workers") as server:
+        await asyncio.sleep(0.2)
+        assert [await _hosts(client, envoy) for envoy in envoys] == [[first.address]] * 2
+        server.publish(assignment((first, HealthStatus.HEALTHY), (second, HealthStatus.HEALTHY)))
+
+        async def are_told() -> bool:
+            return all([len(await _hosts(client, envoy)) == 2 for envoy in envoys])
+
+        await eventually(are_told)
+        for envoy in envoys:
+            assert {worker for _, worker in await served(client, envoy, 30)} == {
+                first.address,
+                second.address,
+            }
+
+
+async def _hosts(client: aiohttp.ClientSession, envoy: Any) -> Sequence[str]:
+    async with client.get(f"{envoy.admin}/clusters?format=json") as answer:
+        clusters = json.loads(await answer.text())["cluster_statuses"]
+    [workers] = [cluster for cluster in clusters if cluster["name"] == "workers"]
+    addresses = [host["address"]["socket_address"] for host in workers.get("host_statuses", [])]
+    return sorted(f"{address['address']}:{address['port_value']}" for address in addresses)
+
+
+async def _counter(client: aiohttp.ClientSession, envoy: Any, name: str) -> int:
+    async with client.get(f"{envoy.admin}/stats?filter=^{name}$") as page:
+        return int((await page.text()).split()[-1])

@@ -1,0 +1,165 @@
+"""Through a real Envoy: workers that answer 500, never answer or are gone, and a picker that ejects them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from tests.epp.envoy.picker_stage import picker_behind_envoy, started_worker
+from tests.eventually import eventually
+
+CONFIG = """\
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- {{type: random-picker, parameters: {{maxNumOfEndpoints: {endpoints}}}}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: random-picker
+outlierDetection:
+  consecutive5xx: 3
+  consecutiveLocalOriginFailure: 3
+  baseEjectionTime: {pause}
+  stallTimeout: 1s
+  probePath: "{probe}"
+"""
+
+
+@dataclass
+class Worker:
+    """Answers `status`; None: never."""
+
+    status: int | None = 200
+    asked: int = 0
+    waiting: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        await request.read()
+        self.asked += 1
+        if self.status is None:
+            await self.waiting.wait()
+        return web.Response(status=self.status or 500)
+
+
+@dataclass
+class Stage:
+    workers: list[Worker]
+    ports: list[int]
+    client: aiohttp.ClientSession
+    url: str
+    metrics: str
+
+    async def ask(self, times: int, timeout: float = 60.0) -> Counter[int]:
+        """How often each status came, one request after the other; 0: no answer in time."""
+        statuses = Counter[int]()
+        for _ in range(times):
+            try:
+                async with asyncio.timeout(timeout):
+                    async with self.client.post(
+                        self.url, json={"model": "m", "prompt": "x", "stream": True}
+                    ) as answer:
+                        statuses[answer.status] += 1
+            except TimeoutError:
+                statuses[0] += 1
+        return statuses
+
+    async def page(self, path: str) -> str:
+        async with self.client.get(f"http://{self.metrics}{path}") as answer:
+            return await answer.text()
+
+    async def outliers(self) -> list[dict[str, Any]]:
+        async with self.client.get(f"http://{self.metrics}/status") as answer:
+            found: list[dict[str, Any]] = (await answer.json())["outliers"]
+            return found
+
+
+@asynccontextmanager
+async def staged(
+    running_envoy: Any, count: int = 3, *, pause: str = "60s", endpoints: int = 1, probe: str = ""
+) -> AsyncIterator[Stage]:
+    async with AsyncExitStack() as stack:
+        workers = [Worker() for _ in range(count)]
+        ports = [await started_worker(stack, "/v1/completions", worker.answer) for worker in workers]
+        listed = [f"--endpoint=127.0.0.1:{port}" for port in ports]
+        config = CONFIG.format(pause=pause, endpoints=endpoints, probe=probe)
+        envoy, addresses = await stack.enter_async_context(
+            picker_behind_envoy(
+                running_envoy, ports, "--mode=override-host", "--access-log=", *listed, config_text=config
+            )
+        )
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+        yield Stage(workers, ports, client, envoy.url("/v1/completions"), addresses["metrics"])
+
+
+async def test_a_worker_that_answers_500_to_everything_costs_few_requests(running_envoy: Any) -> None:
+    async with staged(running_envoy) as stage:
+        stage.workers[0].status = 500
+        statuses = await stage.ask(200)
+        assert statuses == {500: 3, 200: 197}
+        [outlier] = await stage.outliers()
+        assert (outlier["destination"], outlier["cause"]) == (
+            f"127.0.0.1:{stage.ports[0]}",
+            "consecutive_5xx",
+        )
+        page = await stage.page("/metrics")
+        assert (
+            'llm_d_epp_outlier_detection_ejections_total{cause="consecutive_5xx",name="default"} 1.0\n'
+            in page
+        )
+        assert "\nllm_d_epp_outlier_detection_ejections_active{" in page
+
+
+async def test_half_of_the_pool_at_most_is_ejected(running_envoy: Any) -> None:
+    async with staged(running_envoy, 4) as stage:
+        for worker in stage.workers:
+            worker.status = 500
+        await stage.ask(100)
+        assert len(await stage.outliers()) == 2
+
+
+async def test_an_ejected_worker_costs_one_request_for_each_trial_until_it_recovers(
+    running_envoy: Any,
+) -> None:
+    async with staged(running_envoy, pause="100ms") as stage:
+        bad = stage.workers[0]
+        bad.status = 500
+        statuses = Counter[int]()
+
+        async def failed_two_trials() -> bool:
+            statuses.update(await stage.ask(5))
+            return [one["ejections"] for one in await stage.outliers()] == [3]
+
+        await eventually(failed_two_trials)
+        assert statuses[500] == 5
+        bad.status = 200
+
+        async def is_back() -> bool:
+            assert (await stage.ask(5)) == {200: 5}
+            return not await stage.outliers()
+
+        await eventually(is_back)
+
+
+async def test_a_worker_that_never_answers_is_ejected(running_envoy: Any) -> None:
+    async with staged(running_envoy) as stage:
+        stuck = stage.workers[0]
+        stuck.status = None
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(stage.ask(1)) for _ in range(30)]
+
+            async def is_ejected() -> bool:
+                await stage.ask(1, timeout=0.5)
+                return [one["cause"] for one in await stage.outliers()] == ["stalled"]
+
+            await eventually(is_ejected)
+            before = stuck.asked
+            assert await stage.ask(50) == {200: 50}
+            assert stuck.asked == before
+            stuck.waiting.set()
+            await asyncio.gather(*tasks)

@@ -1,0 +1,136 @@
+"""The metrics of flow control: names, words and counts are the Go picker's."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import generate_latest
+
+from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
+from epp.flow_control.controller import FlowController
+from epp.flow_control.queued_request import QueuedRequest
+from epp.flow_control.settings import FlowControlSettings, PriorityBand
+from epp.request.rejection import Rejection
+from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
+from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
+from epp.scheduling.saturation import UtilizationDetector
+from epp.scheduling.waiting import Dequeued
+from epp.telemetry.band_gauges import BandGauges
+from epp.telemetry.counters import Telemetry
+
+QUEUE = "llm_d_epp_flow_control_request_queue_duration_seconds"
+M = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}
+LABELS = M | {"inference_pool": "pool", "outcome": "Dispatched"}
+
+
+@pytest.fixture
+def telemetry() -> Telemetry:
+    made = Telemetry(pool_name="pool")
+    made.flow_control.enabled = True
+    return made
+
+
+def outcomes(telemetry: Telemetry) -> dict[tuple[str, str], float]:
+    family = next(one for one in telemetry.collect() if one.name == "llm_d_epp_flow_control_requests")
+    assert all(sample.labels["inference_pool"] == "pool" for sample in family.samples)
+    return {(one.labels["outcome"], one.labels["priority"]): one.value for one in family.samples}
+
+
+def test_who_goes_at_once_waited_for_0_seconds(telemetry: Telemetry, picking: Any) -> None:
+    value = telemetry.registry.get_sample_value
+    for _ in range(3):
+        telemetry.picked(picking("10.0.0.1:8000"), 1.0)
+    assert value(f"{QUEUE}_count", LABELS) == value(f"{QUEUE}_bucket", LABELS | {"le": "0.0001"}) == 3
+    waited = picking("10.0.0.1:8000")
+    telemetry.queued(waited.request, 1.0)
+    telemetry.dequeued(waited.request, Dequeued.DISPATCHED, 2.0, 3.0)
+    telemetry.picked(waited, 3.0)
+    assert value(f"{QUEUE}_count", LABELS) == 4
+    assert value(f"{QUEUE}_bucket", LABELS | {"le": "1.0"}) == 3
+    assert value(f"{QUEUE}_sum", LABELS) == 2.0
+    assert outcomes(telemetry) == {("Dispatched", "0"): 4}
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome"),
+    [
+        (Dequeued.ABANDONED, "EvictedContextCancelled"),
+        (Dequeued.REFUSED, "EvictedOther"),
+        (Dequeued.EXPIRED, "EvictedTTL"),
+        (Dequeued.NO_ENDPOINTS, "EvictedNoEndpoints"),
+    ],
+)
+def test_who_leaves_the_queue_is_counted_once(
+    telemetry: Telemetry, picking: Any, how: Dequeued, outcome: str
+) -> None:
+    request = picking("10.0.0.1:8000").request
+    request.priority = -1
+    telemetry.queued(request, 1.0)
+    telemetry.dequeued(request, how, 2.0, 3.0)
+    assert outcomes(telemetry) == {(outcome, "-1"): 1}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "outcome"),
+    [
+        (429, "rejected-saturated", "RejectedCapacity"),
+        (503, "rejected-no-endpoints", "RejectedNoEndpoints"),
+        (503, "rejected-shutting-down", "RejectedOther"),
+        (503, None, "RejectedOther"),
+    ],
+)
+def test_who_cannot_wait_is_counted_too(
+    telemetry: Telemetry, picking: Any, status: int, reason: str | None, outcome: str
+) -> None:
+    request = picking("10.0.0.1:8000").request
+    telemetry.turned_away(request, Rejection(status, "c", "m", reason=reason), 1.0)
+    assert outcomes(telemetry) == {(outcome, "0"): 1}
+
+
+def test_nothing_is_said_of_it_where_it_is_off(picking: Any) -> None:
+    telemetry = Telemetry()
+    telemetry.picked(picking("10.0.0.1:8000"), 1.0)
+    assert b"flow_control" not in generate_latest(telemetry.registry)
+
+
+def pool(*ages: float) -> EndpointPool:
+    """Endpoints whose pages were read so many seconds ago."""
+    names = [str(number) for number in range(len(ages))]
+    endpoints = [Endpoint(id=n, incarnation="1", address="10.0.0.1", port=1, metrics_port=1) for n in names]
+    numbers = np.tile(NO_NUMBERS, len(ages))
+    numbers[Column.SCRAPED_AT] = [100.0 - age for age in ages]
+    return EndpointPool(endpoints, numbers, [NO_ADAPTERS] * len(ages), 100.0)
+
+
+def gauges(controller: FlowController | None, *ages: float) -> dict[tuple[str, ...], float]:
+    collector = BandGauges("pool", lambda: controller, lambda: pool(*ages), lambda: "mine")
+    return {
+        (one.name.removeprefix("llm_d_epp_flow_control_"), *sample.labels.values()): sample.value
+        for one in collector.collect()
+        for sample in one.samples
+    }
+
+
+def test_how_full_the_queues_are(picking: Any) -> None:
+    bands = {1: PriorityBand(max_requests=4, max_bytes=1000)}
+    settings = FlowControlSettings(bands=bands, max_requests=10)
+    controller = FlowController(settings, UtilizationDetector(), lambda now: pool(0.0))
+    for number in range(3):
+        request = picking("10.0.0.1:8000").request
+        request.body_size = 200
+        controller.bands[0].add(QueuedRequest(request, 1.0, 60.0, number))
+    assert gauges(controller, 0.0, 0.1, 5.0) == {
+        ("capacity_utilization_requests", "1", "pool"): 0.75,
+        ("capacity_utilization_requests", "0", "pool"): 0.0,
+        ("capacity_utilization_bytes", "1", "pool"): 0.6,
+        ("capacity_utilization_bytes", "0", "pool"): 0.0,
+        ("global_capacity_utilization_requests", "pool"): 0.3,
+        ("stale_endpoints", "mine"): 1,
+    }
+
+
+def test_no_page_is_stale_for_who_reads_none() -> None:
+    detector = ConcurrencyDetector(InFlightLoadProducer())
+    controller = FlowController(FlowControlSettings(), detector, lambda now: pool())
+    assert not [name for name, *_ in gauges(controller, 5.0) if name == "stale_endpoints"]
+    assert gauges(None, 5.0) == {}
