@@ -8,8 +8,17 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from benchmarks import discovery_scale, dispatching, kubernetes_events, pod_pool, scraping, stopped_worker
+from benchmarks import (
+    discovery_scale,
+    dispatching,
+    flow_control,
+    kubernetes_events,
+    pod_pool,
+    scraping,
+    stopped_worker,
+)
 from benchmarks.attacks.stage import run as attacks
+from benchmarks.failing import run as failing
 from benchmarks.overload import run as overload
 from benchmarks.picking import run as picking
 from benchmarks.routing import run as routing
@@ -23,7 +32,9 @@ _DEFAULT = (
     "picking",
     "routing",
     "overload",
+    "failing",
     "dispatching",
+    "flow-control",
 )
 _NAMES = (*_DEFAULT, "attacks")
 
@@ -36,6 +47,7 @@ def main() -> int:
     picking.add_flags(parser.add_argument_group("picking"))
     routing.add_flags(parser.add_argument_group("routing"))
     overload.add_flags(parser.add_argument_group("overload"))
+    failing.add_flags(parser.add_argument_group("failing"))
     dispatching.add_flags(parser.add_argument_group("dispatching"))
     attacks.add_flags(parser.add_argument_group("attacks"))
     flags = parser.parse_args()
@@ -51,7 +63,9 @@ def main() -> int:
         "picking": functools.partial(picking.main, picking.Plan.from_flags(flags)),
         "routing": functools.partial(routing.main, routing.Plan.from_flags(flags)),
         "overload": functools.partial(overload.main, overload.Plan.from_flags(flags)),
+        "failing": functools.partial(failing.main, failing.FailingPlan.from_flags(flags)),
         "dispatching": functools.partial(dispatching.main, binary=flags.go_processor),
+        "flow-control": flow_control.main,
         "attacks": functools.partial(attacks.main, flags.attack),
     }
     print(f"CPython {platform.python_version()}, {platform.machine()}, {platform.system()}")

@@ -20,11 +20,34 @@ schedulingProfiles:
   - {pluginRef: max-score-picker}
 """
 """The default profile of the Go picker."""
+_GO_STICKY: Final = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: token-load-scorer
+- type: inflight-load-producer
+- type: approx-prefix-cache-producer
+  parameters: {maxPrefixTokensToMatch: KV_TOKENS}
+- type: prefix-cache-affinity-filter
+  parameters: {affinityThreshold: 0.80, maxTTFTPenaltyMs: 18000, peakPrefillThroughput: TOKENS_PER_SECOND}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: prefix-cache-affinity-filter}
+  - {pluginRef: token-load-scorer}
+"""
 _FILE: Final = """\
 plugins:
 - {type: file-discovery, parameters: {path: ENDPOINTS, watchFile: WATCHED}}
 """
 _DISCOVERY: Final = "dataLayer: {discovery: {pluginRef: file-discovery}}\n"
+
+
+def go_sticky(*, kv_tokens: int, tokens_per_second: int) -> str:
+    """The plugins of llm-d's guide optimized-baseline, with the values that it says must match the model server."""
+    return _GO_STICKY.replace("KV_TOKENS", str(kv_tokens)).replace(
+        "TOKENS_PER_SECOND", str(tokens_per_second)
+    )
 
 
 def over_endpoints_file(config: str, *, watched: bool = False) -> str:

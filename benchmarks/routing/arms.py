@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from benchmarks.profiles import GO_DEFAULT
+from benchmarks.profiles import GO_DEFAULT, go_sticky
 from benchmarks.routing.baselines import BASELINES
 from benchmarks.routing.chooser import Chooser, Wanted
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
@@ -47,23 +47,8 @@ _COUNTED: Final = GO_DEFAULT.replace(
     "  - {pluginRef: in-flight-scorer, weight: 2}\n  - {pluginRef: max-score-picker}",
 )
 
-GO_STICKY: Final = """\
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: token-load-scorer
-- type: inflight-load-producer
-- type: approx-prefix-cache-producer
-  parameters: {maxPrefixTokensToMatch: 65536}
-- type: prefix-cache-affinity-filter
-  parameters: {affinityThreshold: 0.80, maxTTFTPenaltyMs: 18000, peakPrefillThroughput: 5000}
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: prefix-cache-affinity-filter}
-  - {pluginRef: token-load-scorer}
-"""
-"""As llm-d's guide optimized-baseline has it, with the tokens a second and the cache of a worker in virtual time."""
+GO_STICKY: Final = go_sticky(kv_tokens=65_536, tokens_per_second=5_000)
+"""For a worker in virtual time."""
 
 ARMS: Final[Mapping[str, Arm]] = {
     "least cost": Arm(LEAST_COST),

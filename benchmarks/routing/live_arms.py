@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.picking.pickers import OURS, Kind, go_picker
-from benchmarks.profiles import GO_DEFAULT, over_endpoints_file
+from benchmarks.profiles import GO_DEFAULT, go_sticky, over_endpoints_file
 from benchmarks.routing.arms import ARMS, COUNTED
 from benchmarks.routing.virtual import LIMITS
 
@@ -48,21 +48,6 @@ _PEAK: Final = LIMITS.max_num_batched_tokens / (
 """Tokens a second of one full chunk in an idle worker, which the guides want measured for each machine
 (llm-d, guides/recipes/router/calibration)."""
 
-_GO_STICKY: Final = f"""\
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: token-load-scorer
-- type: inflight-load-producer
-- type: approx-prefix-cache-producer
-  parameters: {{maxPrefixTokensToMatch: {LIMITS.kv_tokens}}}
-- type: prefix-cache-affinity-filter
-  parameters: {{affinityThreshold: 0.80, maxTTFTPenaltyMs: 18000, peakPrefillThroughput: {_PEAK:.0f}}}
-schedulingProfiles:
-- name: default
-  plugins:
-  - {{pluginRef: prefix-cache-affinity-filter}}
-  - {{pluginRef: token-load-scorer}}
-"""
-"""The plugins of llm-d's guide optimized-baseline, with the values that it says must match the model server. The filter lets
-go where a worker has {18 s x peak} uncomputed tokens more than another: a count of tokens, so `--speed` does not matter."""
+_GO_STICKY: Final = go_sticky(kv_tokens=LIMITS.kv_tokens, tokens_per_second=round(_PEAK))
+"""The filter lets go where a worker has {18 s x peak} uncomputed tokens more than another: a count of tokens, so `--speed`
+does not matter."""

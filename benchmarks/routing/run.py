@@ -50,7 +50,7 @@ class Plan:
 
     @classmethod
     def quick(cls) -> "Plan":
-        """A minute or two on two cores."""
+        """About a minute on two idle cores."""
         return cls(QUICK_WORKLOADS, QUICK_ARMS, seeds=3, seconds=QUICK_SECONDS)
 
     @classmethod
@@ -75,7 +75,7 @@ class Plan:
         )
 
     def todo(self, done: Sequence[VirtualResult]) -> Iterator["_Task"]:
-        """What is to be run, the slowest first: arms of one workload and seed share their prompts."""
+        """What is to be run, in the plan's order; arms of one workload and seed share their prompts."""
         there = {one.key for one in done}
         for name in self.workloads:
             for rate in self.rates:
@@ -128,7 +128,7 @@ def add_flags(group: argparse._ArgumentGroup) -> None:
         help=f"requests a second instead of the workload's own, for TTFT over rate; may be repeated; without --workload: {KNEE}",
     )  # fmt: skip
     group.add_argument(
-        "--quick", action="store_true", help="few workloads and arms, 20 s each: two minutes on two cores"
+        "--quick", action="store_true", help="few workloads and arms, 20 s each: a minute on two idle cores"
     )
     group.add_argument("--jobs", type=_positive, metavar="N", help="processes; default: one for each core")
     group.add_argument(

@@ -7,6 +7,7 @@ from typing import Any, Final
 from epp.config.catalogue import Role
 from epp.config.document import ConfigDocument, FlowControl, PriorityBandSection
 from epp.config.plugins import Plugins
+from epp.config.token_parameters import BurstPrefixParameters
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from runtime.config.problems import ConfigError, Problems, did_you_mean
 
@@ -106,6 +107,14 @@ def flow_control_steps(settings: FlowControlSettings) -> Iterator[str]:
     yield f"flow control: other priorities: {_band(settings.default_band)}"
     if settings.default_negative_band is not None:
         yield f"flow control: other priorities below 0: {_band(settings.default_negative_band)}"
+
+
+def flow_control_warnings(flow: FlowControl, plugins: Plugins, *, on: bool) -> Iterator[str]:
+    """What of the file has no effect, with flow control or without it."""
+    if not on and flow.model_fields_set - {"saturation_detector"}:
+        yield f"flowControl has no effect without featureGates: [{GATE}], except for its saturationDetector"
+    if on and plugins.first(BurstPrefixParameters) is not None:
+        yield "burst-prefix-cache-producer has no window with flow control: prompts are not placed together"
 
 
 def _ttl(seconds: float) -> str:

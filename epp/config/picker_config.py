@@ -19,7 +19,13 @@ from epp.config.document import (
     DetectorRef,
     read_document,
 )
-from epp.config.flow_control import GATE, flow_control_steps, gates_of, read_flow_control
+from epp.config.flow_control import (
+    GATE,
+    flow_control_steps,
+    flow_control_warnings,
+    gates_of,
+    read_flow_control,
+)
 from epp.config.misspelt_keys import correct_keys
 from epp.config.parameters import (
     ExtractorParameters,
@@ -231,8 +237,7 @@ def _warnings(document: ConfigDocument, plugins: Plugins, *, flow_control: bool)
     tokens = plugins.first(TokenProducerParameters)
     if tokens is not None and tokens.asks_for_tokens:
         yield f"token-producer asks nobody for the tokens of {tokens.model_name[:100]!r}: 4 bytes of a prompt count as one token"
-    if not flow_control and document.flow_control.model_fields_set - {"saturation_detector"}:
-        yield f"flowControl has no effect without featureGates: [{GATE}], except for its saturationDetector"
+    yield from flow_control_warnings(document.flow_control, plugins, on=flow_control)
     for name in ("peer_discovery", "cross_replica_syncer_plugin_ref", "cross_replica_sync_interval"):
         if getattr(document.data_layer, name) is not None:
             yield f"dataLayer.{to_camel(name)} has no effect: pickers share no state"

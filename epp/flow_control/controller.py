@@ -1,7 +1,7 @@
 """Lets requests wait in the picker while the pool is full or empty, and chooses which goes next. Pure."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from epp.endpoints.endpoint import EndpointPool
@@ -16,6 +16,8 @@ from epp.scheduling.waiting import WaitingRequest
 
 _MOST_IN_A_TURN: Final = 128
 """Requests dispatched in one turn; between two turns others are served."""
+_ASK_AGAIN: Final = 0.01
+"""Seconds after which a usage limit that changes from call to call is asked again."""
 _NEVER: Final = -math.inf
 
 
@@ -82,7 +84,7 @@ class FlowController:
         if self._queued and self._waits_at_or_above(request.priority):
             return False
         load = self._load
-        if load.saturation >= band.ceiling or not load.serves(candidates.state, now):
+        if self._per_request or load.saturation >= band.ceiling or not load.serves(candidates.state, now):
             self._measure(now)
             if load.saturation >= band.ceiling:
                 return False
@@ -112,19 +114,23 @@ class FlowController:
             return None
         self._measure(now)
         self._expire(now)
-        measured = True
         for _ in range(_MOST_IN_A_TURN):
             band = self._highest_waiting()
             if band is None:
                 return None
-            if self._load.saturation >= band.ceiling and not measured:
-                self._measure(now)
-                measured = True
             if self._load.saturation >= band.ceiling:
-                return _soonest((self._expires_at(), self._load.changes_at(now)))
+                due = min(self._expires_at(), self._load.changes_at(now))
+                if self._per_request and self._load.saturation < 1.0:
+                    due = min(due, now + _ASK_AGAIN)
+                return due if due < math.inf else None
             self._dispatch_from(band, now)
-            measured = False
+            if self._per_request or not self._load.counts:
+                self._measure(now)
         return now if self._queued else None
+
+    def endpoints_changed(self) -> None:
+        """Endpoints were added, removed or changed."""
+        self._load.forget()
 
     def close(self, now: float) -> None:
         """Flow control is switched off: what waits goes, in its order."""
@@ -133,6 +139,7 @@ class FlowController:
 
     def _use(self, settings: FlowControlSettings, detector: SaturationDetector) -> None:
         self._settings = settings
+        self._per_request = settings.usage_limit.per_request
         self._detector = detector
         self._load = PoolLoad(detector, self._pool)
         self._bytes = 0
@@ -176,11 +183,12 @@ class FlowController:
         queued = band.take()
         self._bytes -= queued.size
         del self._queued[queued.waiting]
-        self._load.sent()
-        queued.waiting.dispatch(now)
+        if queued.waiting.dispatch(now):
+            self._load.sent()
 
     def _forget(self, queued: QueuedRequest) -> None:
         del self._queued[queued.waiting]
+        queued.request.prompt = None  # a heap may know it for longer, and it refers to the whole body
         self._bytes -= queued.size
         self._by_priority[queued.request.priority].remove(queued)
 
@@ -225,11 +233,15 @@ class FlowController:
                 self._forget(oldest)
                 oldest.waiting.expire(refusals.expired(ttl, empty=self._empty), now)
 
-    def _expires_at(self) -> float | None:
-        """When the next request expires, if nothing changes until then."""
+    def _expires_at(self) -> float:
+        """When the next request expires, if nothing changes until then; inf: never."""
         ttl = self._ttl()
-        oldest = [one.arrived_at for band in self._bands if (one := band.oldest()) is not None]
-        return max(min(oldest), self._empty_changed_at) + ttl if ttl and oldest else None
+        came_first = math.inf
+        for band in self._bands:
+            oldest = band.oldest()
+            if oldest is not None:
+                came_first = min(came_first, oldest.arrived_at)
+        return max(came_first, self._empty_changed_at) + ttl if ttl else math.inf
 
     def _ttl(self) -> float:
         return self._settings.no_endpoint_ttl if self._empty else self._settings.request_ttl
@@ -267,7 +279,3 @@ def _by_priority(band: Band) -> int:
 
 def _by_arrival(queued: QueuedRequest) -> int:
     return queued.sequence
-
-
-def _soonest(times: Iterable[float | None]) -> float | None:
-    return min((time for time in times if time is not None), default=None)

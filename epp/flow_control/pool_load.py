@@ -10,8 +10,10 @@ from epp.endpoints.endpoint import UNKNOWN_TIME, Column, EndpointPool, Floats
 from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector, ConcurrencyMode
 from epp.scheduling.saturation import SaturationDetector, UtilizationDetector
 
-_MEASURE_EVERY: Final = 0.005
-"""Seconds for which a measurement serves though workers published new numbers: they are older than that themselves."""
+_MEASURE_EVERY: Final = 0.02
+"""Seconds for which a measurement serves though workers published new numbers: those come every 50 ms, and are older."""
+_UNREPORTED: Final = int(Column.UNREPORTED)
+_REACHABLE: Final = int(Column.REACHABLE)
 _NEVER: Final = float("-inf")
 _UNKNOWN_ROOM: Final = 1e-9
 """Of a detector that counts otherwise: it is asked after each request."""
@@ -29,6 +31,8 @@ class PoolLoad:
     """
 
     __slots__ = (
+        "_changes_asked_at",
+        "_changes_at",
         "_detector",
         "_measured",
         "_measured_at",
@@ -46,6 +50,7 @@ class PoolLoad:
         self._measured_at = _NEVER
         self._state: object | None = None
         self._measured = 1.0
+        self._changes_at = self._changes_asked_at = _NEVER
         self._room = _UNKNOWN_ROOM
         self._sent = 0
         self.saturation = 1.0
@@ -57,10 +62,21 @@ class PoolLoad:
         """Whether the last measurement still serves; `state`: the pool's."""
         return (state is not None and state is self._state) or now - self._measured_at < _MEASURE_EVERY
 
+    @property
+    def counts(self) -> bool:
+        """Whether `saturation` knows what was sent since it was measured; otherwise it is to be measured after each request."""
+        return self._room != _UNKNOWN_ROOM
+
     def sent(self) -> None:
         """One request more was sent."""
         self._sent += 1
-        self.saturation = self._measured + self._sent / self._room  # a sum of steps would stay below 1.0
+        # a thousandth more than they are: seven tenths and three times a tenth must be no less than one
+        self.saturation = self._measured + (self._sent + 0.001) / self._room
+
+    def forget(self) -> None:
+        """There are other endpoints."""
+        self._state, self._measured_at = None, _NEVER
+        self._changes_asked_at = _NEVER
 
     def measure(self, now: float) -> None:
         pool = self._pool(now)
@@ -73,30 +89,35 @@ class PoolLoad:
             self.saturation = self._measured = self._saturation(pool)
             self._room = self._requests_of(pool)
 
-    def changes_at(self, now: float) -> float | None:
-        """When the saturation may change although nothing happens: numbers become stale, endpoints late."""
+    def changes_at(self, now: float) -> float:
+        """When the saturation may change although nothing happens: numbers become stale, endpoints late; inf: never."""
+        if self._changes_at > now and now - self._changes_asked_at < _MEASURE_EVERY:
+            return self._changes_at
+        self._changes_asked_at = now
         pool = self._pool(now)
         times = pool.numbers[Column.LATE_AT]
         if isinstance(self._detector, UtilizationDetector):
             times = np.minimum(times, _after(pool.stale_at(self._detector.staleness), now))
-        soonest = float(_after(times, now).min(initial=UNKNOWN_TIME))
-        return None if soonest == UNKNOWN_TIME else soonest
+        self._changes_at = float(_after(times, now).min(initial=UNKNOWN_TIME))
+        return self._changes_at
 
     def _saturation(self, pool: EndpointPool) -> float:
         detector = self._detector
+        if isinstance(detector, ConcurrencyDetector) and detector.mode is ConcurrencyMode.REQUESTS:
+            return float(pool.inflight.sum()) / (detector.requests * len(pool))
         if not isinstance(detector, UtilizationDetector):
             measured = detector.saturation(pool)
             return 1.0 if math.isnan(measured) else measured  # NaN is unknown, and unknown is full
-        inflight = pool.inflight
-        # those beyond what the page showed as running; all of them without a page
-        queued = np.maximum(inflight - np.where(pool.pageless, 0.0, pool.running), 0.0)
-        unseen = np.minimum(pool.unreported, inflight)  # what was sent since the page may have ended since
-        published = np.maximum(
-            (pool.waiting + unseen) / detector.queue_depth, pool.kv_usage / detector.kv_cache_utilization
-        )
-        known = pool.fresh(detector.staleness) & ~pool.pageless
-        loads = np.where(known, published, queued / detector.queue_depth)
-        return float(np.minimum(loads, _MOST).mean())
+        inflight, depth = pool.inflight, detector.queue_depth
+        # what was sent since the page may have ended since; and more are waiting if more are in flight than it showed
+        queued = pool.waiting + np.minimum(pool.numbers[_UNREPORTED], inflight)
+        queued = np.maximum(queued, inflight - pool.running)
+        loads = np.maximum(queued / depth, pool.kv_usage / detector.kv_cache_utilization)
+        known = pool.fresh(detector.staleness)
+        if not known.all():
+            beyond = np.maximum(inflight - np.where(pool.pageless, 0.0, pool.running), 0.0)
+            loads = np.where(known & ~pool.pageless, loads, beyond / depth)
+        return float(np.minimum(loads, _MOST).sum()) / len(pool)
 
     def _requests_of(self, pool: EndpointPool) -> float:
         """How many requests fill an idle pool, at the least."""
@@ -110,9 +131,9 @@ class PoolLoad:
 
 def _used(pool: EndpointPool) -> EndpointPool:
     """The endpoints that get requests; all of them if none is reachable."""
-    reachable = pool.reachable
-    if not reachable.all() and reachable.any():
-        pool = pool.select(reachable)
+    if not pool.numbers[_REACHABLE].all():
+        reachable = pool.reachable
+        pool = pool.select(reachable) if reachable.any() else pool
     late = pool.late()
     return pool if late is None else pool.select(~late)
 

@@ -1,5 +1,6 @@
 """Puts flow control into force, changes its settings and switches it off while requests wait. Pure."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from epp.endpoints.datastore import Datastore
@@ -22,13 +23,23 @@ class FlowControlSwitch:
     def use(self, settings: FlowControlSettings | None, detector: SaturationDetector, now: float) -> None:
         """Use these settings from now on, None: no flow control, and what waits goes. The queue stays otherwise."""
         if settings is None:
-            self.controller = None
+            self._end()
         elif self.controller is None:
-            self.controller = FlowController(self._bounded(settings), detector, self._datastore.pool)
+            self._begin(FlowController(self._bounded(settings), detector, self._datastore.pool))
         else:
             self.controller.reconfigure(self._bounded(settings), detector, now)
             self._director.waiting.wake()
         self._director.use_admission(self.controller)
+
+    def _begin(self, controller: FlowController) -> None:
+        self.controller = controller
+        self._hook: Callable[[], None] = controller.endpoints_changed
+        self._datastore.on_change.append(self._hook)
+
+    def _end(self) -> None:
+        if self.controller is not None:
+            self._datastore.on_change.remove(self._hook)
+            self.controller = None
 
     def _bounded(self, settings: FlowControlSettings) -> FlowControlSettings:
         """Bodies that wait leave a quarter of the memory to those that still arrive, or nothing could be read any more."""

@@ -79,15 +79,17 @@ class WaitingRequest:
         """The endpoints that may serve it now; raises `Rejection` if there is none."""
         return self._queue.scheduler.candidates(self.request, self._subset, now)
 
-    def dispatch(self, now: float) -> None:
-        """Pick an endpoint now. If there is none any more, or a plugin fails, the client gets that as its answer."""
+    def dispatch(self, now: float) -> bool:
+        """Pick an endpoint now; returns whether it got one. If not, the client gets the reason as its answer."""
         if not self.waits:
-            return
+            return False
         try:
             outcome: Pick | Exception = self._queue.scheduler.schedule(self.request, self._subset, now)
         except Exception as error:  # noqa: BLE001  # the outcome of this request
             outcome = error
-        self._end(outcome, Dequeued.DISPATCHED if isinstance(outcome, Pick) else Dequeued.REFUSED, now)
+        picked = isinstance(outcome, Pick)
+        self._end(outcome, Dequeued.DISPATCHED if picked else Dequeued.REFUSED, now)
+        return picked
 
     def refuse(self, rejection: Exception, now: float) -> None:
         """Answer the client with `rejection`; an exception that is no `Rejection` is a fault and ends the stream."""

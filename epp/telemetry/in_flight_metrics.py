@@ -15,7 +15,7 @@ _LABELS: Final = ("endpoint_name", "namespace", "producer_name", "fairness_id", 
 
 
 class InFlightMetrics(Collector):
-    """`producers`: those of now. An endpoint without anything in flight has one sample, 0."""
+    """`producers`: those of now. An endpoint has one sample, 0, once all that was sent there has ended."""
 
     def __init__(self, producers: Callable[[], Sequence[InFlightLoadProducer]]) -> None:
         self._producers = producers

@@ -62,6 +62,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         speed=options.speed,
         pad_metrics_bytes=options.pad_metrics_bytes,
         drain_timeout=options.drain_timeout,
+        faults=options.faults,
     )
 
 
@@ -139,6 +140,9 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--port", type=_port, default=0, help="0: any free port")
     group.add_argument(
         "--drain-timeout", type=_seconds, default=30.0, metavar="SECONDS", help="after SIGTERM"
+    )
+    group.add_argument(
+        "--faults", action="store_true", help="POST /fault chooses one: error, stall, flap, none"
     )
     group.add_argument(
         "--pad-metrics-bytes", type=int, default=0, metavar="N", help="47000 is a real vLLM's page"

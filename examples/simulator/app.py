@@ -10,6 +10,8 @@ from aiohttp import web
 
 from discovery.instance import InstanceStatus
 from examples.simulator import metrics_page, openai_api
+from examples.simulator.faults import PATH as FAULT_PATH
+from examples.simulator.faults import Faults
 from examples.simulator.metrics_page import MetricsPage
 from examples.simulator.openai_api import ApiError, Generation, Profile, Reply
 from examples.simulator.pacing import Pacer, TokenStream
@@ -25,17 +27,21 @@ _BODY_LIMIT = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ModelServer:
-    """The HTTP handlers. `block_size`: tokens in one KV block."""
+    """The HTTP handlers. `block_size`: tokens in one KV block. `faults`: None: it has none."""
 
     profile: Profile
     pacer: Pacer
     page: MetricsPage
     state: WorkerState
     block_size: int
+    faults: Faults | None = None
 
     def app(self) -> web.Application:
         """Serve it with `handler_cancellation=True`, or the request of a client that disconnects runs to its end."""
         app = web.Application(client_max_size=_BODY_LIMIT, middlewares=[_openai_errors])
+        if self.faults is not None:
+            app.middlewares.append(self.faults.middleware)
+            app.router.add_post(FAULT_PATH, self.faults.choose)
         app.on_response_prepare.append(self._sign)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat_completions)

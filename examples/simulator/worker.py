@@ -13,6 +13,7 @@ from aiohttp import web
 
 from discovery.instance import InstanceStatus
 from examples.simulator.app import ModelServer
+from examples.simulator.faults import Faults
 from examples.simulator.metrics_page import MetricsPage
 from examples.simulator.openai_api import Profile
 from examples.simulator.pacing import Pacer
@@ -42,7 +43,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The parsed command line. `announcement` None: serve without registering."""
+    """The parsed command line. `announcement` None: serve without registering. `faults`: it has them on request."""
 
     profile: Profile
     limits: Limits
@@ -52,6 +53,7 @@ class Settings:
     speed: float = 1.0
     pad_metrics_bytes: int = 0
     drain_timeout: float = 30.0
+    faults: bool = False
 
 
 async def serve_until_stopped(settings: Settings, ready: Callable[[int], None]) -> None:
@@ -99,7 +101,8 @@ def metadata(settings: Settings, port: int) -> dict[str, Any]:
 
 def _model_server(settings: Settings, pacer: Pacer, state: WorkerState) -> ModelServer:
     page = MetricsPage(settings.profile.model, settings.limits, pad_bytes=settings.pad_metrics_bytes)
-    return ModelServer(settings.profile, pacer, page, state, settings.limits.block_size)
+    faults = Faults() if settings.faults else None
+    return ModelServer(settings.profile, pacer, page, state, settings.limits.block_size, faults)
 
 
 @asynccontextmanager

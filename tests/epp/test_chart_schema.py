@@ -16,7 +16,14 @@ from dispatcher.config.config_file import (
     QueueConfig,
     TargetConfig,
 )
-from epp.config.document import ConfigDocument, PluginSpec, ProfilePlugin, ProfileSpec
+from epp.config.document import (
+    ConfigDocument,
+    FlowControl,
+    PluginSpec,
+    PriorityBandSection,
+    ProfilePlugin,
+    ProfileSpec,
+)
 from epp.config.flag_values import duration
 from epp.config.flags import build_parser
 from epp.envoy import flags as envoy_flags
@@ -75,11 +82,14 @@ def test_the_picker_chart_knows_a_duration(text: str) -> None:
 def test_the_picker_chart_takes_the_sections_that_a_configuration_has() -> None:
     known = schema("epp")["definitions"]["pickerConfig"]["properties"]
     plugin, profile = known["plugins"]["items"], known["schedulingProfiles"]["items"]
+    band = schema("epp")["definitions"]["priorityBand"]
     sections: list[tuple[type[BaseModel], Any]] = [
         (ConfigDocument, known),
         (PluginSpec, plugin["properties"]),
         (ProfileSpec, profile["properties"]),
         (ProfilePlugin, profile["properties"]["plugins"]["items"]["properties"]),
+        (FlowControl, known["flowControl"]["properties"]),
+        (PriorityBandSection, band["properties"]),
     ]
     for model, properties in sections:
         assert set(properties) == {field.alias or name for name, field in model.model_fields.items()}, model

@@ -1,5 +1,6 @@
 """One simulated worker over real sockets, many times faster than real time."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from aiohttp import web
 
 from discovery.instance import InstanceStatus
 from examples.simulator.app import ModelServer
+from examples.simulator.faults import Faults
 from examples.simulator.metrics_page import MetricsPage
 from examples.simulator.openai_api import Profile
 from examples.simulator.pacing import Pacer
@@ -37,10 +39,10 @@ class Worker:
             return response, await response.json()
 
 
-async def run_worker(limits: Limits, speed: float) -> AsyncIterator[Worker]:
+async def run_worker(limits: Limits, speed: float, faults: Faults | None = None) -> AsyncIterator[Worker]:
     pacer, state = Pacer(SchedulerModel(limits), speed=speed), WorkerState()
     state.status = InstanceStatus.READY
-    server = ModelServer(PROFILE, pacer, MetricsPage("tiny", limits), state, limits.block_size)
+    server = ModelServer(PROFILE, pacer, MetricsPage("tiny", limits), state, limits.block_size, faults)
     runner = web.AppRunner(server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -212,3 +214,30 @@ async def test_quiet_means_that_nothing_came_for_a_while() -> None:
 def test_time_must_pass() -> None:
     with pytest.raises(ValueError, match="speed"):
         Pacer(SchedulerModel(replace(LIMITS, max_num_seqs=1)), speed=0)
+
+
+async def test_faults_on_request() -> None:
+    async for it in run_worker(LIMITS, speed=50, faults=Faults()):
+        prompt = {"model": "tiny", "prompt": "hello", "max_tokens": 2}
+        for fault, status in (("error", 500), ("none", 200)):
+            async with it.http.post("/fault", data=fault) as answer:
+                assert answer.status == 200
+            async with it.http.post("/v1/completions", json=prompt) as answer:
+                assert answer.status == status
+            async with it.http.get("/metrics") as answer:
+                assert answer.status == 200
+        async with it.http.post("/fault", data="fire") as answer:
+            assert (answer.status, "expected none, error, stall, flap" in await answer.text()) == (400, True)
+        await it.http.post("/fault", data="stall")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await it.http.post("/v1/completions", json=prompt)
+        asked = asyncio.create_task(it.post("/v1/completions", prompt))
+        await it.http.post("/fault", data="none")
+        response, _ = await asked
+        assert response.status == 200
+
+
+async def test_without_the_flag_there_are_no_faults(worker: Worker) -> None:
+    async with worker.http.post("/fault", data="error") as answer:
+        assert answer.status == 404

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from epp.endpoints.endpoint import EndpointPool, Floats, Mask
+from epp.endpoints.endpoint import EndpointPool, Mask
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.plugin import DataProducer
@@ -45,9 +45,15 @@ class ConcurrencyDetector:
         return (self.load,)
 
     def saturation(self, pool: EndpointPool) -> float:
+        """Of all requests or tokens together: a mean of the endpoints' shares may stay below 1.0 where the pool is full."""
         if not len(pool):
             return 1.0
-        return float(self._loads(pool).mean())
+        if self.mode is ConcurrencyMode.REQUESTS:
+            return float(pool.inflight.sum()) / (self.requests * len(pool))
+        tokens = self.load.tokens(pool)
+        if self.mode is ConcurrencyMode.TOKENS:
+            return float(tokens.sum()) / (self.tokens * len(pool))
+        return float(np.maximum(pool.inflight / self.requests, tokens / self.tokens).mean())
 
     def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
         requests, tokens = (int(limit * (1.0 + self.headroom)) for limit in (self.requests, self.tokens))
@@ -57,14 +63,3 @@ class ConcurrencyDetector:
         if self.mode is not ConcurrencyMode.REQUESTS:
             fits &= self.load.tokens(pool) < tokens
         return fits
-
-    def _loads(self, pool: EndpointPool) -> Floats:
-        """What each endpoint has, as a share of what it should have; the mean is that of the pool, whose limits are equal."""
-        if self.mode is ConcurrencyMode.REQUESTS:
-            return pool.inflight / self.requests
-        tokens: Floats = self.load.tokens(pool) / self.tokens
-        return (
-            tokens
-            if self.mode is ConcurrencyMode.TOKENS
-            else np.maximum(pool.inflight / self.requests, tokens)
-        )

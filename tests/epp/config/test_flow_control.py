@@ -94,6 +94,17 @@ def test_with_the_gate_it_has(gate: str) -> None:
     assert config.warnings == ()
 
 
+def test_flow_control_takes_the_place_of_the_window_for_bursts() -> None:
+    burst = {
+        "type": "prefix-cache-scorer",
+        "parameters": {"prefixMatchInfoProducerName": "burst-prefix-cache-producer"},
+    }
+    plugins = [{"type": "burst-prefix-cache-producer"}, burst]
+    [warning] = load(**ON, plugins=plugins).warnings
+    assert "prompts are not placed together" in warning
+    assert load(plugins=plugins).warnings == ()
+
+
 def test_validate_says_what_waits() -> None:
     bands = [{"priority": 1, "maxRequests": 7}]
     config = load(**ON, flowControl={"priorityBands": bands, "noEndpointRequestTTL": "0s"})

@@ -46,6 +46,8 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: active-request-scorer
 
 @dataclass(frozen=True)
 class HalfForSheddable:
+    per_request = False
+
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
         return [0.5 if priority < 0 else 1.0 for priority in priorities]
 
@@ -60,6 +62,7 @@ class Both:
         self.model = PlainModel(settings, ordering, turns=turns, per_worker=PER_WORKER)
         detector = ConcurrencyDetector(InFlightLoadProducer(), requests=PER_WORKER)
         self.controller = FlowController(settings, detector, self.store.pool)
+        self.store.on_change.append(self.controller.endpoints_changed)
         config = load_config(CONFIG, rng=self.rng)
         scheduler: Scheduler = config.scheduler
         policy = Policy(objectives=PRIORITIES)
@@ -217,7 +220,7 @@ def test_every_decision_is_the_model_s(ordering: str, turns: bool, eviction: boo
         if event in (it.start_worker, it.kill_worker) or it.rng.random() < 0.7:
             it.turn()
         it.check()
-        it.now += it.rng.expovariate(50) + 0.006  # a measurement of the pool serves for 5 ms
+        it.now += it.rng.expovariate(50)
     while it.picks or it.waiting:
         it.now += 0.1
         it.end()

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from discovery import Instance, InstanceRemovedEvent
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Column
 from epp.scraping.schedule import ScrapeIntervals
@@ -26,8 +27,13 @@ def late(store: Datastore) -> list[bool]:
     return [] if found is None else found.tolist()
 
 
+def due(store: Datastore) -> float:
+    """When the page of the first endpoint is late."""
+    return float(store.pool(0.0).numbers[Column.LATE_AT, 0])
+
+
 async def test_a_worker_that_was_stopped_answers_the_request_that_it_holds(eventually: Eventually) -> None:
-    """Nothing else would: the next attempt is an hour away."""
+    """Further requests are seldom, and more seldom each time."""
     worker, store, failures = Worker(), Datastore(), list[str]()
     worker.stopped = asyncio.Event()
     rules = replace(RULES, intervals=ScrapeIntervals(interval=0.01, idle_interval=0.01, backoff=3600.0))
@@ -50,6 +56,71 @@ async def test_who_does_not_answer_is_late_until_it_does(eventually: Eventually)
         await eventually(lambda: late(store) == [True, False])
         worker.stopped.set()
         await eventually(lambda: late(store) == [])
+
+
+async def test_who_is_asked_again_stays_as_late_as_it_was(eventually: Eventually) -> None:
+    worker, store, failures = Worker(), Datastore(), list[str]()
+    async with serving(worker), scraping(store, on_error=lambda _, reason: failures.append(reason)):
+        add(store, worker)
+        await eventually(lambda: worker.asked > 3)
+        worker.stopped = asyncio.Event()
+        await eventually(lambda: len(failures) > 0)
+        since, asked = due(store), worker.asked
+        await eventually(lambda: worker.asked > asked)
+        assert due(store) == since
+
+
+async def test_a_request_that_may_be_lost_is_sent_again_at_once(eventually: Eventually) -> None:
+    """By the schedule it would be an hour later."""
+    worker, store = Worker(), Datastore()
+    worker.stopped = asyncio.Event()
+    async with serving(worker), scraping(store, replace(RULES, intervals=ScrapeIntervals.fixed(3600.0))):
+        add(store, worker)
+        await eventually(lambda: worker.asked >= 2)
+
+
+async def test_a_sign_of_loss_ends_the_wait_for_an_overdue_answer(eventually: Eventually) -> None:
+    worker, store, failures = Worker(), Datastore(), list[str]()
+    worker.stopped = asyncio.Event()
+    slow = replace(RULES, timeout=1.0)
+    async with serving(worker), scraping(store, slow, on_error=lambda _, reason: failures.append(reason)):
+        add(store, worker)
+        await eventually(lambda: len(failures) == 1)
+        store.suspect(store.endpoints[0])
+        assert store.is_lost(store.endpoints[0]), "somebody finds out"
+        await eventually(lambda: not store.is_lost(store.endpoints[0]))  # it accepts connections
+
+
+async def test_who_seems_to_be_lost_is_not_waited_for(eventually: Eventually) -> None:
+    worker, store, failures = Worker(), Datastore(), list[str]()
+    worker.stopped = asyncio.Event()
+    async with serving(worker):
+        add(store, worker)
+        store.set_lost(store.endpoints[0], lost=True)
+        async with scraping(store, on_error=lambda _, reason: failures.append(reason)):
+            await eventually(lambda: not store.is_lost(store.endpoints[0]))
+            assert len(failures) == 1, "the first overdue answer is the last"
+
+
+async def test_nobody_finds_out_about_a_worker_that_is_gone(eventually: Eventually) -> None:
+    worker, store, failures = Worker(), Datastore(), list[str]()
+    worker.stopped = asyncio.Event()
+    async with serving(worker), scraping(store, on_error=lambda _, reason: failures.append(reason)):
+        add(store, worker)
+        await eventually(lambda: len(failures) > 0)
+        store.apply(InstanceRemovedEvent(Instance("w1", "ns", "c", "127.0.0.1", worker.port, "a"), "deleted"))
+        await eventually(lambda: store.on_suspect == {})
+
+
+async def test_who_answers_with_an_error_is_expected_when_it_is_asked_again(eventually: Eventually) -> None:
+    worker, store, failures = Worker(), Datastore(), list[str]()
+    rules = replace(RULES, intervals=ScrapeIntervals(interval=0.01, idle_interval=0.01, backoff=3600.0))
+    async with serving(worker), scraping(store, rules, on_error=lambda _, reason: failures.append(reason)):
+        add(store, worker)
+        await eventually(lambda: age(store) < 1)
+        worker.status = 500
+        await eventually(lambda: len(failures) > 6)  # so it is asked in a second or later
+        await eventually(lambda: due(store) > time.monotonic() + 1.0)
 
 
 @pytest.mark.parametrize("page", [b"", b"what_no_engine_says 1\n"], ids=["status 500", "no known series"])
@@ -75,16 +146,13 @@ async def test_nobody_is_late_before_it_is_asked(eventually: Eventually) -> None
     worker.page = IDLE
     seldom = replace(RULES, intervals=ScrapeIntervals(interval=300.0, idle_interval=600.0, linger=0.0))
 
-    def late_at() -> float:
-        return float(store.pool(0.0).numbers[Column.LATE_AT, 0])
-
     async with serving(worker), scraping(store, seldom):
         add(store, worker)
         await eventually(lambda: len(store.on_use) == 1)
-        before = late_at()
+        before = due(store)
         store.reserve(store.endpoints[0])
         await asyncio.sleep(0.1)
-        assert (worker.asked, late_at()) == (1, before)
+        assert (worker.asked, due(store)) == (1, before)
 
 
 async def test_an_idle_endpoint_that_was_stopped_is_late_once_it_is_used(eventually: Eventually) -> None:

@@ -1,0 +1,31 @@
+"""What the picker and Envoy do about workers that fail."""
+
+from dataclasses import dataclass
+from typing import Final
+
+_HEAD: Final = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n- type: least-cost-scorer\n"
+_OUTLIERS: Final = "outlierDetection: {stallTimeout: 3s}\n"
+"""All other fields have their defaults; 10 s of stalled requests would be most of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailingArm:
+    """`fallbacks`: picks name three workers, and Envoy goes through them. Without, Envoy has one attempt."""
+
+    name: str
+    outliers: bool
+    fallbacks: bool
+
+    @property
+    def config(self) -> str:
+        count = 3 if self.fallbacks else 1
+        picker = f"- {{type: max-score-picker, parameters: {{maxNumOfEndpoints: {count}}}}}\n"
+        return _HEAD + picker + (_OUTLIERS if self.outliers else "")
+
+
+ARMS: Final = (
+    FailingArm("neither", outliers=False, fallbacks=False),
+    FailingArm("fallbacks", outliers=False, fallbacks=True),
+    FailingArm("ejection", outliers=True, fallbacks=False),
+    FailingArm("both", outliers=True, fallbacks=True),
+)

@@ -1,0 +1,80 @@
+"""How many requests are lost when workers fail, and why: each scenario with and without ejection and fallbacks.
+
+Four simulated workers, a picker and an Envoy are started anew for each cell. Users ask at a steady rate, half of them for
+streamed answers. Nothing happens for a quarter of the time.
+"""
+
+import argparse
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.failing.arms import ARMS, FailingArm
+from benchmarks.failing.client import OK, SteadyUsers
+from benchmarks.failing.scenarios import SCENARIOS, FailingWorker, Scenario
+from benchmarks.failing.stage import failing_stage
+
+_STREAMED: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class FailingPlan:
+    """`rate`: requests a second. `patience`: seconds that a user waits for a whole answer."""
+
+    seconds: float = 16.0
+    rate: float = 40.0
+    patience: float = 10.0
+    only: str = ""
+
+    @classmethod
+    def from_flags(cls, flags: argparse.Namespace) -> "FailingPlan":
+        return cls(seconds=8.0 if flags.quick else 16.0, only=flags.failing_scenario)
+
+
+def add_flags(group: argparse._ArgumentGroup) -> None:
+    """`--quick` is that of the benchmark picking."""
+    group.add_argument(
+        "--failing-scenario", default="", metavar="TEXT", help="only scenarios with this in their name"
+    )
+
+
+async def main(plan: FailingPlan) -> None:
+    total = int(plan.seconds * plan.rate)
+    print(f"{total} requests in {plan.seconds:g} s; the fault begins after {plan.seconds / 4:g} s")
+    print(f"\n| | {' | '.join(arm.name for arm in ARMS)} |\n|---|{'---|' * len(ARMS)}")
+    for name, scenario in SCENARIOS.items():
+        if plan.only in name:
+            cells = [_cell(await lost(arm, scenario, plan)) for arm in ARMS]
+            print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+async def lost(arm: FailingArm, scenario: Scenario, plan: FailingPlan) -> Counter[str]:
+    """What became of all requests, by cause."""
+    async with failing_stage(arm) as stage:
+        users = SteadyUsers(
+            stage.port, rate=plan.rate, streamed=_STREAMED, patience=plan.patience, seed=len(arm.name)
+        )
+        async with asyncio.TaskGroup() as group:
+            happening = group.create_task(_later(plan.seconds / 4, scenario, stage.workers))
+            outcomes = await users.send(plan.seconds)
+            happening.cancel()
+        return outcomes
+
+
+async def _later(seconds: float, scenario: Scenario, workers: Sequence[FailingWorker]) -> None:
+    await asyncio.sleep(seconds)
+    await scenario(workers)
+
+
+def _cell(outcomes: Counter[str]) -> str:
+    causes = Counter({cause: count for cause, count in outcomes.items() if cause != OK})
+    return "; ".join(_said(causes)) or "0"
+
+
+def _said(causes: Counter[str]) -> Iterator[str]:
+    if len(causes) > 1:
+        yield f"{causes.total()} in all"
+    for cause, count in causes.most_common():
+        yield f"{count} {cause}"

@@ -1,0 +1,51 @@
+"""Faults that a simulated worker has on request: its page of metrics comes all the same."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+
+from aiohttp import web
+
+PATH = "/fault"
+_SERVED = "/v1/"
+
+
+class Fault(StrEnum):
+    """ERROR: 500 for every request. STALL: accepted and never answered. FLAP: ERROR every other second."""
+
+    NONE = "none"
+    ERROR = "error"
+    STALL = "stall"
+    FLAP = "flap"
+
+
+class Faults:
+    """`POST /fault` with a name as its body chooses one; requests that stall go on when it is over."""
+
+    def __init__(self) -> None:
+        self._fault = Fault.NONE
+        self._changed = asyncio.Event()
+
+    async def choose(self, request: web.Request) -> web.Response:
+        """Answers 400 for a name that is none."""
+        name = await request.text()
+        if name not in set(Fault):
+            return web.Response(status=400, text=f"{name[:60]!r} is no fault; expected {', '.join(Fault)}")
+        self._fault = Fault(name)
+        self._changed.set()
+        self._changed = asyncio.Event()
+        return web.Response()
+
+    @web.middleware
+    async def middleware(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if not request.path.startswith(_SERVED):
+            return await handler(request)
+        while self._fault is Fault.STALL:
+            await self._changed.wait()
+        if self._fault is Fault.ERROR or (self._fault is Fault.FLAP and int(time.monotonic()) % 2):
+            await request.read()
+            return web.json_response({"error": {"message": "a fault", "type": "server_error"}}, status=500)
+        return await handler(request)

@@ -1,0 +1,27 @@
+"""What holds of workers that fail at any speed of the machine: short runs of the benchmark, behind a real Envoy."""
+
+import pytest
+
+from benchmarks.failing.arms import ARMS
+from benchmarks.failing.client import OK
+from benchmarks.failing.run import FailingPlan, lost
+from benchmarks.failing.scenarios import SCENARIOS
+
+PLAN = FailingPlan(seconds=5.0, rate=20.0, patience=60.0)
+BOTH = next(arm for arm in ARMS if arm.outliers and arm.fallbacks)
+
+
+async def test_a_killed_worker_costs_no_request_whose_answer_had_not_begun() -> None:
+    outcomes = await lost(BOTH, SCENARIOS["SIGKILL"], PLAN)
+    assert outcomes.keys() <= {OK, "cut after it began"}
+    assert outcomes.total() == 100
+
+
+@pytest.mark.parametrize(
+    ("scenario", "workers"), [("500 to everything", 1), ("500 from half of the pool", 2)]
+)
+async def test_a_worker_that_answers_500_costs_a_few_requests(scenario: str, workers: int) -> None:
+    """Those that make it an outlier, and those that were on their way by then."""
+    outcomes = await lost(BOTH, SCENARIOS[scenario], PLAN)
+    assert outcomes.keys() == {OK, "500 of the worker"}
+    assert outcomes["500 of the worker"] < 25 * workers
