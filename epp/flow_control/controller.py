@@ -16,6 +16,8 @@ from epp.scheduling.waiting import WaitingRequest
 
 _MOST_IN_A_TURN: Final = 128
 """Requests dispatched in one turn; between two turns others are served."""
+_ASK_AGAIN: Final = 0.01
+"""Seconds after which a usage limit that changes from call to call is asked again."""
 _NEVER: Final = -math.inf
 
 
@@ -82,7 +84,7 @@ class FlowController:
         if self._queued and self._waits_at_or_above(request.priority):
             return False
         load = self._load
-        if load.saturation >= band.ceiling or not load.serves(candidates.state, now):
+        if self._per_request or load.saturation >= band.ceiling or not load.serves(candidates.state, now):
             self._measure(now)
             if load.saturation >= band.ceiling:
                 return False
@@ -118,9 +120,11 @@ class FlowController:
                 return None
             if self._load.saturation >= band.ceiling:
                 due = min(self._expires_at(), self._load.changes_at(now))
+                if self._per_request and self._load.saturation < 1.0:
+                    due = min(due, now + _ASK_AGAIN)
                 return due if due < math.inf else None
             self._dispatch_from(band, now)
-            if not self._load.counts:
+            if self._per_request or not self._load.counts:
                 self._measure(now)
         return now if self._queued else None
 
@@ -135,6 +139,7 @@ class FlowController:
 
     def _use(self, settings: FlowControlSettings, detector: SaturationDetector) -> None:
         self._settings = settings
+        self._per_request = settings.usage_limit.per_request
         self._detector = detector
         self._load = PoolLoad(detector, self._pool)
         self._bytes = 0
@@ -183,6 +188,7 @@ class FlowController:
 
     def _forget(self, queued: QueuedRequest) -> None:
         del self._queued[queued.waiting]
+        queued.request.prompt = None  # a heap may know it for longer, and it refers to the whole body
         self._bytes -= queued.size
         self._by_priority[queued.request.priority].remove(queued)
 

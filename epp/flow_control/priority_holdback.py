@@ -22,6 +22,7 @@ class PriorityHoldback:
     lowest: float
     highest: float = 1.0
     domain: PriorityDomain = PriorityDomain.RANK
+    per_request = False
 
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
         if len(priorities) < 2:

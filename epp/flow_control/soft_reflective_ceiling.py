@@ -12,6 +12,8 @@ class SoftReflectiveCeiling:
     that is closed.
     """
 
+    per_request = True
+
     def __init__(self) -> None:
         self._calls = 0
 

@@ -46,6 +46,8 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: active-request-scorer
 
 @dataclass(frozen=True)
 class HalfForSheddable:
+    per_request = False
+
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
         return [0.5 if priority < 0 else 1.0 for priority in priorities]
 

@@ -15,6 +15,7 @@ from epp.endpoints.datastore import Datastore
 from epp.request.inference_request import parse_request
 from epp.request.subset import Subset
 from epp.scheduling.director import Director, Policy
+from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
 
@@ -99,3 +100,18 @@ def test_tokens_in_flight_decide_as_in_the_go_picker(case: dict[str, Any]) -> No
             assert picker.tokens[0] == step["tokens-at-0"], step
         if "full" in step:
             assert picker.director.saturation(0.0) == pytest.approx(step["full"]), step
+
+
+def test_a_pool_without_endpoints_is_full() -> None:
+    assert ConcurrencyDetector(InFlightLoadProducer()).saturation(Datastore().pool(0.0)) == 1.0
+
+
+def test_who_has_no_prompt_may_go_anywhere() -> None:
+    picker = Picker({"plugins": [{"type": "prefix-cache-affinity-filter"}], "endpoints": 2})
+    request, pool = (
+        parse_request({":path": "/v1/models", ":method": "GET"}, b"", lambda: "r"),
+        picker.store.pool(0.0),
+    )
+    for producer in picker.scheduler.producers:
+        producer.prepare(request, pool)
+    assert picker.profile.filters[0].filter(request, pool).all()
