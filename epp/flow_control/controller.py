@@ -188,6 +188,7 @@ class FlowController:
 
     def _forget(self, queued: QueuedRequest) -> None:
         del self._queued[queued.waiting]
+        queued.request.prompt = None  # a heap may know it for longer, and it refers to the whole body
         self._bytes -= queued.size
         self._by_priority[queued.request.priority].remove(queued)
 

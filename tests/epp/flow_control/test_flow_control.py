@@ -261,6 +261,20 @@ def test_a_sheddable_request_makes_room_where_eviction_is_enabled(picker: Any) -
     assert sum(len(band.waiting) for band in it.admission.bands) == 3
 
 
+def test_who_left_leaves_no_prompt_in_memory(picker: Any) -> None:
+    it = picker(request_ttl=5.0)
+    it.fill()
+    it.page(waiting=ROOM)
+    asked = [it.ask(f"{number}") for number in range(4)]
+    requests = [one.request for one in it.admission.bands[0].waiting.values()]
+    assert all(request.prompt is not None for request in requests)
+    asked[1].exchange.close("reset", it.now)
+    it.now += 5
+    it.page(waiting=ROOM)
+    assert [client.status for client in asked] == [429, None, 429, 429]
+    assert [request.prompt for request in requests] == [None] * 4
+
+
 def test_a_drain_refuses_what_waits(picker: Any) -> None:
     it = picker()
     it.fill()
@@ -276,6 +290,31 @@ def test_a_usage_limit_keeps_room(picker: Any) -> None:
     clients = [it.ask(f"{number}") for number in range(4)]
     it.turns()
     assert went(clients) == [True] * 3 + [False], "at 2 of 5 there is still room, at 3 of 5 there is none"
+
+
+def test_bodies_that_wait_leave_memory_to_those_that_come(messages: Any) -> None:
+    store = store_of("")
+    it = Held(
+        store, FlowController(FlowControlSettings(), UtilizationDetector(), store.pool), client_of(messages)
+    )
+    FlowControlSwitch(it.director, store, 400).use(FlowControlSettings(), UtilizationDetector(), it.now)
+    it.turns()
+    it.fill()
+    assert it.ask("x" * 200).said == []
+    refused = it.ask("y" * 60)
+    assert (refused.status, refused.reason) == (429, "rejected-saturated")
+
+
+def test_a_band_made_on_demand_goes_when_nobody_used_it_for_long(picker: Any) -> None:
+    it = picker(bands={10: PriorityBand()})
+    for name in ("high", "none", "low"):
+        it.objective(name, name)
+    assert [band.priority for band in it.admission.bands] == [10, 0, -1]
+    for waiting in (1, 2):
+        it.now += 400
+        it.page(waiting)
+        it.ask(f"another {waiting}")
+    assert [band.priority for band in it.admission.bands] == [10, 0]
 
 
 def test_flow_control_is_switched_on_changed_and_switched_off_while_requests_wait(messages: Any) -> None:

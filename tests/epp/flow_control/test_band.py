@@ -1,0 +1,84 @@
+"""The requests of one priority that wait: what remains of those that left, and orders that are none."""
+
+import gc
+from dataclasses import dataclass
+
+import pytest
+
+from epp.flow_control.band import Band
+from epp.flow_control.fairness_policy import Flow
+from epp.flow_control.flow_queue import FlowQueue
+from epp.flow_control.queued_request import QueuedRequest
+from epp.flow_control.round_robin import RoundRobin
+from epp.flow_control.settings import PriorityBand
+from epp.request.inference_request import InferenceRequest
+
+
+def queued(number: int, fairness_id: str = "a") -> QueuedRequest:
+    request = InferenceRequest(str(number), "/v1/completions", {})
+    request.fairness_id, request.body_size = fairness_id, 10
+    return QueuedRequest(request, float(number), 60.0, number)
+
+
+def band_of(settings: PriorityBand | None = None) -> Band:
+    return Band(0, settings or PriorityBand(), on_demand=False, now=0.0)
+
+
+@pytest.mark.parametrize("settings", [PriorityBand(), PriorityBand(fairness=RoundRobin())])
+def test_hardly_anything_remains_of_flows_and_requests_that_left(settings: PriorityBand) -> None:
+    """A client may name a flow of its own for each request."""
+    band = band_of(settings)
+    band.add(queued(0))
+    for number in range(1, 2000):
+        one = queued(number, f"flow {number}")
+        band.add(one)
+        band.remove(one)
+    gc.collect()
+    assert sum(isinstance(one, QueuedRequest) for one in gc.get_objects()) < 50
+    assert sum(isinstance(one, FlowQueue) for one in gc.get_objects()) < 50
+    assert band.take().sequence == 0
+    assert (len(band.waiting), band.bytes) == (0, 0)
+
+
+def test_many_that_leave_from_the_middle_leave_no_heap() -> None:
+    band = band_of()
+    all_of = [queued(number) for number in range(1000)]
+    for one in all_of:
+        band.add(one)
+    for one in all_of[1:-1]:
+        band.remove(one)
+    assert [band.take().sequence, band.take().sequence] == [0, 999]
+
+
+@dataclass(frozen=True)
+class NoOrder:
+    def rank(self, queued: QueuedRequest) -> float:
+        return float("nan") if queued.sequence % 2 else 0.0
+
+
+def test_a_rank_that_is_no_number_comes_last() -> None:
+    band = band_of(PriorityBand(ordering=NoOrder()))
+    for number in range(6):
+        band.add(queued(number))
+    assert [band.take().sequence for _ in range(6)] == [0, 2, 4, 1, 3, 5]
+
+
+class Forgetful:
+    """A fairness policy of somebody else's that names nobody."""
+
+    def selector(self) -> "Forgetful":
+        return self
+
+    def changed(self, flow: Flow) -> None: ...
+
+    def select(self) -> Flow | None:
+        return None
+
+    def dispatched(self, flow: Flow, queued: QueuedRequest) -> None: ...
+
+
+def test_a_policy_that_names_nobody_is_a_fault() -> None:
+    band = band_of(PriorityBand(fairness=Forgetful()))
+    band.add(queued(1))
+    with pytest.raises(RuntimeError, match="named no flow"):
+        band.take()
