@@ -183,5 +183,24 @@ async def test_no_request_fails_that_had_not_begun_to_stream(cluster: Cluster, h
         assert int((await page.text()).split()[-1]) > 0, "some were at a killed worker"
 
 
+async def test_a_worker_that_drains_costs_nothing_at_all(cluster: Cluster) -> None:
+    """It stays a host of Envoy until it has left; what it streams then goes on to its end."""
+    await cluster.start("file")
+    client = await cluster.stack.enter_async_context(aiohttp.ClientSession())
+    await eventually(lambda: _has(cluster, client, WORKERS))
+    users = Users(cluster, client)
+    async with asyncio.TaskGroup() as tasks:
+        for user in range(24):
+            tasks.create_task(users.run(user))
+        for worker in cluster.workers[:2]:
+            before = len(users.told)
+            await eventually(lambda before=before: len(users.told) > before + 50)
+            worker.process.send_signal(signal.SIGTERM)
+            await worker.process.wait()
+        await eventually(lambda: _has(cluster, client, WORKERS - 2))
+        users.stopping = True
+    assert [told.failure for told in users.told if told.failure] == []
+
+
 async def _has(cluster: Cluster, client: aiohttp.ClientSession, number: int) -> bool:
     return len(await cluster.hosts(client)) == number
