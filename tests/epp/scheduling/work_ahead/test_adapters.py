@@ -32,8 +32,9 @@ def test_an_endpoint_loads_what_it_has_not() -> None:
         Adapters(waiting=frozenset({"french"})),
         Adapters(active=frozenset({"german"})),
         Adapters(active=frozenset({"german", "dutch"})),
+        Adapters(active=frozenset({"german"}), waiting=frozenset({"dutch"})),
     )
-    assert loads(seen(pool), "french", pool) == [0.0, 0.5, 1.0, 2.0]
+    assert loads(seen(pool), "french", pool) == [0.0, 0.5, 1.0, 2.0, 2.0]
     assert loads(seen(pool), "base", pool) is None
 
 
