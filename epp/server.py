@@ -24,10 +24,9 @@ from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.worker_metrics import WORKER_METRICS
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.flow_control.controller import FlowController
-from epp.flow_control.switch import FlowControlSwitch
 from epp.health import Health
 from epp.outlier_watch import OutlierWatch
+from epp.queueing import Queueing
 from epp.reconfiguration import ConfiguredParts, Reconfiguration, defaults_of, scheduler_of, scraping_of
 from epp.request.body import MemoryBudget
 from epp.request.model_rewrite import ModelRewrites
@@ -40,8 +39,6 @@ from epp.scraping.model_lists import ModelListRules, ModelLists
 from epp.scraping.scraper import Scraper
 from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
-from epp.telemetry.band_gauges import BandGauges
-from epp.telemetry.band_log import BandLog
 from epp.telemetry.build_info import BuildInfo
 from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry, TimedDirector
@@ -53,7 +50,7 @@ from epp.telemetry.prefix_metrics import PrefixMetrics
 from epp.telemetry.rewrite_decisions import RewriteDecisions
 from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
 from epp.telemetry.stream_counts import StreamCounts
-from epp.timers import dispatch_waiting, expire_bodies, log_waits
+from epp.timers import dispatch_waiting, expire_bodies
 from epp.wire.certificate import CertificateError
 from epp.wire.opening import grpc_address, open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
@@ -99,8 +96,6 @@ class PickerServer(ResourceOwner):
         self._plugin_times = PluginTimes(time.perf_counter)
         self._rewrites = ModelRewrites()
         self._admission = admission
-        self._flow_control: FlowControlSwitch | None = None
-        self._detector_name = ""
         self._objectives = dict(settings.objectives)
         self._resources: PoolResources | None = None
         self._live_config: LiveConfig | None = None
@@ -173,19 +168,19 @@ class PickerServer(ResourceOwner):
     def _open_director(self, config: PickerConfig, rng: random.Random) -> None:
         policy, scheduler = self._policy(config), scheduler_of(config, self._settings, self._plugin_times)
         self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
-        self._bands = BandLog(self._telemetry, self._why_requests_wait)
-        self._director.waiting.observer = self._bands
-        if self._admission is None:
-            self._flow_control = FlowControlSwitch(
-                self._director, self._datastore, self._settings.max_buffered_bytes
-            )
-            self._use_flow_control(config)
+        memory = self._settings.max_buffered_bytes
+        self._queueing = Queueing(self._director, self._datastore, self._telemetry, memory, self._clock)
+        self._use_queueing(config)
         self._outliers = OutlierWatch(self._director, self._datastore, self._clock, rng)
         self._outliers.use(config.outliers, config.slow_start)
         self._start(self._outliers.run())
         turns = self._telemetry.flow_control.turns
         self._start(dispatch_waiting(self._director, self._clock, turns.observe))
-        self._start(log_waits(self._bands, self._clock))
+        self._start(self._queueing.log_waits())
+
+    def _use_queueing(self, config: PickerConfig) -> None:
+        if self._admission is None:
+            self._queueing.use(config)
 
     def _policy(self, config: PickerConfig) -> Policy:
         return Policy(
@@ -196,21 +191,6 @@ class PickerServer(ResourceOwner):
             models_endpoint=self._settings.models_endpoint,
             fairness_headers=config.fairness_headers,
         )
-
-    def _use_flow_control(self, config: PickerConfig) -> None:
-        if self._flow_control is not None and (config.flow_control or self._flow_control.controller):
-            self._flow_control.use(config.flow_control, config.detector, self._clock())
-            self._bands.enabled = self._telemetry.flow_control.enabled = config.flow_control is not None
-            self._detector_name = config.detector_name
-
-    def _flow_controller(self) -> FlowController | None:
-        return None if self._flow_control is None else self._flow_control.controller
-
-    def _why_requests_wait(self) -> str:
-        controller = self._flow_controller()
-        if controller is None or not self._datastore.endpoints:
-            return "no endpoint is ready"
-        return f"the saturation of the pool is {controller.saturation:.2f}"
 
     def _open_transport(self, config: PickerConfig) -> Transport:
         settings = self._settings
@@ -239,7 +219,7 @@ class PickerServer(ResourceOwner):
         return open_transport(settings.transport, exchange, self._health, budget, self._clock, stream_ended)
 
     def _serve(self, config: PickerConfig) -> None:
-        self._use_flow_control(config)
+        self._use_queueing(config)
         self._outliers.use(config.outliers, config.slow_start)
         self._exchange_settings = replace(self._exchange_settings, response_headers=config.response_headers)
 
@@ -277,17 +257,18 @@ class PickerServer(ResourceOwner):
         stale_after = settings.metrics_staleness_threshold
         self._telemetry.registry.register(PluginDurations(self._plugin_times))
         gauges = CollectorRegistry()  # of what is computed on the event loop
-        gauges.register(PoolGauges(self._pool_name, self._pool, self._saturation, stale_after))
+        gauges.register(
+            PoolGauges(self._pool_name, self._pool, lambda: self._queueing.saturation, stale_after)
+        )
         gauges.register(PrefixMetrics(self._prefix_producers))
         gauges.register(InFlightMetrics(self._in_flight_loads))
         gauges.register(OutlierMetrics(self._pool_name, self._outliers))
-        gauges.register(
-            BandGauges(self._pool_name, self._flow_controller, self._pool, lambda: self._detector_name)
-        )
+        for collector in self._queueing.gauges(self._pool_name):
+            gauges.register(collector)
         app = status.application(
             self._telemetry.registry,
             gauges,
-            lambda: status.describe(self._pool(), self._saturation()),
+            lambda: status.describe(self._pool(), self._queueing.saturation),
             self._describe_status,
         )
         reviewed_at = (source.url or default_url()) if asks_for_tokens(settings, source) else None
@@ -306,6 +287,7 @@ class PickerServer(ResourceOwner):
             **self._health.describe(),
             **self._workers.describe(),
             **self._outliers.describe(),
+            **self._queueing.describe(),
             "config": None if config is None else config.describe(),
             **({} if resources is None else resources.describe()),
         }
@@ -347,7 +329,3 @@ class PickerServer(ResourceOwner):
 
     def _pool(self) -> EndpointPool:
         return self._datastore.pool(self._clock())
-
-    def _saturation(self) -> float:
-        controller, now = self._flow_controller(), self._clock()
-        return self._director.saturation(now) if controller is None else controller.saturation_at(now)

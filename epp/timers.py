@@ -8,12 +8,9 @@ from typing import Final, Never
 
 from epp.request.body import MemoryBudget
 from epp.scheduling.director import Director
-from epp.telemetry.band_log import BandLog
 
 _MIN_PAUSE: Final = 0.001
 """The least seconds between two turns of the admission, if it names a time that has passed."""
-_LOG_INTERVAL: Final = 1.0
-"""Seconds between two looks whether requests still wait."""
 _EXPIRE_INTERVAL: Final = 1.0
 """The most seconds between two checks for request bodies that take too long."""
 
@@ -36,19 +33,6 @@ async def dispatch_waiting(
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await changed.wait()
-
-
-async def log_waits(bands: BandLog, clock: Callable[[], float]) -> Never:
-    """Log when requests wait no more; nothing runs while none wait."""
-    began = asyncio.Event()
-    bands.wake = began.set
-    while True:
-        await began.wait()
-        began.clear()
-        waiting = True
-        while waiting:
-            await asyncio.sleep(_LOG_INTERVAL)
-            waiting = bands.end_spells(clock())
 
 
 async def expire_bodies(budget: MemoryBudget, allowed: float, clock: Callable[[], float]) -> Never:

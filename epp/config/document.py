@@ -17,6 +17,8 @@ from runtime.sizes import parse_quantity
 
 Duration = Annotated[float, parsed_by(parse_go_duration)]
 """A duration in Go's syntax ("200ms"), in seconds."""
+Wait = Annotated[Duration, Field(ge=0.0, allow_inf_nan=False)]
+"""The most that something may take; 0: no limit."""
 Quantity = Annotated[int, parsed_by(parse_quantity), Field(ge=0)]
 """A Kubernetes quantity ("1Gi", 5000)."""
 
@@ -88,8 +90,8 @@ class FlowControl(Section):
 
     max_bytes: Quantity | None = None
     max_requests: Quantity | None = None
-    default_request_ttl: Duration | None = Field(default=None, alias="defaultRequestTTL")
-    no_endpoint_request_ttl: Duration | None = Field(default=None, alias="noEndpointRequestTTL")
+    default_request_ttl: Wait | None = Field(default=None, alias="defaultRequestTTL")
+    no_endpoint_request_ttl: Wait | None = Field(default=None, alias="noEndpointRequestTTL")
     default_priority_band: PriorityBandSection | None = None
     default_negative_priority_band: PriorityBandSection | None = None
     priority_bands: list[PriorityBandSection] = Field(default_factory=list)
@@ -126,6 +128,7 @@ class OutlierDetectionSection(Section):
     max_ejection_time: Pause | None = None
     max_ejection_percent: Percent = _DEFAULTS.max_ejection_percent
     stall_timeout: Annotated[Duration, Field(ge=0, le=86400.0)] = _DEFAULTS.stall_timeout
+    suspect_timeout: Annotated[Duration, Field(ge=0, le=86_400)] = _DEFAULTS.suspect_timeout
     stalled_requests: Annotated[Count, Field(ge=1)] = _DEFAULTS.stalled_requests
     probe_path: str = _DEFAULTS.probe_path
     probe_timeout: Pause = _DEFAULTS.probe_timeout

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from epp.endpoints.endpoint import UNKNOWN_TIME, Column, EndpointPool, Floats
+from epp.flow_control.stages import Stages
 from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector, ConcurrencyMode
 from epp.scheduling.saturation import SaturationDetector, UtilizationDetector
 
@@ -27,7 +28,7 @@ class PoolLoad:
     It differs from what `detector` says in two ways. Requests that were sent and that no page shows yet count as waiting at
     their worker: otherwise all requests of a queue would go between two pages. An endpoint whose numbers are stale counts by
     what this picker has in flight there: a queue must not stop because pages do. Endpoints that get no requests, since they
-    are unreachable or late, do not count.
+    are unreachable or late, do not count. Where prefill and decode are apart, the fuller of both decides.
     """
 
     __slots__ = (
@@ -39,6 +40,7 @@ class PoolLoad:
         "_pool",
         "_room",
         "_sent",
+        "_stages",
         "_state",
         "empty",
         "saturation",
@@ -48,6 +50,7 @@ class PoolLoad:
         self._detector = detector
         self._pool = pool
         self._measured_at = _NEVER
+        self._stages = Stages()
         self._state: object | None = None
         self._measured = 1.0
         self._changes_at = self._changes_asked_at = _NEVER
@@ -85,9 +88,9 @@ class PoolLoad:
         self._sent = 0
         self.saturation = self._measured = 1.0
         if not self.empty:
-            pool = _used(pool)
-            self.saturation = self._measured = self._saturation(pool)
-            self._room = self._requests_of(pool)
+            stages = self._stages.split(_used(pool))
+            self.saturation = self._measured = max(map(self._saturation, stages))
+            self._room = min(map(self._requests_of, stages))
 
     def changes_at(self, now: float) -> float:
         """When the saturation may change although nothing happens: numbers become stale, endpoints late; inf: never."""
@@ -112,7 +115,7 @@ class PoolLoad:
         # what was sent since the page may have ended since; and more are waiting if more are in flight than it showed
         queued = pool.waiting + np.minimum(pool.numbers[_UNREPORTED], inflight)
         queued = np.maximum(queued, inflight - pool.running)
-        loads = np.maximum(queued / depth, pool.kv_usage / detector.kv_cache_utilization)
+        loads = np.fmax(queued / depth, pool.kv_usage / detector.kv_cache_utilization)
         known = pool.fresh(detector.staleness)
         if not known.all():
             beyond = np.maximum(inflight - np.where(pool.pageless, 0.0, pool.running), 0.0)

@@ -1,6 +1,7 @@
 """Flow control in a whole picker: requests wait, the file changes meanwhile, and the metrics and the log tell of it."""
 
 import asyncio
+import json
 import logging
 import re
 from pathlib import Path
@@ -80,6 +81,8 @@ async def test_a_file_that_changes_while_requests_wait(
         await eventually(running.successful)
         await shows(running, 3, "queue_size")
         await shows(running, 1.0, "global_capacity_utilization_requests")
+        [band] = json.loads(await running.page("/status"))["flow_control"]["priorities"]
+        assert (band["priority"], band["waiting"], band["bytes"]) == (0, 3, 3 * len(PROMPT))
         status, headers = await status_of(running, messages)
         assert (status, headers["x-llm-d-request-dropped-reason"]) == (429, "rejected-saturated")
         assert int(headers["retry-after"]) >= 1
@@ -87,6 +90,7 @@ async def test_a_file_that_changes_while_requests_wait(
         write(path, flow_control(1, gate="flowControl=false"))
         assert await asyncio.gather(*waiting) == [worker.destination] * 3
         assert (await running.status())["problem"] is None
+        assert json.loads(await running.page("/status"))["flow_control"] is None
     assert [line for line in caplog.messages if line.startswith("requests of priority")] == [
         "requests of priority 0 wait: the saturation of the pool is 1.00"
     ]

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from discovery import Instance, InstanceAddedEvent
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.load import Load
@@ -106,6 +107,29 @@ def test_requests_are_counted_until_the_pool_is_full(detector: SaturationDetecto
             load.sent()
         assert load.saturation >= 1, before
         send(store, before % 7)
+
+
+def test_where_prefill_and_decode_are_apart_the_fuller_decides() -> None:
+    store = Datastore()
+    for number, role in enumerate(("prefill", "decode", "decode", "decode", "encode", "prefill-decode", "?")):
+        labels = {"llm-d.ai/role": role}
+        instance = Instance(f"w{number}", "ns", "c", f"10.0.0.{number + 1}", 8000, "a", labels=labels)
+        store.apply(InstanceAddedEvent(instance), {})
+        page(store, number)
+    assert measured(store) == 0
+    page(store, 0, waiting=5)
+    assert measured(store) == pytest.approx(0.5), "prefill: one of two is full"
+    page(store, 4, waiting=5)
+    page(store, 6, waiting=5)
+    assert measured(store) == pytest.approx(0.5), "no request goes there"
+    for number in (1, 2, 3):
+        page(store, number, waiting=5)
+    assert measured(store) == pytest.approx(0.75), "decode: three of four"
+    load = PoolLoad(UTILIZATION, store.pool)
+    load.measure(NOW)
+    for _ in range(3):
+        load.sent()
+    assert load.saturation >= 1, "they may need the smaller stage"
 
 
 class Strange:

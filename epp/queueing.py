@@ -1,0 +1,110 @@
+"""Flow control as the configuration in force says it, and what the log, the metrics page and /status tell of it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Never
+
+from prometheus_client.registry import Collector
+
+from epp.config.flow_control import program_policies
+from epp.config.picker_config import PickerConfig
+from epp.endpoints.datastore import Datastore
+from epp.flow_control.controller import FlowController
+from epp.flow_control.program_aware import ProgramAware
+from epp.flow_control.switch import FlowControlSwitch
+from epp.scheduling.director import Director
+from epp.telemetry.band_gauges import BandGauges
+from epp.telemetry.band_log import BandLog
+from epp.telemetry.counters import Telemetry
+from epp.telemetry.program_metrics import ProgramMetrics
+
+_LOG_INTERVAL: Final = 1.0
+"""Seconds between two looks whether requests still wait."""
+
+
+class Queueing:
+    """`memory`: bytes that all request bodies may hold together."""
+
+    def __init__(
+        self,
+        director: Director,
+        datastore: Datastore,
+        telemetry: Telemetry,
+        memory: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._director = director
+        self._datastore = datastore
+        self._telemetry = telemetry
+        self._clock = clock
+        self._switch = FlowControlSwitch(director, datastore, memory)
+        self._log = BandLog(telemetry, self._why)
+        self._detector_name = ""
+        self._programs: list[ProgramAware] = []
+        director.waiting.observer = self._log
+
+    def use(self, config: PickerConfig) -> None:
+        """Put the settings of `config` into force; a picker that never had any stays as it is."""
+        if config.flow_control is None and self._switch.controller is None:
+            return
+        self._switch.use(config.flow_control, config.detector, self._clock())
+        settings = config.flow_control
+        self._log.enabled = self._telemetry.flow_control.enabled = settings is not None
+        self._programs = [] if settings is None else program_policies(settings)
+        self._telemetry.on_usage = [policy.used for policy in self._programs]
+        self._detector_name = config.detector_name
+
+    @property
+    def saturation(self) -> float:
+        """The load of the pool now, as it decides whether requests go; 1.0 = full."""
+        controller, now = self._switch.controller, self._clock()
+        return self._director.saturation(now) if controller is None else controller.saturation_at(now)
+
+    def gauges(self, pool_name: str) -> tuple[Collector, ...]:
+        bands = BandGauges(
+            pool_name,
+            lambda: self._switch.controller,
+            lambda: self._datastore.pool(self._clock()),
+            lambda: self._detector_name,
+        )
+        return bands, ProgramMetrics(lambda: self._programs)
+
+    def describe(self) -> dict[str, Any]:
+        """For /status: what waits at each priority; null without flow control."""
+        controller = self._switch.controller
+        return {"flow_control": None if controller is None else _describe(controller)}
+
+    async def log_waits(self) -> Never:
+        """Log when requests wait no more; nothing runs while none wait."""
+        began = asyncio.Event()
+        self._log.wake = began.set
+        while True:
+            await began.wait()
+            began.clear()
+            waiting = True
+            while waiting:
+                await asyncio.sleep(_LOG_INTERVAL)
+                waiting = self._log.end_spells(self._clock())
+
+    def _why(self) -> str:
+        controller = self._switch.controller
+        if controller is None or not self._datastore.endpoints:
+            return "no endpoint is ready"
+        return f"the saturation of the pool is {controller.saturation:.2f}"
+
+
+def _describe(controller: FlowController) -> dict[str, Any]:
+    return {
+        "saturation": round(controller.saturation, 3),
+        "priorities": [
+            {
+                "priority": band.priority,
+                "ceiling": round(band.ceiling, 3),
+                "waiting": len(band.waiting),
+                "bytes": band.bytes,
+                "max_requests": band.settings.max_requests,
+                "max_bytes": band.settings.max_bytes,
+            }
+            for band in controller.bands
+        ],
+    }
