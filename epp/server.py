@@ -263,7 +263,8 @@ class PickerServer(ResourceOwner):
         gauges.register(PrefixMetrics(self._prefix_producers))
         gauges.register(InFlightMetrics(self._in_flight_loads))
         gauges.register(OutlierMetrics(self._pool_name, self._outliers))
-        gauges.register(self._queueing.gauges(self._pool_name))
+        for collector in self._queueing.gauges(self._pool_name):
+            gauges.register(collector)
         app = status.application(
             self._telemetry.registry,
             gauges,

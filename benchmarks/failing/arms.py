@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _HEAD: Final = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n- type: least-cost-scorer\n"
-_OUTLIERS: Final = "outlierDetection: {stallTimeout: 3s}\n"
-"""All other fields have their defaults; 10 s of stalled requests would be most of a run."""
+_OUTLIERS: Final = "outlierDetection: {}\n"
 
 
 @dataclass(frozen=True, slots=True)

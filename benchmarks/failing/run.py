@@ -9,23 +9,22 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from benchmarks.failing.arms import ARMS, FailingArm
 from benchmarks.failing.client import OK, SteadyUsers
 from benchmarks.failing.scenarios import SCENARIOS, FailingWorker, Scenario
 from benchmarks.failing.stage import failing_stage
 
-_STREAMED: Final = 0.5
-
 
 @dataclass(frozen=True, slots=True)
 class FailingPlan:
-    """`rate`: requests a second. `patience`: seconds that a user waits for a whole answer."""
+    """`rate`: requests a second, `streamed`: the share of them whose answer is. `patience`: seconds that a user waits for a
+    whole answer."""
 
     seconds: float = 16.0
     rate: float = 40.0
     patience: float = 10.0
+    streamed: float = 0.5
     only: str = ""
 
     @classmethod
@@ -54,7 +53,7 @@ async def lost(arm: FailingArm, scenario: Scenario, plan: FailingPlan) -> Counte
     """What became of all requests, by cause."""
     async with failing_stage(arm) as stage:
         users = SteadyUsers(
-            stage.port, rate=plan.rate, streamed=_STREAMED, patience=plan.patience, seed=len(arm.name)
+            stage.port, rate=plan.rate, streamed=plan.streamed, patience=plan.patience, seed=len(arm.name)
         )
         async with asyncio.TaskGroup() as group:
             happening = group.create_task(_later(plan.seconds / 4, scenario, stage.workers))

@@ -128,6 +128,7 @@ class OutlierDetectionSection(Section):
     max_ejection_time: Pause | None = None
     max_ejection_percent: Percent = _DEFAULTS.max_ejection_percent
     stall_timeout: Annotated[Duration, Field(ge=0, le=86400.0)] = _DEFAULTS.stall_timeout
+    suspect_timeout: Annotated[Duration, Field(ge=0, le=86_400)] = _DEFAULTS.suspect_timeout
     stalled_requests: Annotated[Count, Field(ge=1)] = _DEFAULTS.stalled_requests
     probe_path: str = _DEFAULTS.probe_path
     probe_timeout: Pause = _DEFAULTS.probe_timeout

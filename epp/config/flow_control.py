@@ -8,6 +8,7 @@ from epp.config.catalogue import Role
 from epp.config.document import ConfigDocument, FlowControl, PriorityBandSection
 from epp.config.plugins import Plugins
 from epp.config.token_parameters import BurstPrefixParameters
+from epp.flow_control.program_aware import ProgramAware
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from runtime.config.problems import ConfigError, Problems, did_you_mean
 
@@ -60,6 +61,15 @@ def read_flow_control(flow: FlowControl, plugins: Plugins, problems: Problems) -
         ),
         eviction=flow.enable_eviction,
     )
+
+
+def program_policies(settings: FlowControlSettings) -> list[ProgramAware]:
+    """The policies that follow what programs get, each once."""
+    bands = [*settings.bands.values(), settings.default_band]
+    if settings.default_negative_band is not None:
+        bands.append(settings.default_negative_band)
+    found = {id(band.fairness): band.fairness for band in bands}
+    return [one for one in found.values() if isinstance(one, ProgramAware)]
 
 
 class _Reader:

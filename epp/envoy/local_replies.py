@@ -26,7 +26,7 @@ def local_replies() -> Json:
                    {PROXY_STATUS: "envoy; error=http_response_timeout"}),
             _reply(_flags("UF", "UH"), 503, "worker_unreachable", "no worker could be reached",
                    {**_RETRY, PROXY_STATUS: "envoy; error=destination_unavailable"}),
-            _reply(_flags("UC", "UR"), 502, "worker_failed", "the worker ended the connection before it answered",
+            _reply(_flags("UC", "UR", "UPE"), 502, "worker_failed", "the worker ended the connection before it answered",
                    {PROXY_STATUS: "envoy; error=connection_terminated"}),
             _reply(_status(500), 503, "picker_unavailable", "the endpoint picker failed or cannot be reached", _RETRY),
             _reply(_status(504), 503, "picker_timeout", "the endpoint picker did not answer in time", _RETRY),

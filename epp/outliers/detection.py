@@ -14,8 +14,10 @@ from epp.outliers.unanswered import AnswerTimes
 
 log = logging.getLogger(__name__)
 
-TICK: Final = 1.0
+TICK: Final = 0.25
 """Seconds between two calls of `tick`."""
+_STOOD_STILL: Final = 2.0
+"""Seconds between two calls after which this process has stood still."""
 _WHOLE_ANSWERS: Final = 3.0
 """So many times longer may an answer take that is not streamed."""
 
@@ -116,7 +118,7 @@ class OutlierDetection:
 
     def tick(self, now: float) -> None:
         """To be called every TICK seconds: pauses end, silence and percentages are looked at."""
-        if self._ticked_at is not None and now - self._ticked_at > 2 * TICK:
+        if self._ticked_at is not None and now - self._ticked_at > _STOOD_STILL:
             # this process stood still, so answers may lie unread: whatever waits, waits since now
             self._resumed_at = now
         self._ticked_at = now
@@ -125,7 +127,10 @@ class OutlierDetection:
             if record.state is OutlierState.EJECTED and now >= record.until:
                 record.state = OutlierState.PROBING if self.settings.probe_path else OutlierState.TRIAL
                 self._open(record)
-        if self.settings.stall_timeout:
+            elif record.state is OutlierState.SUSPECT and record.unanswered.none:
+                record.state = OutlierState.TRIAL
+                self._open(record)
+        if self.settings.suspect_timeout or self.settings.stall_timeout:
             self._look_for_stalls(records, now)
         if now - self._interval_began >= self.settings.interval:
             self._interval_began = now
@@ -149,6 +154,10 @@ class OutlierDetection:
     ) -> None:
         failed = failure is not None or status >= 500
         record.count(status, failure)
+        if record.state is OutlierState.SUSPECT and failure is None:
+            record.state = OutlierState.SERVING
+            self._datastore.set_ejected(record.endpoint, ejected=False)
+            log.info("%s answers again", _name(record))
         if record.state is OutlierState.SERVING:
             if failed and (cause := record.fault(self.settings)) is not None:
                 self._eject(record, cause, now)
@@ -214,25 +223,41 @@ class OutlierDetection:
         self._note_silent_pages(now)
         for streamed in (True, False):
             # an answer that is not streamed begins when its last token is there
-            least = self.settings.stall_timeout * (1.0 if streamed else _WHOLE_ANSWERS)
-            patience = self._times.patience(least, streamed=streamed)
+            times = 1.0 if streamed else _WHOLE_ANSWERS
+            suspect_after = self._patience(self.settings.suspect_timeout * times, streamed=streamed)
+            eject_after = self._patience(self.settings.stall_timeout * times, streamed=streamed)
             for record in records:
-                if record.state in (OutlierState.SERVING, OutlierState.TRIAL):
-                    since = self._silent_since(record, records, streamed=streamed)
-                    if now - max(since, record.alive_since, self._resumed_at) > patience:
-                        self._eject(record, Cause.STALLED, now)
-                        record.alive_since = now  # not again at once, if it may not be ejected
+                silent = now - max(self._silent_since(record, records, streamed=streamed), self._resumed_at)
+                if silent > eject_after:
+                    self._eject(record, Cause.STALLED, now)
+                    record.alive_since = now  # not again at once, if it may not be ejected
+                elif silent > suspect_after and record.state is OutlierState.SERVING:
+                    self._suspect(record)
+
+    def _patience(self, least: float, *, streamed: bool) -> float:
+        return self._times.patience(least, streamed=streamed) if least else float("inf")
+
+    def _suspect(self, record: OutlierRecord) -> None:
+        if len(self.ejected) >= self.settings.ejectable(len(self._datastore.endpoints)):
+            return
+        record.state, record.cause = OutlierState.SUSPECT, Cause.STALLED
+        self._datastore.set_ejected(record.endpoint, ejected=True)
+        log.info(
+            "%s is avoided until it answers: its requests wait, while others answer theirs", _name(record)
+        )
 
     def _silent_since(
         self, record: OutlierRecord, records: Sequence[OutlierRecord], *, streamed: bool
     ) -> float:
         """When a request was sent there since which others answered theirs, and it did not; inf: none was."""
-        count = 1 if record.state is OutlierState.TRIAL else self.settings.stalled_requests
+        if record.state in (OutlierState.EJECTED, OutlierState.PROBING):
+            return float("inf")
+        count = self.settings.stalled_requests if record.state is OutlierState.SERVING else 1
         since = record.unanswered.since(count, streamed=streamed)
         if since is None or record.unanswered.latest_answered(streamed=streamed) > since:
             return float("inf")
         others = max(one.unanswered.latest_answered(streamed=streamed) for one in records)
-        return since if others > since else float("inf")
+        return max(since, record.alive_since) if others > since else float("inf")
 
     def _note_silent_pages(self, now: float) -> None:
         """A worker whose page is late too, or that is unreachable, is avoided for that, and used again once it continues."""

@@ -12,10 +12,13 @@ from epp.outliers.unanswered import Unanswered
 class OutlierState(StrEnum):
     """SERVING ─► EJECTED ─► PROBING ─► TRIAL ─► SERVING; a failed trial is another ejection.
 
-    PROBING: its pause is over, and it is asked whether it answers. TRIAL: it gets one request at a time until it answers one.
+    SUSPECT: it does not answer while others do. It is SERVING again with its first answer, EJECTED after longer silence, and
+    on TRIAL if nobody waits for it any more. PROBING: its pause is over, and it is asked whether it answers. TRIAL: it gets
+    one request at a time until it answers one.
     """
 
     SERVING = "serving"
+    SUSPECT = "suspect"
     EJECTED = "ejected"
     PROBING = "probing"
     TRIAL = "trial"

@@ -13,8 +13,8 @@ class OutlierSettings:
     (`consecutive_local_origin_failure`) count apart from the answers of workers, as with Envoy's
     `split_external_local_origin_errors`.
 
-    `stall_timeout`: an endpoint that has not answered `stalled_requests` requests for so long, while others answer, is
-    ejected too. `probe_path`: asked for before an endpoint gets requests again; empty: nothing is asked.
+    An endpoint that has not answered `stalled_requests` requests for `suspect_timeout`, while others answer, is avoided until
+    it answers one of them; after `stall_timeout` it is ejected. `probe_path`: asked for before an endpoint gets requests again; empty: nothing is asked.
     """
 
     consecutive_5xx: int = 5
@@ -26,6 +26,7 @@ class OutlierSettings:
     base_ejection_time: float = 30.0
     max_ejection_time: float = 300.0
     max_ejection_percent: float = 50.0
+    suspect_timeout: float = 1.0
     stall_timeout: float = 10.0
     stalled_requests: int = 3
     probe_path: str = "/health"

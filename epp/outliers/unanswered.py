@@ -32,6 +32,11 @@ class Unanswered:
             self._latest[streamed] = max(self._latest[streamed], at)
         return at
 
+    @property
+    def none(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return not self._sent[False] and not self._sent[True]
+
     def latest_answered(self, *, streamed: bool) -> float:
         """When the latest of the answered requests was sent; -inf: none was answered."""
         return self._latest[streamed]

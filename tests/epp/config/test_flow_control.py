@@ -121,3 +121,17 @@ def test_a_file_that_says_the_same_keeps_the_same_settings() -> None:
     again = load(first, **ON, flowControl=flow, plugins=[{"type": "queue-scorer"}])
     assert again.flow_control == first.flow_control, "its limit goes on counting where it was"
     assert load(first, **ON, flowControl=flow | {"maxRequests": 8}).flow_control != first.flow_control
+
+
+def test_programs_are_followed_only_where_their_policy_is_in_force() -> None:
+    plugins = [{"type": "queue-scorer"}, {"type": "program-aware-fairness"}]
+    band = {"fairnessPolicyRef": "program-aware-fairness"}
+    flow = {"defaultPriorityBand": band, "priorityBands": [{"priority": 1} | band]}
+    config = load(**ON, plugins=plugins, flowControl=flow)
+    [policy] = config.scheduler.producers
+    assert config.flow_control is not None
+    assert policy is config.flow_control.default_band.fairness
+    assert policy is config.flow_control.bands[1].fairness
+    assert load(config, **ON, plugins=plugins[::-1], flowControl=flow).scheduler.producers == [policy]
+    assert load(**ON, plugins=plugins).scheduler.producers == []
+    assert load(plugins=plugins, flowControl=flow).scheduler.producers == []

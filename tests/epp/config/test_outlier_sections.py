@@ -39,7 +39,7 @@ def test_every_field() -> None:
             "consecutive5xx": 1, "consecutiveLocalOriginFailure": 0, "failurePercentageThreshold": 50,
             "failurePercentageMinimumHosts": 3, "failurePercentageRequestVolume": 4, "interval": "5s",
             "baseEjectionTime": "1m", "maxEjectionTime": "2m", "maxEjectionPercent": 12.5,
-            "stallTimeout": "0", "stalledRequests": 7, "probePath": "", "probeTimeout": "500ms",
+            "stallTimeout": "0", "suspectTimeout": "2s", "stalledRequests": 7, "probePath": "", "probeTimeout": "500ms",
         },
         slowStart={"window": "10s", "aggression": 2, "minWeightPercent": 0},
     )  # fmt: skip
@@ -47,7 +47,7 @@ def test_every_field() -> None:
         consecutive_5xx=1, consecutive_local_origin_failure=0, failure_percentage_threshold=50.0,
         failure_percentage_minimum_hosts=3, failure_percentage_request_volume=4, interval=5.0,
         base_ejection_time=60.0, max_ejection_time=120.0, max_ejection_percent=12.5,
-        stall_timeout=0.0, stalled_requests=7, probe_path="", probe_timeout=0.5,
+        stall_timeout=0.0, suspect_timeout=2.0, stalled_requests=7, probe_path="", probe_timeout=0.5,
     )  # fmt: skip
     assert config.slow_start == SlowStartSettings(window=10.0, aggression=2.0, min_weight_percent=0.0)
 

@@ -155,3 +155,26 @@ async def test_an_attempt_that_envoy_repeated_elsewhere_is_told_of(
     assert director.reported == [other]
     assert director.retries == [2 if listed else 1]
     assert director.failures == []
+
+
+async def breaks_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab")
+    await writer.drain()
+    writer.close()
+
+
+async def test_an_answer_that_broke_off_before_it_reached_the_client_is_told_in_openai_s_form(
+    running_envoy: Any, director: Any, picking: Any
+) -> None:
+    """Envoy has its head, which is with the picker, when the worker is gone."""
+    async with AsyncExitStack() as stack:
+        address = await stack.enter_async_context(worker(breaks_off))
+        director.outcome = picking(address)
+        picker = Picker(TransportKind.HTTP2, director)
+        await stack.enter_async_context(picker.listener)
+        settings = replace(LOCAL, pickers=(Address("127.0.0.1", picker.port),))
+        envoy = await stack.enter_async_context(running_envoy(yaml.safe_dump(bootstrap(settings))))
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+        async with client.post(envoy.url("/v1/completions"), data=b"x") as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (502, "worker_failed")

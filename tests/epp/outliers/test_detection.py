@@ -202,7 +202,7 @@ def test_a_trial_that_gets_no_answer_fails() -> None:
 
 
 def test_an_endpoint_that_is_silent_while_others_answer_is_ejected() -> None:
-    pool = Pool()
+    pool = Pool(changes={"suspect_timeout": 0.0})
     requests = [pool.send(1) for _ in range(3)]
     for _ in range(10):
         pool.wait(1)
@@ -238,7 +238,7 @@ def test_silence_that_says_nothing(case: str) -> None:
 
 
 def test_answers_that_are_not_streamed_may_take_longer() -> None:
-    pool = Pool()
+    pool = Pool(changes={"suspect_timeout": 0.0})
     for _ in range(3):
         pool.send(1, streamed=False)
     for _ in range(30):
@@ -250,7 +250,7 @@ def test_answers_that_are_not_streamed_may_take_longer() -> None:
 
 
 def test_a_picker_that_stood_still_blames_nobody() -> None:
-    pool = Pool()
+    pool = Pool(changes={"suspect_timeout": 0.0})
     for _ in range(3):
         pool.send(1)
     pool.wait(1)
@@ -263,7 +263,7 @@ def test_a_picker_that_stood_still_blames_nobody() -> None:
 
 def test_an_endpoint_that_is_lost_too_is_not_ejected_for_silence() -> None:
     """It is avoided anyway, and used again as soon as it continues."""
-    pool = Pool()
+    pool = Pool(changes={"suspect_timeout": 0.0})
     for _ in range(3):
         pool.send(1)
     pool.store.set_lost(pool.endpoint(1), lost=True)
@@ -351,3 +351,69 @@ def test_where_nothing_may_be_ejected_what_would_be_is_counted() -> None:
     assert pool.ejected() == []
     assert pool.detection.overflows == 1
     assert not pool.detection.ejections
+
+
+def test_an_endpoint_that_is_silent_while_others_answer_is_avoided_until_it_answers() -> None:
+    pool = Pool()
+    requests = [pool.send(1) for _ in range(3)]
+    pool.wait(1)
+    pool.answer(0)
+    assert pool.ejected() == []
+    pool.wait(1)
+    assert pool.ejected() == [1]
+    assert not pool.detection.ejections
+    pool.wait(5)
+    pool.detection.answered(requests[2], pool.endpoint(1), 200, None, pool.now)
+    assert pool.ejected() == []
+    assert not pool.detection.ejected
+
+
+def test_an_endpoint_that_stays_silent_is_ejected_at_last() -> None:
+    pool = Pool()
+    for _ in range(3):
+        pool.send(1)
+    for _ in range(11):
+        pool.wait(1)
+        pool.answer(0)
+    assert pool.detection.ejections == {Cause.STALLED: 1}
+    assert pool.ejected() == [1]
+
+
+def test_a_suspect_that_nobody_waits_for_any_more_gets_one_request_on_trial() -> None:
+    pool = Pool()
+    requests = [pool.send(1) for _ in range(3)]
+    pool.wait(1)
+    pool.answer(0)
+    pool.wait(1)
+    assert pool.ejected() == [1]
+    for request in requests:
+        pool.detection.ended(request, pool.now)
+    pool.wait(1)
+    assert pool.ejected() == []
+    request = pool.send(1)
+    assert pool.ejected() == [1]
+    pool.detection.answered(request, pool.endpoint(1), 200, None, pool.now)
+    assert pool.ejected() == []
+    assert not pool.detection.ejected
+
+
+def test_a_suspect_that_answers_with_errors_is_an_outlier_soon() -> None:
+    pool = Pool()
+    requests = [pool.send(1) for _ in range(6)]
+    pool.wait(1)
+    pool.answer(0)
+    pool.wait(1)
+    for request in requests:
+        pool.detection.answered(request, pool.endpoint(1), 500, None, pool.now)
+    assert pool.detection.ejections == {Cause.CONSECUTIVE_5XX: 1}
+
+
+def test_suspects_are_part_of_the_share() -> None:
+    pool = Pool(4)
+    for number in (1, 2, 3):
+        for _ in range(3):
+            pool.send(number)
+    for _ in range(30):
+        pool.wait(1)
+        pool.answer(0)
+        assert len(pool.ejected()) <= 2
