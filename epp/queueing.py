@@ -1,7 +1,7 @@
 """Flow control as the configuration in force says it, and what the log, the metrics page and /status tell of it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Never
 
 from prometheus_client.registry import Collector
@@ -10,6 +10,7 @@ from epp.config.flow_control import program_policies
 from epp.config.picker_config import PickerConfig
 from epp.endpoints.datastore import Datastore
 from epp.flow_control.controller import FlowController
+from epp.flow_control.pool_load import EFFECTIVE
 from epp.flow_control.program_aware import ProgramAware
 from epp.flow_control.switch import FlowControlSwitch
 from epp.scheduling.director import Director
@@ -57,8 +58,14 @@ class Queueing:
     @property
     def saturation(self) -> float:
         """The load of the pool now, as it decides whether requests go; 1.0 = full."""
+        return self.saturations()[EFFECTIVE]
+
+    def saturations(self) -> Mapping[str, float]:
+        """The same, and with flow control that of each stage."""
         controller, now = self._switch.controller, self._clock()
-        return self._director.saturation(now) if controller is None else controller.saturation_at(now)
+        return (
+            {EFFECTIVE: self._director.saturation(now)} if controller is None else controller.saturations(now)
+        )
 
     def gauges(self, pool_name: str) -> tuple[Collector, ...]:
         bands = BandGauges(

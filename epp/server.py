@@ -257,9 +257,7 @@ class PickerServer(ResourceOwner):
         stale_after = settings.metrics_staleness_threshold
         self._telemetry.registry.register(PluginDurations(self._plugin_times))
         gauges = CollectorRegistry()  # of what is computed on the event loop
-        gauges.register(
-            PoolGauges(self._pool_name, self._pool, lambda: self._queueing.saturation, stale_after)
-        )
+        gauges.register(PoolGauges(self._pool_name, self._pool, self._queueing.saturations, stale_after))
         gauges.register(PrefixMetrics(self._prefix_producers))
         gauges.register(InFlightMetrics(self._in_flight_loads))
         gauges.register(OutlierMetrics(self._pool_name, self._outliers))

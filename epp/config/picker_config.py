@@ -142,7 +142,10 @@ def load_config(
         flow_control=in_force,
         outliers=None if document.outlier_detection is None else document.outlier_detection.settings(),
         slow_start=None if document.slow_start is None else document.slow_start.settings(),
-        steps=(*(() if in_force is None else flow_control_steps(in_force)), *built.steps),
+        steps=(
+            *(() if in_force is None else flow_control_steps(document.flow_control, in_force)),
+            *built.steps,
+        ),
         warnings=tuple(_warnings(document, plugins, flow_control=in_force is not None)),
     )
 

@@ -86,7 +86,7 @@ def everything(picking: Any) -> Iterator[Metric]:
     telemetry.released(pick, 1, 3)
     telemetry.rejected(Rejection(503, "c", "m"), 3)
     yield from telemetry.collect()
-    yield from PoolGauges("pool", pool, lambda: 1.0, 2.0).collect()
+    yield from PoolGauges("pool", pool, lambda: {"effective": 1.0}, 2.0).collect()
     limits = FlowControlSettings(max_requests=10, max_bytes=1000)
     controller = FlowController(limits, UtilizationDetector(), lambda now: pool())
     yield from BandGauges("pool", lambda: controller, pool, lambda: "utilization-detector").collect()
