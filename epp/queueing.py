@@ -1,17 +1,23 @@
 """Flow control as the configuration in force says it, and what the log, the metrics page and /status tell of it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Never
 
+from prometheus_client.registry import Collector
+
+from epp.config.flow_control import program_policies
 from epp.config.picker_config import PickerConfig
 from epp.endpoints.datastore import Datastore
 from epp.flow_control.controller import FlowController
+from epp.flow_control.pool_load import EFFECTIVE
+from epp.flow_control.program_aware import ProgramAware
 from epp.flow_control.switch import FlowControlSwitch
 from epp.scheduling.director import Director
 from epp.telemetry.band_gauges import BandGauges
 from epp.telemetry.band_log import BandLog
 from epp.telemetry.counters import Telemetry
+from epp.telemetry.program_metrics import ProgramMetrics
 
 _LOG_INTERVAL: Final = 1.0
 """Seconds between two looks whether requests still wait."""
@@ -30,11 +36,12 @@ class Queueing:
     ) -> None:
         self._director = director
         self._datastore = datastore
-        self._counts = telemetry.flow_control
+        self._telemetry = telemetry
         self._clock = clock
         self._switch = FlowControlSwitch(director, datastore, memory)
         self._log = BandLog(telemetry, self._why)
         self._detector_name = ""
+        self._programs: list[ProgramAware] = []
         director.waiting.observer = self._log
 
     def use(self, config: PickerConfig) -> None:
@@ -42,22 +49,32 @@ class Queueing:
         if config.flow_control is None and self._switch.controller is None:
             return
         self._switch.use(config.flow_control, config.detector, self._clock())
-        self._log.enabled = self._counts.enabled = config.flow_control is not None
+        settings = config.flow_control
+        self._log.enabled = self._telemetry.flow_control.enabled = settings is not None
+        self._programs = [] if settings is None else program_policies(settings)
+        self._telemetry.on_usage = [policy.used for policy in self._programs]
         self._detector_name = config.detector_name
 
     @property
     def saturation(self) -> float:
         """The load of the pool now, as it decides whether requests go; 1.0 = full."""
-        controller, now = self._switch.controller, self._clock()
-        return self._director.saturation(now) if controller is None else controller.saturation_at(now)
+        return self.saturations()[EFFECTIVE]
 
-    def gauges(self, pool_name: str) -> BandGauges:
-        return BandGauges(
+    def saturations(self) -> Mapping[str, float]:
+        """The same, and with flow control that of each stage."""
+        controller, now = self._switch.controller, self._clock()
+        return (
+            {EFFECTIVE: self._director.saturation(now)} if controller is None else controller.saturations(now)
+        )
+
+    def gauges(self, pool_name: str) -> tuple[Collector, ...]:
+        bands = BandGauges(
             pool_name,
             lambda: self._switch.controller,
             lambda: self._datastore.pool(self._clock()),
             lambda: self._detector_name,
         )
+        return bands, ProgramMetrics(lambda: self._programs)
 
     def describe(self) -> dict[str, Any]:
         """For /status: what waits at each priority; null without flow control."""

@@ -257,13 +257,12 @@ class PickerServer(ResourceOwner):
         stale_after = settings.metrics_staleness_threshold
         self._telemetry.registry.register(PluginDurations(self._plugin_times))
         gauges = CollectorRegistry()  # of what is computed on the event loop
-        gauges.register(
-            PoolGauges(self._pool_name, self._pool, lambda: self._queueing.saturation, stale_after)
-        )
+        gauges.register(PoolGauges(self._pool_name, self._pool, self._queueing.saturations, stale_after))
         gauges.register(PrefixMetrics(self._prefix_producers))
         gauges.register(InFlightMetrics(self._in_flight_loads))
         gauges.register(OutlierMetrics(self._pool_name, self._outliers))
-        gauges.register(self._queueing.gauges(self._pool_name))
+        for collector in self._queueing.gauges(self._pool_name):
+            gauges.register(collector)
         app = status.application(
             self._telemetry.registry,
             gauges,

@@ -4,13 +4,14 @@ https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/endpoint/v3/endpoint.p
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final
+
+import msgspec
 
 from discovery.instance import Instance, InstanceStatus
 from runtime.addresses import is_ip
@@ -113,12 +114,12 @@ def _lb_endpoint(endpoint: LbEndpoint) -> dict[str, Any]:
 
 def version(cluster: str, endpoints: Iterable[LbEndpoint]) -> str:
     """The same for the same endpoints, also after a restart and in another replica."""
-    text = json.dumps(resource(cluster, endpoints), separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(msgspec.json.encode(resource(cluster, endpoints))).hexdigest()[:16]
 
 
-def file_text(cluster: str, endpoints: Iterable[LbEndpoint]) -> str:
-    """What Envoy reads of `path_config_source`: a DiscoveryResponse in JSON, one endpoint a line."""
+def file_bytes(cluster: str, endpoints: Iterable[LbEndpoint]) -> bytes:
+    """What Envoy reads of `path_config_source`: a DiscoveryResponse in JSON."""
     endpoints = tuple(endpoints)
     one = {"@type": TYPE_URL, **resource(cluster, endpoints)}
-    return json.dumps({"version_info": version(cluster, endpoints), "resources": [one]}, indent=1) + "\n"
+    response = {"version_info": version(cluster, endpoints), "resources": [one]}
+    return msgspec.json.format(msgspec.json.encode(response), indent=1) + b"\n"

@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from discovery.eds.assignment import Assignment, file_text
+from discovery.eds.assignment import Assignment, file_bytes
 from runtime.errors import AdsumError
 
 _TEMPORARY = ".tmp"
@@ -23,7 +23,7 @@ class AssignmentFile:
 
     def publish(self, assignment: Assignment) -> None:
         """Implements `Publish`. Envoy reads the file again when one is moved to its place (path_config_source)."""
-        text = file_text(self._cluster, assignment.endpoints).encode()
+        text = file_bytes(self._cluster, assignment.endpoints)
         with suppress(OSError):
             if self.path.read_bytes() == text:
                 return

@@ -6,16 +6,18 @@ https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol
 import asyncio
 import itertools
 import logging
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
 from google.protobuf.any_pb2 import Any as ProtobufAny
-from google.protobuf.json_format import ParseDict
 from grpc import aio
 
-from discovery.eds.assignment import TYPE_URL, Assignment, resource, version
+from discovery.eds.assignment import TYPE_URL, Assignment, HealthStatus, LbEndpoint, version
 from discovery.eds.messages.eds_pb2 import (
+    DRAINING,
+    UNHEALTHY,
     ClusterLoadAssignment,
     DiscoveryRequest,
     DiscoveryResponse,
@@ -39,6 +41,7 @@ _OPTIONS: Final = [
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),  # Envoy's PINGs; more often is "too_many_pings"
 ]
+_HEALTH: Final = {HealthStatus.DRAINING: DRAINING, HealthStatus.UNHEALTHY: UNHEALTHY}
 _MAX_STREAMS: Final = 4096
 _GOODBYE: Final = 0.5
 """Seconds for streams to end when the server stops: they never end by themselves."""
@@ -83,8 +86,7 @@ class EdsServer:
 
     def publish(self, assignment: Assignment) -> None:
         """Implements `Publish`."""
-        named = ParseDict(resource(self._cluster, assignment.endpoints), ClusterLoadAssignment())
-        packed = ProtobufAny(type_url=TYPE_URL, value=named.SerializeToString(deterministic=True))
+        packed = ProtobufAny(type_url=TYPE_URL, value=_encode(self._cluster, assignment.endpoints))
         told = version(self._cluster, assignment.endpoints)
         self._response = DiscoveryResponse(version_info=told, resources=[packed], type_url=TYPE_URL)
         for stream in self._streams:
@@ -161,6 +163,22 @@ class EdsStream:
             )  # fmt: skip
         self._subscribed = wanted
         self.changed.set()
+
+
+def _encode(cluster: str, endpoints: Iterable[LbEndpoint]) -> bytes:
+    """The ClusterLoadAssignment, as `resource` has it in JSON."""
+    named = ClusterLoadAssignment(cluster_name=cluster)
+    for zone, members in itertools.groupby(endpoints, key=lambda endpoint: endpoint.zone):
+        locality = named.endpoints.add()
+        if zone:
+            locality.locality.zone = zone
+        for member in members:
+            told = locality.lb_endpoints.add()
+            if member.health in _HEALTH:
+                told.health_status = _HEALTH[member.health]
+            address = told.endpoint.address.socket_address
+            address.address, address.port_value = member.address, member.port
+    return named.SerializeToString()
 
 
 def _handlers(server: EdsServer) -> grpc.GenericRpcHandler:

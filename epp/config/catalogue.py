@@ -21,7 +21,11 @@ from epp.config.affinity_parameters import (
     TopologyScorerParameters,
 )
 from epp.config.document import Section
-from epp.config.flow_parameters import PriorityHoldbackParameters, StaticUsageLimitParameters
+from epp.config.flow_parameters import (
+    PriorityHoldbackParameters,
+    ProgramAwareParameters,
+    StaticUsageLimitParameters,
+)
 from epp.config.load_parameters import (
     AttributeFilterParameters,
     AttributeScorerParameters,
@@ -309,6 +313,9 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
     "passthrough-parser": _structural(Role.PARSER),
     "global-strict-fairness-policy": _policy(Role.FAIRNESS, GlobalStrict),
     "round-robin-fairness-policy": _policy(Role.FAIRNESS, RoundRobin),
+    "program-aware-fairness": PluginType(
+        frozenset({Role.FAIRNESS}), ProgramAwareParameters, lambda given, rng: given.policy()
+    ),
     "fcfs-ordering-policy": _policy(Role.ORDERING, FirstComeFirstServed),
     "edf-ordering-policy": _policy(Role.ORDERING, EarliestDeadlineFirst),
     "slo-deadline-ordering-policy": _policy(Role.ORDERING, SloDeadline),

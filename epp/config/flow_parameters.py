@@ -1,11 +1,13 @@
 """The parameters of the policies of flow control, under the Go picker's names."""
 
+import time
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from epp.config.document import Section
 from epp.flow_control.priority_holdback import PriorityDomain, PriorityHoldback
+from epp.flow_control.program_aware import ProgramAware, ProgramAwareSettings
 from epp.flow_control.usage_limit_policy import StaticUsageLimit
 
 
@@ -34,3 +36,23 @@ class PriorityHoldbackParameters(Section):
 
     def policy(self) -> PriorityHoldback:
         return PriorityHoldback(self.min_ceiling, self.max_ceiling, PriorityDomain(self.domain))
+
+
+class ProgramAwareParameters(Section):
+    """`strategy`: the only one. `eviction_sweep_seconds` has no effect: a program is forgotten when another one is served."""
+
+    strategy: Literal["", "las"] = "las"
+    las_weight_service: float = Field(default=0.8, ge=0.0, allow_inf_nan=False)
+    las_weight_head_wait: float = Field(default=0.2, ge=0.0, allow_inf_nan=False)
+    las_half_life_seconds: float = Field(default=60.0, ge=0.0, allow_inf_nan=False)
+    eviction_ttl_seconds: float = Field(default=3600.0, ge=0.0, allow_inf_nan=False)
+    eviction_sweep_seconds: float = Field(default=300.0, gt=0.0, allow_inf_nan=False)
+
+    def policy(self) -> ProgramAware:
+        settings = ProgramAwareSettings(
+            service_weight=self.las_weight_service,
+            wait_weight=self.las_weight_head_wait,
+            half_life=self.las_half_life_seconds,
+            forget_after=self.eviction_ttl_seconds,
+        )
+        return ProgramAware(settings, time.monotonic)

@@ -37,9 +37,6 @@ _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "disaggregatedset-rollout-screener",
     ),
     _DECIDER: ("prefix-based-pd-decider", "always-disagg-pd-decider", "always-disagg-multimodal-decider"),
-    "use round-robin-fairness-policy: flows take turns, whatever their requests cost": (
-        "program-aware-fairness",
-    ),
     _PARSER: ("sglanghttp-parser", "vertexai-parser", "vllmgrpc-parser"),
     _ONE_PAGE: ("dcgm-data-source", "dcgm-extractor"),
     "leave it out: answers are not parsed": ("request-attribute-reporter",),

@@ -24,6 +24,7 @@ from epp.config.flow_control import (
     flow_control_steps,
     flow_control_warnings,
     gates_of,
+    program_policies,
     read_flow_control,
 )
 from epp.config.misspelt_keys import correct_keys
@@ -114,6 +115,9 @@ def load_config(
     attributes = plugins.connected("attributes", [tuple(extractor.attributes())], extractor.attributes)
     specs = profile_specs(document, plugins)
     connections = ConnectedPlugins(plugins, [spec.name for spec in specs], attributes, rng)
+    in_force = flow_control if gates.get(GATE) else None
+    if in_force is not None:
+        connections.followers += program_policies(in_force)
     detector = problems.of(partial(_detector, document, plugins, connections))
     built = read_scheduler(specs, plugins, connections, staleness, problems)
     metrics = _metrics(document.data_layer, plugins, problems)
@@ -123,7 +127,6 @@ def load_config(
     if problems or built is None or detector is None or engines is None:
         raise problems.error(lambda place: written.line(corrected.as_written(place)), written.text)
     plugins.forget_kept()
-    in_force = flow_control if gates.get(GATE) else None
     outliers = None if document.outlier_detection is None else document.outlier_detection.settings()
     slow_start = None if document.slow_start is None else document.slow_start.settings()
     return PickerConfig(
@@ -143,7 +146,7 @@ def load_config(
         outliers=outliers,
         slow_start=slow_start,
         steps=(
-            *(() if in_force is None else flow_control_steps(in_force)),
+            *(() if in_force is None else flow_control_steps(document.flow_control, in_force)),
             *outlier_steps(outliers, slow_start),
             *built.steps,
         ),

@@ -18,7 +18,15 @@ from epp.envoy.local_replies import local_replies
 from epp.envoy.picker_tls import picker_tls
 from epp.envoy.settings import EnvoySettings
 from epp.envoy.status import admin_cluster, status_listener
-from epp.envoy.workers import WORKERS, another_host, original_dst, override_host, retry_policy
+from epp.envoy.workers import (
+    WORKERS,
+    another_host,
+    original_dst,
+    override_host,
+    picked_then_listed,
+    retry_policy,
+    split_pick,
+)
 from epp.ext_proc.protocol import EXT_PROC, METADATA_NAMESPACE, SUBSET_NAMESPACE
 from epp.request.control_headers import DATA_PLANE_ONLY, DESTINATION, SUBSET
 from runtime.durations import write_duration
@@ -53,9 +61,12 @@ def _worker_clusters(settings: EnvoySettings) -> list[Json]:
     if settings.mode == "original-dst":
         return original_dst(with_fallback=settings.fallback)
     if settings.eds_server is not None:
-        return [override_host(eds_over_grpc()), eds_cluster(settings.eds_server)]
+        return [
+            *picked_then_listed(eds_over_grpc(), settings.attempts),
+            eds_cluster(settings.eds_server),
+        ]
     if settings.eds_file is not None:
-        return [override_host(eds_from_file(settings.eds_file))]
+        return picked_then_listed(eds_from_file(settings.eds_file), settings.attempts)
     return [override_host(static_hosts(WORKERS, settings.endpoints))]
 
 
@@ -85,7 +96,12 @@ def _listener(settings: EnvoySettings) -> Json:
                 }
             ]
         },
-        http_filters=[*_subset_filters(settings), _ext_proc(settings), _router()],
+        http_filters=[
+            *_subset_filters(settings),
+            _ext_proc(settings),
+            *([split_pick()] if settings.eds else []),
+            _router(),
+        ],
     )
     chain = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
     return {

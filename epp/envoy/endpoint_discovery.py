@@ -6,6 +6,7 @@ https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/core/v3/config_source.
 from typing import Final
 
 from epp.envoy.json_values import Address, Json, static_hosts, typed_config
+from epp.envoy.workers import WORKERS
 
 _SERVER: Final = "eds"
 
@@ -43,4 +44,5 @@ def eds_cluster(server: Address) -> Json:
 
 
 def _eds(source: Json) -> Json:
-    return {"type": "EDS", "eds_cluster_config": {"eds_config": {"resource_api_version": "V3", **source}}}
+    config = {"resource_api_version": "V3", **source}
+    return {"type": "EDS", "eds_cluster_config": {"service_name": WORKERS, "eds_config": config}}

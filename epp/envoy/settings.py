@@ -47,6 +47,11 @@ class EnvoySettings:
     access_log: str = "/dev/stdout"
     served_header: bool = True
 
+    @property
+    def eds(self) -> bool:
+        """Whether Envoy learns of the workers while it runs."""
+        return self.eds_file is not None or self.eds_server is not None
+
     def __post_init__(self) -> None:
         """Raises ValueError for settings that contradict each other."""
         self._check_workers()

@@ -61,11 +61,9 @@ class FlowController:
     def detector(self) -> SaturationDetector:
         return self._detector
 
-    def saturation_at(self, now: float) -> float:
-        """The same as of now, for who only looks."""
-        load = PoolLoad(self._detector, self._pool)
-        load.measure(now)
-        return load.saturation
+    def saturations(self, now: float) -> dict[str, float]:
+        """The same as of now, for who only looks: of each stage, and "effective", which decides."""
+        return PoolLoad(self._detector, self._pool).by_stage(now)
 
     def reconfigure(self, settings: FlowControlSettings, detector: SaturationDetector, now: float) -> None:
         """Use these from now on. What waits keeps its place in the order of arrival, whatever the new limits are."""

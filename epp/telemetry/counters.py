@@ -56,6 +56,8 @@ class Telemetry:
         """The requests that wait, with the tally that counted them."""
         self._anything_queued = False
         self.flow_control = FlowControlTally()
+        self.on_usage: list[Callable[[InferenceRequest, int | None, int | None], None]] = []
+        """Told how many tokens a prompt and its answer have, as far as the answer says it."""
         self._tallies = RequestTallies(label_sets)
         self._scheduler = Histogram(STEP_BUCKETS)
         self.registry.register(self)
@@ -99,6 +101,8 @@ class Telemetry:
     def _answered(self, pick: Pick, usage: Usage) -> None:
         if usage.input:
             self._said.add(pick)
+        for told in self.on_usage:
+            told(pick.request, usage.input, usage.output)
 
     def released(self, pick: Pick, started: float, now: float) -> None:
         tally = self._tally(pick)

@@ -32,12 +32,24 @@ class EndpointView:
     kv_usage: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class MoreFlags:
+    """Of the workers, the pickers and `envoy-config`. The last of two equal flags counts."""
+
+    simulator: Sequence[str] = ()
+    picker: Sequence[str] = ()
+    envoy: Sequence[str] = ()
+
+
+_NO_FLAGS = MoreFlags()
+
+
 class DemoCluster:
     """Entering starts three workers, the pickers, Envoy on `port` (0: any free one), and what tells Envoy of the workers;
     leaving terminates all processes.
 
-    Raises DemoError if one does not start. `simulator`: more options of the workers. `make_target`: named in the error
-    for a taken port. `pickers`: how many pickers Envoy uses in turn.
+    Raises DemoError if one does not start. `make_target`: named in the error for a taken port. `pickers`: how many pickers
+    Envoy uses in turn.
     """
 
     def __init__(
@@ -45,12 +57,12 @@ class DemoCluster:
         root: Path,
         port: int = 0,
         *,
-        simulator: Sequence[str] = (),
+        flags: MoreFlags = _NO_FLAGS,
         make_target: str = "demo",
         pickers: int = 1,
     ) -> None:
         self.port = port
-        self._simulator = simulator
+        self._flags = flags
         self._make_target = make_target
         self.discovery = f"file://{root / 'workers'}"
         self.workers: dict[str, DemoProcess] = {}
@@ -104,7 +116,15 @@ class DemoCluster:
                 python(
                     "examples.simulator",
                     *("--discovery", self.discovery, "--namespace", NAMESPACE, "--component", COMPONENT),
-                    *("--model", MODEL, "--instance-id", name, "--max-num-seqs", "16", *self._simulator),
+                    *(
+                        "--model",
+                        MODEL,
+                        "--instance-id",
+                        name,
+                        "--max-num-seqs",
+                        "16",
+                        *self._flags.simulator,
+                    ),
                 ),
                 self._root,
             )
@@ -141,6 +161,7 @@ class DemoCluster:
                 *("--discovery", self.discovery, "--namespace", NAMESPACE, "--component", COMPONENT),
                 *("--host", "127.0.0.1", "--grpc-port", str(port), "--grpc-health-port", "0"),
                 *("--metrics-port", "0", "--secure-serving=false", "--config-file", str(_PICKER_CONFIG)),
+                *self._flags.picker,
             ),
             self._root,
         )
@@ -201,7 +222,7 @@ class DemoCluster:
         hosts = ("--eds-file", str(self._endpoints))
         options = ("--listen-port", str(self.port), "--admin-port", "0", "--secure=false", *hosts, *log)
         pickers = (option for port in self._picker_ports for option in ("--epp", f"127.0.0.1:{port}"))
-        command = python("epp", "envoy-config", *options, *pickers)
+        command = python("epp", "envoy-config", *options, *pickers, *self._flags.envoy)
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         output, _ = await process.communicate()
         return output.decode()

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from examples.demo.cluster import MODEL, DemoCluster
+from examples.demo.cluster import MODEL, DemoCluster, MoreFlags
 from examples.demo.processes import DemoError
-from examples.demo_batch.dispatcher import BASELINE, BatchDispatcher
+from examples.demo_batch.dispatcher import BatchDispatcher
 from examples.demo_batch.monitor import PoolMonitor
 from examples.demo_batch.plot import plot
 from examples.demo_batch.pool import SEQUENCES, SIMULATOR
+from examples.demo_batch.protection import BASELINE, BY_FLOW_CONTROL, BY_LOAD
 from examples.demo_batch.screen import print_run, show_progress
 from examples.demo_batch.summary import BatchRun
 from examples.demo_batch.users import Users
@@ -51,6 +52,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--plot", type=Path, default=Path(".build/demo-batch.svg"), metavar="FILE", help="(%(default)s)"
     )
+    parser.add_argument(
+        "--no-flow-control", action="store_true", help="only the dispatcher's gate keeps the batch back"
+    )
     return parser.parse_args()
 
 
@@ -75,10 +79,16 @@ def _check_writable(plot: Path) -> None:
 async def _run(console: Console, options: argparse.Namespace) -> BatchRun:
     cancel_on(*STOP_SIGNALS)
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
+        protection = BY_LOAD if options.no_flow_control else BY_FLOW_CONTROL
         console.print("starting three workers, the picker, Envoy, Redis and the dispatcher ...")
         async with (
-            DemoCluster(Path(root), options.port, simulator=SIMULATOR, make_target="demo-batch") as cluster,
-            BatchDispatcher(cluster, Path(root)) as dispatcher,
+            DemoCluster(
+                Path(root),
+                options.port,
+                flags=MoreFlags(SIMULATOR, protection.picker, protection.envoy),
+                make_target="demo-batch",
+            ) as cluster,
+            BatchDispatcher(cluster, Path(root), protection) as dispatcher,
             Users(cluster.url, MODEL) as users,
             PoolMonitor(cluster, dispatcher, users.in_flight) as monitor,
         ):

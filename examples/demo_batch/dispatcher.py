@@ -7,28 +7,25 @@ from typing import Any
 
 from examples.demo.cluster import MODEL, DemoCluster
 from examples.demo.processes import DemoError, DemoProcess, python
-from examples.demo_batch.pool import SEQUENCES
+from examples.demo_batch.protection import BASELINE, Protection
 from examples.redis_process import redis_process
 from runtime.resource_owner import ResourceOwner
 
-BASELINE = "0.25"
-"""B of the gate: the share of the pool that is kept free for interactive requests."""
 INTERVAL = 0.2
 """Seconds between two readings of the gate."""
-LAG = 1.5
-"""Seconds until a sent request shows on the picker's page, also when hundreds are sent at once on a small machine."""
 CONCURRENCY = 512
 
 
 class BatchDispatcher(ResourceOwner):
     """Entering starts Redis and the dispatcher; leaving terminates them. Raises DemoError if one does not start."""
 
-    def __init__(self, cluster: DemoCluster, root: Path) -> None:
+    def __init__(self, cluster: DemoCluster, root: Path, protection: Protection) -> None:
         self.process: DemoProcess | None = None
         self.url = ""
         """The base URL of the dispatcher's pages."""
         self._cluster = cluster
         self._root = root
+        self._protection = protection
         self._redis = 0
         self._config = root / "dispatcher.yaml"
 
@@ -69,24 +66,21 @@ class BatchDispatcher(ResourceOwner):
             raise self.process.exit_error()
 
     def _document(self, broker: str) -> dict[str, Any]:
-        """The dispatcher's configuration. Its gate counts requests that wait or run in all workers, from the picker's page."""
+        """The dispatcher's configuration. Its gate reads the picker's page."""
         gate = {
             "url": f"{self._cluster.metrics}/metrics",
-            "metric": ["llm_d_epp_per_endpoint_queue_size", "llm_d_epp_per_endpoint_running_requests"],
-            "max_count_per_pod": SEQUENCES,
             "pods_metric": "llm_d_epp_ready_endpoints",
             "baseline": BASELINE,
             "interval": f"{INTERVAL}s",
-            "lag": f"{LAG}s",
+            **self._protection.gate,
         }
+        queue = {"name": "batch", "target": "pool", "gate": {"type": "endpoint-scrape", "params": gate}}
         return {
             "broker": broker,
             "http": {"port": 0},
             "drain_timeout": "1s",
             "targets": [{"name": "pool", "url": self._cluster.url, "concurrency": CONCURRENCY}],
-            "queues": [
-                {"name": "batch", "target": "pool", "gate": {"type": "endpoint-scrape", "params": gate}}
-            ],
+            "queues": [queue | dict(self._protection.queue)],
         }
 
 

@@ -39,6 +39,68 @@ def test_a_line_shows_medians_and_leaves_the_picture_where_it_is_cut_off() -> No
     assert any("median and range of 2 seeds" in (text or "") for text in said)
 
 
+class Picture:
+    """What was drawn, by what people see of it."""
+
+    def __init__(self, drawn: str) -> None:
+        root = ET.fromstring(drawn)
+        self.said = {one.text: one.attrib for one in root.iter(f"{_SVG}text")}
+        self.lines = list(root.iter(f"{_SVG}polyline"))
+        self.straight = [one.attrib for one in root.iter(f"{_SVG}line")]
+
+    def height(self, tick: str) -> float:
+        """That of the line beside a tick's text, which stands 4 lower than it."""
+        return float(self.said[tick]["y"]) - 4
+
+    def bars(self, colour: str) -> list[tuple[float, float]]:
+        """Upright lines of that colour: where they begin and end."""
+        return [
+            (float(one["y1"]), float(one["y2"]))
+            for one in self.straight
+            if one["stroke"] == colour and one["x1"] == one["x2"]
+        ]
+
+    def legend(self, arm: str) -> str:
+        """The colour beside the arm's name."""
+        (found,) = [
+            one["stroke"] for one in self.straight if float(one["y1"]) == float(self.said[arm]["y"]) - 4
+        ]
+        return found
+
+
+def test_points_stand_over_their_rates_at_the_height_of_their_seconds() -> None:
+    # medians of two seeds: 1 s and 1.5 s
+    drawn = Picture(pictures.draw("long tail", runs("oracle", {10.0: 1.0, 5.0: 2 / 3})))
+    (line,) = drawn.lines
+    points = [[float(number) for number in point.split(",")] for point in line.attrib["points"].split()]
+    assert points[0][0] + 100 < points[1][0]
+    assert [x for x, _ in points] == [float(drawn.said[rate]["x"]) for rate in ("5", "10")]
+    assert points[0][1] == pytest.approx(drawn.height("1 s"), abs=0.2)
+    assert drawn.height("2 s") < points[1][1] < drawn.height("1 s")
+    bar = drawn.bars(line.attrib["stroke"])[1]
+    assert bar == pytest.approx((drawn.height("1 s"), drawn.height("2 s")), abs=0.2)
+    assert "Time to first token over rate: long tail" in drawn.said
+
+
+def test_a_line_has_the_colour_of_its_name() -> None:
+    both = {arm: runs(arm, {5.0: 0.2, 10.0: 0.4}) for arm in ("round robin", "oracle")}
+    drawn = Picture(pictures.draw("long tail", [*both["round robin"], *both["oracle"]]))
+    assert [one.attrib["stroke"] for one in drawn.lines] == [
+        drawn.legend("oracle"),
+        drawn.legend("round robin"),
+    ]
+    assert drawn.legend("oracle") != drawn.legend("round robin")
+
+
+def test_what_has_no_colour_or_no_rate_is_left_out(tmp_path: Path) -> None:
+    given = runs("oracle", {5.0: 0.2, 10.0: 0.4}) + runs("random", {5.0: 0.3, 10.0: 0.4})
+    given += [replace(one, workload="fan-out", rate=None) for one in given]
+    (tmp_path / "runs.jsonl").write_text("".join(one.line() + "\n" for one in given))
+    pictures.main(tmp_path / "runs.jsonl", tmp_path / "pictures")
+    (picture,) = (tmp_path / "pictures").iterdir()
+    assert "random" not in Picture(picture.read_text()).said
+
+
 def test_one_rate_is_no_line() -> None:
     with pytest.raises(ValueError, match="it takes two at least"):
         pictures.draw("shared, Zipf", runs("oracle", {5.0: 0.2}))

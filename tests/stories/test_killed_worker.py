@@ -75,11 +75,11 @@ class Cluster:
         started = program("examples.simulator", *self.where, *known)
         self.workers.append(await self.stack.enter_async_context(started))
 
-    async def start(self, how: str) -> None:
+    async def start(self, how: str, *, workers: int = WORKERS, config: str = PICKER) -> None:
         (self.root / "workers").mkdir(mode=0o700)
-        await asyncio.gather(*(self.worker(number) for number in range(WORKERS)))
+        await asyncio.gather(*(self.worker(number) for number in range(workers)))
         listen = ("--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0")
-        known = ("--namespace", "prod", "--component", "decode", "--config-text", PICKER)
+        known = ("--namespace", "prod", "--component", "decode", "--config-text", config)
         picker = await self.stack.enter_async_context(
             program("epp", *self.where, *listen, *known, "--secure-serving=false", "-v", "0")
         )
@@ -104,7 +104,7 @@ class Cluster:
         addresses = [
             host["address"]["socket_address"]
             for cluster in clusters
-            if cluster["name"] == "workers"
+            if cluster["name"] == "listed"
             for host in cluster.get("host_statuses", [])
         ]
         return {f"{address['address']}:{address['port_value']}" for address in addresses}
@@ -200,6 +200,26 @@ async def test_a_worker_that_drains_costs_nothing_at_all(cluster: Cluster) -> No
         await eventually(lambda: _has(cluster, client, WORKERS - 2))
         users.stopping = True
     assert [told.failure for told in users.told if told.failure] == []
+
+
+async def test_requests_that_waited_for_the_first_worker_reach_it(cluster: Cluster) -> None:
+    """The picker lets them go when the worker is ready; Envoy must know it by then."""
+    waiting = "featureGates: [flowControl]\nflowControl: {noEndpointRequestTTL: 90s}\n"
+    await cluster.start("file", workers=0, config=PICKER + waiting)
+    client = await cluster.stack.enter_async_context(aiohttp.ClientSession())
+    body = {"model": "tiny", "prompt": "hello", "max_tokens": 2}
+
+    async def ask() -> int:
+        async with asyncio.timeout(120), client.post(cluster.url, json=body) as answer:
+            return answer.status
+
+    for number in range(3):
+        asked = [asyncio.ensure_future(ask()) for _ in range(50)]
+        await asyncio.sleep(0.5)
+        await cluster.worker(number)
+        assert await asyncio.gather(*asked) == [200] * 50
+        cluster.workers.pop().process.send_signal(signal.SIGKILL)
+        await eventually(lambda: _has(cluster, client, 0))
 
 
 async def _has(cluster: Cluster, client: aiohttp.ClientSession, number: int) -> bool:

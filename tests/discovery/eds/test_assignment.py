@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from discovery import Instance, InstanceStatus
-from discovery.eds.assignment import HealthStatus, LbEndpoint, assign, file_text, version
+from discovery.eds.assignment import HealthStatus, LbEndpoint, assign, file_bytes, version
 
 
 def worker(name: str, port: int = 8000, **changes: Any) -> Instance:
@@ -65,7 +65,7 @@ def test_the_file_is_what_envoy_calls_a_discovery_response() -> None:
         LbEndpoint("", "10.0.0.2", 8000, HealthStatus.UNHEALTHY),
         LbEndpoint("east", "fd00::1", 8000),
     )
-    text = json.loads(file_text("workers", endpoints))
+    text = json.loads(file_bytes("workers", endpoints))
     assert text["version_info"] == version("workers", endpoints) != version("workers", endpoints[1:])
     [resource] = text["resources"]
     assert resource["@type"] == "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from google.protobuf.json_format import ParseDict
 from grpc import aio
 
-from discovery.eds.assignment import TYPE_URL, Assignment, HealthStatus, LbEndpoint
+from discovery.eds.assignment import TYPE_URL, Assignment, HealthStatus, LbEndpoint, resource
 from discovery.eds.messages.eds_pb2 import (
     ClusterLoadAssignment,
     DiscoveryRequest,
@@ -112,6 +113,8 @@ async def test_every_envoy_is_told_at_once_and_of_each_change(
     for envoy in envoys:
         response, hosts = await envoy.told()
         assert hosts == [("10.0.0.1", 8000, 0), ("10.0.0.2", 8000, 2)]
+        in_the_file = ParseDict(resource("workers", TWO.endpoints), ClusterLoadAssignment())
+        assert ClusterLoadAssignment.FromString(response.resources[0].value) == in_the_file
         await envoy.ask("workers", nonce=response.nonce)
     server.publish(Assignment())
     for envoy in envoys:

@@ -106,12 +106,14 @@ def test_flow_control_takes_the_place_of_the_window_for_bursts() -> None:
 
 
 def test_validate_says_what_waits() -> None:
-    bands = [{"priority": 1, "maxRequests": 7}]
+    bands = [{"priority": 1, "maxRequests": 7}, {"priority": 2, "orderingPolicyRef": "edf-ordering-policy"}]
     config = load(**ON, flowControl={"priorityBands": bands, "noEndpointRequestTTL": "0s"})
-    assert config.steps[:3] == (
+    assert config.steps[:5] == (
         "flow control: a request waits 60 s while the pool is full, without a limit while it is empty",
-        "flow control: priority 1: 7 requests and 1000000000 bytes may wait",
-        "flow control: other priorities: 5000 requests and 1000000000 bytes may wait",
+        "flow control: priority 2: 5000 requests and 1000000000 bytes may wait; global-strict-fairness-policy, edf-ordering-policy",
+        "flow control: priority 1: 7 requests and 1000000000 bytes may wait; global-strict-fairness-policy, fcfs-ordering-policy",
+        "flow control: other priorities: 5000 requests and 1000000000 bytes may wait; global-strict-fairness-policy, fcfs-ordering-policy",
+        "flow control: static-usage-limit-policy says how full the pool may be",
     )
 
 
@@ -121,3 +123,17 @@ def test_a_file_that_says_the_same_keeps_the_same_settings() -> None:
     again = load(first, **ON, flowControl=flow, plugins=[{"type": "queue-scorer"}])
     assert again.flow_control == first.flow_control, "its limit goes on counting where it was"
     assert load(first, **ON, flowControl=flow | {"maxRequests": 8}).flow_control != first.flow_control
+
+
+def test_programs_are_followed_only_where_their_policy_is_in_force() -> None:
+    plugins = [{"type": "queue-scorer"}, {"type": "program-aware-fairness"}]
+    band = {"fairnessPolicyRef": "program-aware-fairness"}
+    flow = {"defaultPriorityBand": band, "priorityBands": [{"priority": 1} | band]}
+    config = load(**ON, plugins=plugins, flowControl=flow)
+    [policy] = config.scheduler.producers
+    assert config.flow_control is not None
+    assert policy is config.flow_control.default_band.fairness
+    assert policy is config.flow_control.bands[1].fairness
+    assert load(config, **ON, plugins=plugins[::-1], flowControl=flow).scheduler.producers == [policy]
+    assert load(**ON, plugins=plugins).scheduler.producers == []
+    assert load(plugins=plugins, flowControl=flow).scheduler.producers == []

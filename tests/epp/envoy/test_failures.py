@@ -15,8 +15,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from discovery.eds.assignment import Assignment, LbEndpoint
+from discovery.eds.assignment_file import AssignmentFile
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import render
+from tests.eventually import eventually
 
 ANY_PORTS = ("--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0")
 IN_RANDOM_ORDER = """
@@ -36,6 +39,7 @@ class Worker:
     def __init__(self, status: int = 200, serves_at: int | None = None) -> None:
         self.status = status
         self.resets = False
+        self.killed: asyncio.Event | None = None
         self.serves_at = serves_at
         self.bodies: list[int] = []
         self.runner = web.AppRunner(self._app())
@@ -55,6 +59,8 @@ class Worker:
 
     async def _answer(self, request: web.Request) -> web.Response:
         self.bodies.append(len(await request.read()))
+        if self.killed is not None:
+            await self.killed.wait()
         if self.resets:
             assert request.transport is not None
             request.transport.abort()
@@ -220,6 +226,29 @@ async def test_a_reset_after_the_whole_request_costs_none_that_envoy_kept(
     assert worker.bodies == (killed.bodies if served else [])
 
 
+@pytest.mark.parametrize("mode", ["original-dst", "override-host", "eds"])
+async def test_all_requests_that_a_killed_worker_had_go_to_another_at_the_same_time(
+    mesh: Mesh, mode: str, tmp_path: Path
+) -> None:
+    """Envoy's default is at most three retries at a time."""
+    killed, worker = await mesh.worker(), await mesh.worker()
+    killed.resets, killed.killed = True, asyncio.Event()
+    version = "0.3.0" if mode == "original-dst" else "1.0.0"
+    config = ("--config-text", IN_RANDOM_ORDER, "--protocol-version", version)
+    _, address = await mesh.picker([killed.address, worker.address], *config)
+    file = tmp_path / "endpoints.json"
+    places = [LbEndpoint("", "127.0.0.1", int(one.address.rpartition(":")[2])) for one in (killed, worker)]
+    AssignmentFile(file, "workers").publish(Assignment(tuple(places)))
+    listed = ("--mode", mode, "--endpoint", worker.address, "--endpoint", killed.address)
+    options = {"original-dst": ("--fallback",), "override-host": listed, "eds": ("--eds-file", str(file))}
+    envoy, client = await mesh.envoy([address], *options[mode]), await mesh.client()
+    asked = [asyncio.ensure_future(ask(client, envoy)) for _ in range(60)]
+    await eventually(lambda: len(killed.bodies) + len(worker.bodies) == 60)
+    assert len(killed.bodies) > 3
+    killed.killed.set()
+    assert [status for status, _, _ in await asyncio.gather(*asked)] == [200] * 60
+
+
 async def test_without_a_second_choice_the_client_learns_that_no_worker_is_reached(mesh: Mesh) -> None:
     killed, _ = await mesh.refusing()
     _, address = await mesh.picker([killed.address])
@@ -263,9 +292,7 @@ async def test_a_body_that_never_ends_is_refused(mesh: Mesh) -> None:
     assert _refusal(json.loads(answer.partition(b"\r\n\r\n")[2])) == "request_timeout"
 
 
-async def test_the_access_log_tells_who_was_picked_and_who_served(
-    mesh: Mesh, tmp_path: Path, eventually: Any
-) -> None:
+async def test_the_access_log_tells_who_was_picked_and_who_served(mesh: Mesh, tmp_path: Path) -> None:
     worker, log = await mesh.worker(), tmp_path / "access.log"
     _, address = await mesh.picker([worker.address])
     envoy, client = await mesh.envoy([address], "--access-log", str(log)), await mesh.client()

@@ -139,6 +139,24 @@ async def test_requests_wait_for_the_first_worker_and_go_by_priority(stage: Stag
     assert await stage.waiting() == 0
 
 
+@pytest.mark.parametrize("stage", [TransportKind.HTTP2], indirect=True)  # grpc.aio has a task for each stream
+async def test_a_request_that_waits_has_no_task_of_its_own(stage: Stage, eventually: Any) -> None:
+    await stage.open(listed=False)
+    (first,) = await stage.wait_in_line(eventually, ("first", "none"))
+    before = asyncio.all_tasks()
+    tasks = [asyncio.create_task(stage.ask(f"{number}")) for number in range(30)]
+
+    async def all_wait() -> bool:
+        return await stage.waiting() == 31
+
+    await eventually(all_wait)
+    others = asyncio.all_tasks() - before - set(tasks)
+    assert len(others) < 10, "those of connections, but none of each request"
+    stage.list_worker()
+    stage.worker.answers(31)
+    assert await asyncio.gather(first, *tasks) == [(200, None)] * 31
+
+
 async def test_the_wait_for_a_worker_ends_with_503(stage: Stage) -> None:
     await stage.open(listed=False, no_endpoint_ttl="300ms")
     assert await stage.ask("a") == (503, "rejected-no-endpoints")

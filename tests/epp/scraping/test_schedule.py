@@ -196,3 +196,15 @@ def test_patience_has_an_end(durations: list[float]) -> None:
     endpoint = new_endpoint()
     seconds_late(durations, endpoint)
     assert 0.1 <= endpoint.patience <= 1.0
+
+
+def test_the_first_page_counts_as_long_as_it_took() -> None:
+    assert new_endpoint().page_took(0.7) == 0.7
+
+
+def test_slow_pages_are_forgotten_after_sixteen_others() -> None:
+    endpoint = new_endpoint()
+    seconds_late([0.4, 0.4], endpoint)
+    assert endpoint.patience == 0.8
+    seconds_late([0.01] * 16, endpoint)
+    assert endpoint.patience == 0.1

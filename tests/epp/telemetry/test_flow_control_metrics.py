@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
+from epp.ext_proc.response_body import ResponseHead
 from epp.flow_control.controller import FlowController
 from epp.flow_control.queued_request import QueuedRequest
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
@@ -134,3 +135,16 @@ def test_no_page_is_stale_for_who_reads_none() -> None:
     controller = FlowController(FlowControlSettings(), detector, lambda now: pool())
     assert not [name for name, *_ in gauges(controller, 5.0) if name == "stale_endpoints"]
     assert gauges(None, 5.0) == {}
+
+
+def test_who_wants_to_know_is_told_what_an_answer_used(picking: Any) -> None:
+    telemetry = Telemetry(reads_usage=True)
+    told: list[Any] = []
+    telemetry.on_usage = [lambda *said: told.append(said)]
+    pick = picking("10.0.0.1:8000")
+    telemetry.picked(pick, 1.0)
+    reader = telemetry.read_answer(pick, ResponseHead(200, {"content-type": "application/json"}), 1.0, 2.0)
+    assert reader is not None
+    reader.read(b'{"usage": {"prompt_tokens": 7, "completion_tokens": 3}}', 2.0)
+    reader.end(3.0)
+    assert told == [(pick.request, 7, 3)]

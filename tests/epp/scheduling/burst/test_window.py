@@ -127,6 +127,14 @@ def test_a_client_that_leaves_is_not_placed() -> None:
     assert list(picker.picked) == ["stays"]
 
 
+def test_a_client_that_leaves_makes_room_in_the_window() -> None:
+    picker = Picker(load(maxBatchSize=1))
+    left = picker.send("left", "a" * 3000, now=1.0)
+    assert isinstance(left, WaitingRequest)
+    left.abandon(1.05)
+    assert isinstance(picker.send("next", "a" * 3000, now=1.06), WaitingRequest)
+
+
 def test_nothing_is_left_of_a_window_when_the_endpoints_are_gone() -> None:
     picker = Picker(load(), count=1)
     picker.send("a", "a" * 3000, now=1.0)

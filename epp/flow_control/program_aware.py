@@ -1,0 +1,154 @@
+"""The fairness policy that prefers programs that got the least of the workers' time. Pure.
+
+Values: llm-d-router, plugins/flowcontrol/fairness/program-aware, strategy las (least attained service).
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from epp.endpoints.endpoint import Endpoint
+from epp.flow_control.fairness_policy import Flow, FlowSelector
+from epp.flow_control.queued_request import QueuedRequest
+from epp.request.inference_request import InferenceRequest
+from epp.scheduling.request_follower import RequestFollower
+
+_OUTPUT_WEIGHT: Final = 2
+"""A token of an answer costs twice one of a prompt."""
+_MOST_PROGRAMS: Final = 1000
+"""Clients choose fairness ids. Of more programs the one that was idle for longest is forgotten; of more flows those that wait
+for longest are compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramAwareSettings:
+    """`half_life`: seconds after which what a program got counts half, 0: never. `forget_after`: seconds without a request
+    after which a program is forgotten, 0: never.
+    """
+
+    service_weight: float = 0.8
+    wait_weight: float = 0.2
+    half_life: float = 60.0
+    forget_after: float = 3600.0
+
+
+class Program:
+    """What one fairness id got: `service` in tokens, as of `at`; its requests, and the seconds that they waited in all."""
+
+    __slots__ = ("at", "requests", "service", "waited")
+
+    def __init__(self, now: float) -> None:
+        self.at = now
+        self.service = 0.0
+        self.requests = 0
+        self.waited = 0.0
+
+    def attained(self, now: float, half_life: float) -> float:
+        elapsed = now - self.at
+        return self.service * 2.0 ** (-elapsed / half_life) if half_life and elapsed > 0 else self.service
+
+
+class ProgramAware(RequestFollower):
+    """The Go picker's program-aware-fairness, a `FairnessPolicy`. A program is a fairness id.
+
+    A prompt counts when its request goes, 4 bytes a token; an answer counts when it ends, if it is read (`used`). The Go
+    picker counts both at the end.
+    """
+
+    def __init__(self, settings: ProgramAwareSettings, clock: Callable[[], float]) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._programs: OrderedDict[str, Program] = OrderedDict()
+        """The one that was used last is last."""
+
+    @property
+    def programs(self) -> Mapping[str, Program]:
+        return self._programs
+
+    def selector(self) -> FlowSelector:
+        return _LeastServed(self)
+
+    def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
+        program = self._serve(request.fairness_id, request.prompt_tokens)
+        program.requests += 1
+
+    def used(self, request: InferenceRequest, prompt: int | None, output: int | None) -> None:
+        """The answer says how many tokens there were; None: it does not."""
+        more = 0 if prompt is None else prompt - request.prompt_tokens
+        self._serve(request.fairness_id, more + _OUTPUT_WEIGHT * (output or 0))
+
+    def waited(self, fairness_id: str, since: float) -> None:
+        """A request of that program goes that came at `since`."""
+        self._serve(fairness_id, 0).waited += max(0.0, self._clock() - since)
+
+    def attained(self) -> dict[str, float]:
+        """What each program got, as of now."""
+        now, half_life = self._clock(), self.settings.half_life
+        return {name: program.attained(now, half_life) for name, program in self._programs.items()}
+
+    def attained_of(self, fairness_id: str, now: float) -> float:
+        program = self._programs.get(fairness_id)
+        return 0.0 if program is None else program.attained(now, self.settings.half_life)
+
+    def now(self) -> float:
+        return self._clock()
+
+    def _serve(self, fairness_id: str, tokens: int) -> Program:
+        now = self._clock()
+        program = self._programs.get(fairness_id)
+        if program is None:
+            program = self._programs[fairness_id] = Program(now)
+        self._programs.move_to_end(fairness_id)
+        program.service = max(0.0, program.attained(now, self.settings.half_life) + tokens)
+        program.at = now
+        self._forget(now)
+        return program
+
+    def _forget(self, now: float) -> None:
+        oldest = next(iter(self._programs.values()))
+        ttl = self.settings.forget_after
+        if len(self._programs) > _MOST_PROGRAMS or (ttl and now - oldest.at > ttl):
+            self._programs.popitem(last=False)
+
+
+class _LeastServed:
+    """The flow of the highest score: little service, a long wait, each as a share of the range of all flows."""
+
+    __slots__ = ("_flows", "_policy")
+
+    def __init__(self, policy: ProgramAware) -> None:
+        self._policy = policy
+        self._flows: dict[str, Flow] = {}
+
+    def changed(self, flow: Flow) -> None:
+        if flow.first is None:
+            self._flows.pop(flow.fairness_id, None)
+        else:
+            self._flows[flow.fairness_id] = flow
+
+    def select(self) -> Flow | None:
+        flows = list(islice(self._flows.values(), _MOST_PROGRAMS))
+        now = self._policy.now()
+        service = [self._policy.attained_of(flow.fairness_id, now) for flow in flows]
+        arrived = [head.arrived_at for flow in flows if (head := flow.first) is not None]
+        little, early = _low(service), _low(arrived)
+        weights = self._policy.settings
+        best, highest = None, -1.0
+        for flow, one, other in zip(flows, little, early, strict=True):
+            score = weights.service_weight * one + weights.wait_weight * other
+            if score > highest:
+                best, highest = flow, score
+        return best
+
+    def dispatched(self, flow: Flow, queued: QueuedRequest) -> None:
+        self._policy.waited(flow.fairness_id, queued.arrived_at)
+
+
+def _low(values: Sequence[float]) -> list[float]:
+    """1 for the lowest, 0 for the highest; 0.5 where all are equal."""
+    least, most = min(values, default=0.0), max(values, default=0.0)
+    if most == least:
+        return [0.5] * len(values)
+    return [1.0 - (value - least) / (most - least) for value in values]
