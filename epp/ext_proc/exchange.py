@@ -163,6 +163,20 @@ class Exchange:
         if self.state >= _PASSING:
             self._body.discard()
 
+    def evict(self, rejection: Rejection, now: float) -> bool:
+        """Answer a request that a worker has, so that the data plane takes it back; False: its answer has begun, or it is over.
+
+        Envoy accepts an immediate response at any time until the response headers.
+        """
+        if self._pick is None or self._answer is None or self.concluded:
+            return False
+        self.state = _OVER
+        self._body.discard()
+        if self._observer is not None:
+            self._observer.evicted(self._pick, rejection, now)
+        self._answer([answers.immediate(rejection)])
+        return True
+
     def close(self, cause: str, now: float) -> None:
         """The stream is over because of `cause`: release the reservation and the body. May be called twice."""
         if self.closed_by is not None:
@@ -172,6 +186,7 @@ class Exchange:
         self.state = _OVER
         self._body.discard()
         if self._pick is not None:
+            self._pick.evict = None
             self._director.release(self._pick, now)
             early_ends = self._settings.early_ends
             if early_ends is not None and self._responded_at:
@@ -297,6 +312,8 @@ class Exchange:
     def _picked(self, pick: Pick, now: float) -> list[Answer]:
         waited = self.state
         self._pick = pick
+        if pick.request.priority < 0:
+            pick.evict = self.evict
         self.state = waited.after_pick()
         if self._observer is not None:
             self._observer.picked(pick, now)
