@@ -157,10 +157,13 @@ class Director:
             if page is not None:
                 return OwnAnswer(page)
         request = self._prepare(headers, body)
-        if self._waits_for_endpoints and not self._datastore.endpoints:
+        try:
+            candidates = self.candidates(request, subset, now)
+        except Rejection:
             self._check_model(request)
-            return self._wait(request, subset, now)
-        candidates = self.candidates(request, subset, now)
+            if self._waits_for_endpoints and not self._datastore.endpoints:
+                return self._wait(request, subset, now)
+            raise
         if self._admits(request, candidates, now):
             return self._pick(request, candidates)
         return self._wait(request, subset, now)
