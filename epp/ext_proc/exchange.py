@@ -66,6 +66,7 @@ class Exchange:
         "_observer",
         "_pick",
         "_readers",
+        "_responded_at",
         "_response_mode",
         "_settings",
         "_started",
@@ -92,6 +93,7 @@ class Exchange:
         self._subset: Subset | None = None
         self._body = Body(settings.max_body_bytes, budget or MemoryBudget(settings.max_body_bytes))
         self._started = 0.0
+        self._responded_at = 0.0
         self._pick: Pick | None = None
         self._readers: ResponseReaders | None = None
         self._deferral: Deferral | None = None
@@ -186,6 +188,9 @@ class Exchange:
         if self._pick is not None:
             self._pick.evict = None
             self._director.release(self._pick, now)
+            early_ends = self._settings.early_ends
+            if early_ends is not None and self._responded_at:
+                early_ends.ended(now - self._responded_at)
             if self._observer is not None:
                 self._observer.released(self._pick, self._started, now)
 
@@ -358,6 +363,8 @@ class Exchange:
             self._report(self._pick, message, now)
             if not ended:
                 self._open_readers(self._pick, message, now)
+                if self._settings.early_ends is not None:
+                    self._note_response(self._pick, message, now)
         readers = self._readers
         expected = self._response_mode in _DUPLEX or (
             readers is not None and self._response_mode in _READABLE
@@ -370,6 +377,10 @@ class Exchange:
             served = protocol.parse_served(message.metadata_context)
             return [answers.with_response_headers(answer, headers_of(self._pick, served))]
         return [answer]
+
+    def _note_response(self, pick: Pick, message: ProcessingRequest, now: float) -> None:
+        if pick.request.streaming and protocol.read_status(message.response_headers.headers) == 200:
+            self._responded_at = now
 
     def _open_readers(self, pick: Pick, message: ProcessingRequest, now: float) -> None:
         openers = self._settings.response_readers

@@ -280,7 +280,7 @@ class Director:
         if not pick.in_flight_at:
             return
         server = pick.in_flight_at[0]
-        if self.outliers is not None:
+        if self.outliers is not None and not pick.settled:  # otherwise `served` named a stranger
             self.outliers.answered(pick, server, status, failure, now)
         self._settle(pick, served=200 <= status < 300)
         if failure is Failure.CONNECT or failure is Failure.RESET:
