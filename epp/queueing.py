@@ -10,6 +10,7 @@ from epp.config.flow_control import program_policies
 from epp.config.picker_config import PickerConfig
 from epp.endpoints.datastore import Datastore
 from epp.flow_control.controller import FlowController
+from epp.flow_control.eviction import InFlightEviction
 from epp.flow_control.pool_load import EFFECTIVE
 from epp.flow_control.program_aware import ProgramAware
 from epp.flow_control.switch import FlowControlSwitch
@@ -18,6 +19,7 @@ from epp.telemetry.band_gauges import BandGauges
 from epp.telemetry.band_log import BandLog
 from epp.telemetry.counters import Telemetry
 from epp.telemetry.program_metrics import ProgramMetrics
+from epp.telemetry.revocation_metrics import RevocationMetrics
 
 _LOG_INTERVAL: Final = 1.0
 """Seconds between two looks whether requests still wait."""
@@ -74,7 +76,8 @@ class Queueing:
             lambda: self._datastore.pool(self._clock()),
             lambda: self._detector_name,
         )
-        return bands, ProgramMetrics(lambda: self._programs)
+        revocations = RevocationMetrics(pool_name, self._eviction, self._clock)
+        return bands, revocations, ProgramMetrics(lambda: self._programs)
 
     def describe(self) -> dict[str, Any]:
         """For /status: what waits at each priority; null without flow control."""
@@ -92,6 +95,10 @@ class Queueing:
             while waiting:
                 await asyncio.sleep(_LOG_INTERVAL)
                 waiting = self._log.end_spells(self._clock())
+
+    def _eviction(self) -> InFlightEviction | None:
+        controller = self._switch.controller
+        return controller.eviction if controller is not None and controller.settings.eviction else None
 
     def _why(self) -> str:
         controller = self._switch.controller

@@ -8,6 +8,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from epp.flow_control import refusals
+from epp.flow_control.revocations import Revocations
 from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
 from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import SaturationDetector
@@ -35,6 +36,8 @@ class InFlightEviction:
         self._began = 0
         self._evicted: dict[Pick, float] = {}
         self._open_at = -math.inf
+        self._taken = 0.0
+        self.revocations = Revocations()
         self.use(detector)
 
     def use(self, detector: SaturationDetector) -> None:
@@ -54,7 +57,9 @@ class InFlightEviction:
     def ended(self, pick: Pick, now: float) -> None:
         """It is over, for any reason. May be called twice."""
         self._in_flight.pop(pick, None)
-        if self._evicted.pop(pick, None) is not None:
+        issued_at = self._evicted.pop(pick, None)
+        if issued_at is not None:
+            self.revocations.confirm(max(0.0, now - issued_at))
             self._open_at = max(self._open_at, now + self._grace)
 
     def reclaim(self, priority: int, over: float, share: float, now: float) -> float:
@@ -67,13 +72,22 @@ class InFlightEviction:
             lost_at = min(self._evicted.values()) + _LOST_AFTER
             if now < lost_at:
                 return lost_at
+            self.revocations.timed_out += len(self._evicted)
             self._evicted.clear()
         if now < self._open_at:
             return self._open_at
         wanted = min(max(1, math.ceil(over / share)), _MOST_AT_ONCE) if share > 0.0 else 0
+        self.revocations.target, self._taken = max(0.0, over), 0.0
         while wanted and (pick := self._next(priority)) is not None:
-            wanted -= self._evict(pick, now)
+            if self._evict(pick, now):
+                self.revocations.issue(priority)
+                self._taken += share
+                wanted -= 1
         return now + _LOST_AFTER if self._evicted else math.inf
+
+    def pending(self, now: float) -> float:
+        """What was taken back and is not known to be free, as a part of the saturation."""
+        return self._taken if self._evicted or now < self._open_at else 0.0
 
     def _evict(self, pick: Pick, now: float) -> bool:
         """Whether it was not too late."""

@@ -157,10 +157,13 @@ class Director:
             if page is not None:
                 return OwnAnswer(page)
         request = self._prepare(headers, body)
-        if self._waits_for_endpoints and not self._datastore.endpoints:
+        try:
+            candidates = self.candidates(request, subset, now)
+        except Rejection:
             self._check_model(request)
-            return self._wait(request, subset, now)
-        candidates = self.candidates(request, subset, now)
+            if self._waits_for_endpoints and not self._datastore.endpoints:
+                return self._wait(request, subset, now)
+            raise
         if self._admits(request, candidates, now):
             return self._pick(request, candidates)
         return self._wait(request, subset, now)
@@ -280,7 +283,7 @@ class Director:
         if not pick.in_flight_at:
             return
         server = pick.in_flight_at[0]
-        if self.outliers is not None:
+        if self.outliers is not None and not pick.settled:  # otherwise `served` named a stranger
             self.outliers.answered(pick, server, status, failure, now)
         self._settle(pick, served=200 <= status < 300)
         if failure is Failure.CONNECT or failure is Failure.RESET:

@@ -325,6 +325,8 @@ def test_a_sheddable_request_is_taken_back_from_its_worker_for_one_that_waits(ev
         "the lowest first, and of equal ones the one that was sent last"
     )
     assert went(waiting) == [True] * 4 + [False], "nothing is left that may be taken back"
+    counts = it.admission.eviction.revocations
+    assert (counts.issued, counts.confirmed, counts.timed_out) == ({0: 4}, 4, 0)
 
 
 def test_nothing_is_taken_back_that_has_begun_to_answer_or_is_no_less_important(
