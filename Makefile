@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # The suite and the demos start hundreds of Python processes: each would compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup fmt lint types check test test-system demo demo-batch bench soak wheel proto clean help
+.PHONY: setup fmt lint types check test test-system demo demo-batch bench soak wheel dist proto clean help
 
 help:            ## show these words
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -58,7 +58,11 @@ soak: $(READY)   ## half an hour under load, memory printed; ARGS="--minutes 5"
 
 wheel: $(READY)  ## a wheel in dist/ whose picker is compiled, for this Python (PYTHON=python3.13: another); needs gcc
 	@mkdir -p dist
-	@$(BIN)/python -m benchmarks.compiled dist
+	@$(BIN)/python -m release.compiled_wheel dist
+
+dist: $(READY)   ## the archives of this version in dist/, each installed into a fresh environment; minutes
+	$(BIN)/python -m pip install --quiet --group release
+	$(BIN)/python -m release
 
 proto: $(READY)  ## generate the ext_proc messages from their .proto
 	$(BIN)/python -m epp.wire.generate

@@ -27,6 +27,7 @@ from epp.scheduling.waiting import WaitingRequest
 WAITING: Final = 10_000
 _WORKERS: Final = 10
 _PERIOD: Final = 0.05
+_REQUESTS_A_PAGE: Final = 50
 _OBJECTIVES: Final = {"high": 10, "low": -1}
 _FLOWS: Final = 100
 _BY_CONCURRENCY: Final = """
@@ -99,21 +100,19 @@ def _body(number: int) -> bytes:
     return json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
 
 
-def _pick_times(pool: _Pool, count: int) -> float:
-    """Microseconds for a pick and its release, the least of some runs: other programs only add to it."""
-    runs = []
-    for _ in range(9):
-        spent = 0.0
-        for number in range(count):
-            pool.now += 0.001
-            if number % int(_PERIOD * 1000) == 0:
-                pool.publish(0)
+def _pick_times(pools: Sequence[_Pool], rounds: int) -> list[float]:
+    """Microseconds for a pick and its release: the median of the rounds, each pool in turn since the machine's speed changes."""
+    spent: list[list[float]] = [[] for _ in pools]
+    for _ in range(rounds):
+        for number, pool in enumerate(pools):
+            pool.publish(0)
             began = time.thread_time()
-            pool.ask(("high", "none"))  # without flow control the sheddable have a detector asked
-            pool.release()
-            spent += time.thread_time() - began
-        runs.append(spent / count * 1e6)
-    return min(runs)
+            for _ in range(_REQUESTS_A_PAGE):
+                pool.now += 0.001
+                pool.ask(("high", "none"))  # without flow control the sheddable have a detector asked
+                pool.release()
+            spent[number].append((time.thread_time() - began) / _REQUESTS_A_PAGE * 1e6)
+    return [statistics.median(one) for one in spent]
 
 
 class _TimedScheduler:
@@ -141,7 +140,7 @@ def _dispatch_times(pool: _Pool, count: int) -> tuple[list[float], list[float]]:
     own: list[float] = []
     for number in range(count):
         pool.now += 0.001
-        if number % int(_PERIOD * 1000) == 0:
+        if number % _REQUESTS_A_PAGE == 0:
             pool.publish(0)
         before = len(pool.went)
         scheduler.spent = 0.0
@@ -183,10 +182,7 @@ def _memory(count: int) -> tuple[float, float]:
 
 def measure(memory_over: int = 1_000_000) -> None:
     gc.disable()
-    off = on = float("inf")
-    for _ in range(3):  # in turns, since the machine's speed changes
-        off = min(off, _pick_times(_Pool(flow_control=False), 2000))
-        on = min(on, _pick_times(_Pool(flow_control=True), 2000))
+    off, on = _pick_times([_Pool(flow_control=False), _Pool(flow_control=True)], 400)
     print(
         f"a pick with empty queues: {off:.1f} µs without flow control, {on:.1f} µs with it ({on / off - 1:+.1%})"
     )

@@ -1,7 +1,7 @@
 """Flow control as the configuration in force says it, and what the log, the metrics page and /status tell of it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Never
 
 from prometheus_client.registry import Collector
@@ -10,6 +10,8 @@ from epp.config.flow_control import program_policies
 from epp.config.picker_config import PickerConfig
 from epp.endpoints.datastore import Datastore
 from epp.flow_control.controller import FlowController
+from epp.flow_control.eviction import InFlightEviction
+from epp.flow_control.pool_load import EFFECTIVE
 from epp.flow_control.program_aware import ProgramAware
 from epp.flow_control.switch import FlowControlSwitch
 from epp.scheduling.director import Director
@@ -17,6 +19,7 @@ from epp.telemetry.band_gauges import BandGauges
 from epp.telemetry.band_log import BandLog
 from epp.telemetry.counters import Telemetry
 from epp.telemetry.program_metrics import ProgramMetrics
+from epp.telemetry.revocation_metrics import RevocationMetrics
 
 _LOG_INTERVAL: Final = 1.0
 """Seconds between two looks whether requests still wait."""
@@ -57,8 +60,14 @@ class Queueing:
     @property
     def saturation(self) -> float:
         """The load of the pool now, as it decides whether requests go; 1.0 = full."""
+        return self.saturations()[EFFECTIVE]
+
+    def saturations(self) -> Mapping[str, float]:
+        """The same, and with flow control that of each stage."""
         controller, now = self._switch.controller, self._clock()
-        return self._director.saturation(now) if controller is None else controller.saturation_at(now)
+        return (
+            {EFFECTIVE: self._director.saturation(now)} if controller is None else controller.saturations(now)
+        )
 
     def gauges(self, pool_name: str) -> tuple[Collector, ...]:
         bands = BandGauges(
@@ -67,7 +76,8 @@ class Queueing:
             lambda: self._datastore.pool(self._clock()),
             lambda: self._detector_name,
         )
-        return bands, ProgramMetrics(lambda: self._programs)
+        revocations = RevocationMetrics(pool_name, self._eviction, self._clock)
+        return bands, revocations, ProgramMetrics(lambda: self._programs)
 
     def describe(self) -> dict[str, Any]:
         """For /status: what waits at each priority; null without flow control."""
@@ -85,6 +95,10 @@ class Queueing:
             while waiting:
                 await asyncio.sleep(_LOG_INTERVAL)
                 waiting = self._log.end_spells(self._clock())
+
+    def _eviction(self) -> InFlightEviction | None:
+        controller = self._switch.controller
+        return controller.eviction if controller is not None and controller.settings.eviction else None
 
     def _why(self) -> str:
         controller = self._switch.controller

@@ -22,6 +22,7 @@ from epp.config.worker_source import WorkerSource, asks_for_tokens, choose_sourc
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.worker_metrics import WORKER_METRICS
+from epp.ext_proc.early_ends import EarlyEnds
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
@@ -32,6 +33,7 @@ from epp.request.body import MemoryBudget
 from epp.request.model_rewrite import ModelRewrites
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
+from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.timed_plugins import PluginTimes
@@ -204,6 +206,7 @@ class PickerServer(ResourceOwner):
             use_subset_hint,
             response_readers=(self._telemetry.read_answer,) if settings.usage_metrics else (),
             response_headers=config.response_headers,
+            early_ends=_early_ends(config),
         )
         budget = MemoryBudget(settings.max_buffered_bytes)
 
@@ -221,7 +224,9 @@ class PickerServer(ResourceOwner):
     def _serve(self, config: PickerConfig) -> None:
         self._use_queueing(config)
         self._outliers.use(config.outliers, config.slow_start)
-        self._exchange_settings = replace(self._exchange_settings, response_headers=config.response_headers)
+        self._exchange_settings = replace(
+            self._exchange_settings, response_headers=config.response_headers, early_ends=_early_ends(config)
+        )
 
     def _load_config(self, rng: random.Random) -> PickerConfig:
         settings = self._settings
@@ -257,9 +262,7 @@ class PickerServer(ResourceOwner):
         stale_after = settings.metrics_staleness_threshold
         self._telemetry.registry.register(PluginDurations(self._plugin_times))
         gauges = CollectorRegistry()  # of what is computed on the event loop
-        gauges.register(
-            PoolGauges(self._pool_name, self._pool, lambda: self._queueing.saturation, stale_after)
-        )
+        gauges.register(PoolGauges(self._pool_name, self._pool, self._queueing.saturations, stale_after))
         gauges.register(PrefixMetrics(self._prefix_producers))
         gauges.register(InFlightMetrics(self._in_flight_loads))
         gauges.register(OutlierMetrics(self._pool_name, self._outliers))
@@ -329,3 +332,7 @@ class PickerServer(ResourceOwner):
 
     def _pool(self) -> EndpointPool:
         return self._datastore.pool(self._clock())
+
+
+def _early_ends(config: PickerConfig) -> EarlyEnds | None:
+    return EarlyEnds() if isinstance(config.detector, ConcurrencyDetector) else None

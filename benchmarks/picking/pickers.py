@@ -12,10 +12,10 @@ from typing import Final
 
 import aiohttp
 
-from benchmarks import compiled
 from benchmarks.ports import free_ports
 from benchmarks.process_usage import processor_seconds, resident_megabytes
 from benchmarks.profiles import GO_DEFAULT, over_endpoints_file
+from release import compiled_wheel
 
 _SELDOM: Final = ("--refresh-metrics-interval=10s", "--metrics-staleness-threshold=1h")
 """Scrapes so rarely that the measurement shows the pick alone."""
@@ -66,7 +66,7 @@ GRPC: Final = Kind("grpc", "grpc")
 
 def compiled_picker() -> Kind:
     """Our picker with its hot path compiled; raises CompileError."""
-    return Kind("compiled", folder=compiled.build())
+    return Kind("compiled", folder=compiled_wheel.build())
 
 
 def go_picker(binary: Path) -> Kind:

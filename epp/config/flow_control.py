@@ -107,16 +107,19 @@ class _Reader:
         return None if found is None else found.built
 
 
-def flow_control_steps(settings: FlowControlSettings) -> Iterator[str]:
+def flow_control_steps(flow: FlowControl, settings: FlowControlSettings) -> Iterator[str]:
     """What it does with a request, for people."""
-    waits = _ttl(settings.request_ttl)
-    empty = _ttl(settings.no_endpoint_ttl)
-    yield f"flow control: a request waits {waits} while the pool is full, {empty} while it is empty"
-    for priority, band in sorted(settings.bands.items(), reverse=True):
-        yield f"flow control: priority {priority}: {_band(band)}"
-    yield f"flow control: other priorities: {_band(settings.default_band)}"
-    if settings.default_negative_band is not None:
-        yield f"flow control: other priorities below 0: {_band(settings.default_negative_band)}"
+    full, empty = _ttl(settings.request_ttl), _ttl(settings.no_endpoint_ttl)
+    yield f"flow control: a request waits {full} while the pool is full, {empty} while it is empty"
+    for section in sorted(flow.priority_bands, key=lambda one: one.priority, reverse=True):
+        yield f"flow control: priority {section.priority}: {_band(settings.bands[section.priority], section)}"
+    default = flow.default_priority_band or PriorityBandSection()
+    yield f"flow control: other priorities: {_band(settings.default_band, default)}"
+    negative = flow.default_negative_priority_band
+    if negative is not None and settings.default_negative_band is not None:
+        yield f"flow control: other priorities below 0: {_band(settings.default_negative_band, negative)}"
+    limit = flow.usage_limit_policy_plugin_ref or _USAGE_LIMIT
+    yield f"flow control: {limit} says how full the pool may be"
 
 
 def flow_control_warnings(flow: FlowControl, plugins: Plugins, *, on: bool) -> Iterator[str]:
@@ -131,5 +134,6 @@ def _ttl(seconds: float) -> str:
     return f"{seconds:g} s" if seconds else "without a limit"
 
 
-def _band(band: PriorityBand) -> str:
-    return f"{band.max_requests} requests and {band.max_bytes} bytes may wait"
+def _band(band: PriorityBand, section: PriorityBandSection) -> str:
+    policies = f"{section.fairness_policy_ref or _FAIRNESS}, {section.ordering_policy_ref or _ORDERING}"
+    return f"{band.max_requests} requests and {band.max_bytes} bytes may wait; {policies}"

@@ -28,6 +28,7 @@ from epp.config.flow_control import (
     read_flow_control,
 )
 from epp.config.misspelt_keys import correct_keys
+from epp.config.outlier_steps import outlier_steps
 from epp.config.parameters import (
     ExtractorParameters,
     FileDiscoveryParameters,
@@ -126,6 +127,8 @@ def load_config(
     if problems or built is None or detector is None or engines is None:
         raise problems.error(lambda place: written.line(corrected.as_written(place)), written.text)
     plugins.forget_kept()
+    outliers = None if document.outlier_detection is None else document.outlier_detection.settings()
+    slow_start = None if document.slow_start is None else document.slow_start.settings()
     return PickerConfig(
         scheduler=built.scheduler,
         detector=detector.built,
@@ -140,9 +143,13 @@ def load_config(
         response_headers=_all_headers(connections.response_headers),
         fairness_headers=agent_headers(plugins),
         flow_control=in_force,
-        outliers=None if document.outlier_detection is None else document.outlier_detection.settings(),
-        slow_start=None if document.slow_start is None else document.slow_start.settings(),
-        steps=(*(() if in_force is None else flow_control_steps(in_force)), *built.steps),
+        outliers=outliers,
+        slow_start=slow_start,
+        steps=(
+            *(() if in_force is None else flow_control_steps(document.flow_control, in_force)),
+            *outlier_steps(outliers, slow_start),
+            *built.steps,
+        ),
         warnings=tuple(_warnings(document, plugins, flow_control=in_force is not None)),
     )
 

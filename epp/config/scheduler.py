@@ -16,7 +16,6 @@ from epp.scheduling.handlers.single_profile import SingleProfileHandler
 from epp.scheduling.plugin import DataConsumer, DataProducer, ProfileHandler
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scheduler import Scheduler
-from epp.scheduling.work_ahead.plugins import LeastCostScorer
 from runtime.config.problems import ConfigError, Problems, config_error
 
 _SCHEDULING: Final = (Role.FILTER, Role.SCORER, Role.PICKER)
@@ -161,9 +160,7 @@ def _data_producers(used: list[_UsedPlugin], connections: ConnectedPlugins) -> t
         if isinstance(one.plugin.kind, InstalledPluginType):
             continue
         plugin = connections.built(one.name, one.plugin)
-        if isinstance(plugin, LeastCostScorer):
-            found += [plugin.producer, plugin.producer.prefixes]
-        elif isinstance(plugin, DataConsumer):
+        if isinstance(plugin, DataConsumer):
             found += plugin.producers
     return tuple(dict.fromkeys(found))
 

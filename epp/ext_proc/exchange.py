@@ -66,6 +66,7 @@ class Exchange:
         "_observer",
         "_pick",
         "_readers",
+        "_responded_at",
         "_response_mode",
         "_settings",
         "_started",
@@ -92,6 +93,7 @@ class Exchange:
         self._subset: Subset | None = None
         self._body = Body(settings.max_body_bytes, budget or MemoryBudget(settings.max_body_bytes))
         self._started = 0.0
+        self._responded_at = 0.0
         self._pick: Pick | None = None
         self._readers: ResponseReaders | None = None
         self._deferral: Deferral | None = None
@@ -161,6 +163,20 @@ class Exchange:
         if self.state >= _PASSING:
             self._body.discard()
 
+    def evict(self, rejection: Rejection, now: float) -> bool:
+        """Answer a request that a worker has, so that the data plane takes it back; False: its answer has begun, or it is over.
+
+        Envoy accepts an immediate response at any time until the response headers.
+        """
+        if self._pick is None or self._answer is None or self.concluded:
+            return False
+        self.state = _OVER
+        self._body.discard()
+        if self._observer is not None:
+            self._observer.evicted(self._pick, rejection, now)
+        self._answer([answers.immediate(rejection)])
+        return True
+
     def close(self, cause: str, now: float) -> None:
         """The stream is over because of `cause`: release the reservation and the body. May be called twice."""
         if self.closed_by is not None:
@@ -170,7 +186,11 @@ class Exchange:
         self.state = _OVER
         self._body.discard()
         if self._pick is not None:
+            self._pick.evict = None
             self._director.release(self._pick, now)
+            early_ends = self._settings.early_ends
+            if early_ends is not None and self._responded_at:
+                early_ends.ended(now - self._responded_at)
             if self._observer is not None:
                 self._observer.released(self._pick, self._started, now)
 
@@ -292,6 +312,8 @@ class Exchange:
     def _picked(self, pick: Pick, now: float) -> list[Answer]:
         waited = self.state
         self._pick = pick
+        if pick.request.priority < 0:
+            pick.evict = self.evict
         self.state = waited.after_pick()
         if self._observer is not None:
             self._observer.picked(pick, now)
@@ -341,6 +363,8 @@ class Exchange:
             self._report(self._pick, message, now)
             if not ended:
                 self._open_readers(self._pick, message, now)
+                if self._settings.early_ends is not None:
+                    self._note_response(self._pick, message, now)
         readers = self._readers
         expected = self._response_mode in _DUPLEX or (
             readers is not None and self._response_mode in _READABLE
@@ -353,6 +377,10 @@ class Exchange:
             served = protocol.parse_served(message.metadata_context)
             return [answers.with_response_headers(answer, headers_of(self._pick, served))]
         return [answer]
+
+    def _note_response(self, pick: Pick, message: ProcessingRequest, now: float) -> None:
+        if pick.request.streaming and protocol.read_status(message.response_headers.headers) == 200:
+            self._responded_at = now
 
     def _open_readers(self, pick: Pick, message: ProcessingRequest, now: float) -> None:
         openers = self._settings.response_readers

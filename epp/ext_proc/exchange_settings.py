@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
+from epp.ext_proc.early_ends import EarlyEnds
 from epp.ext_proc.response_body import ResponseReaderOpener, UnreadBodies
 
 if TYPE_CHECKING:  # `--help` reads these settings, and must not load numpy
@@ -28,7 +29,7 @@ class ExchangeSettings:
 
     `use_subset_hint` False: the data plane's hint about which endpoints may be picked is ignored. `response_readers`: each
     may read the bodies of responses. `unread_bodies` hears of a body that had to be read and does not come.
-    `response_headers`: None if no plugin sets any.
+    `response_headers`: None if no plugin sets any. `early_ends` hears how long streamed answers last; None: nobody counts them.
     """
 
     version: ProtocolVersion = ProtocolVersion.V1_0
@@ -37,6 +38,7 @@ class ExchangeSettings:
     response_readers: tuple[ResponseReaderOpener, ...] = ()
     unread_bodies: UnreadBodies = field(default_factory=UnreadBodies)
     response_headers: ResponseHeaders | None = None
+    early_ends: EarlyEnds | None = None
 
     @property
     def reads_subset_hint(self) -> bool:

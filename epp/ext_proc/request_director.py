@@ -54,6 +54,9 @@ class Observer(Protocol):
     def rejected(self, rejection: Rejection, now: float) -> None:
         """A request was answered by the picker itself."""
 
+    def evicted(self, pick: Pick, rejection: Rejection, now: float) -> None:
+        """A request that had its pick was answered by the picker itself."""
+
     def responded(self, pick: Pick, status: int, now: float) -> None:
         """The response headers came."""
 

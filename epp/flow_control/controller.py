@@ -7,6 +7,7 @@ from typing import Final
 from epp.endpoints.endpoint import EndpointPool
 from epp.flow_control import refusals
 from epp.flow_control.band import Band
+from epp.flow_control.eviction import InFlightEviction
 from epp.flow_control.pool_load import PoolLoad
 from epp.flow_control.queued_request import QueuedRequest
 from epp.flow_control.settings import FlowControlSettings
@@ -41,6 +42,8 @@ class FlowController:
         self._arrived = 0
         self._empty = False
         self._empty_changed_at = _NEVER
+        self.eviction = InFlightEviction(detector)
+        """Takes requests back from their workers, where the settings say so."""
         self._use(settings, detector)
 
     @property
@@ -61,11 +64,9 @@ class FlowController:
     def detector(self) -> SaturationDetector:
         return self._detector
 
-    def saturation_at(self, now: float) -> float:
-        """The same as of now, for who only looks."""
-        load = PoolLoad(self._detector, self._pool)
-        load.measure(now)
-        return load.saturation
+    def saturations(self, now: float) -> dict[str, float]:
+        """The same as of now, for who only looks: of each stage, and "effective", which decides."""
+        return PoolLoad(self._detector, self._pool).by_stage(now)
 
     def reconfigure(self, settings: FlowControlSettings, detector: SaturationDetector, now: float) -> None:
         """Use these from now on. What waits keeps its place in the order of arrival, whatever the new limits are."""
@@ -119,14 +120,24 @@ class FlowController:
             if band is None:
                 return None
             if self._load.saturation >= band.ceiling:
-                due = min(self._expires_at(), self._load.changes_at(now))
-                if self._per_request and self._load.saturation < 1.0:
-                    due = min(due, now + _ASK_AGAIN)
-                return due if due < math.inf else None
+                return self._ask_again_at(band, now)
             self._dispatch_from(band, now)
             if self._per_request or not self._load.counts:
                 self._measure(now)
         return now if self._queued else None
+
+    def _ask_again_at(self, blocked: Band, now: float) -> float | None:
+        """When something may change for the band though nothing happens; where it is enabled, make room for it."""
+        due = min(self._expires_at(), self._load.changes_at(now))
+        if self._per_request and self._load.saturation < 1.0:
+            due = min(due, now + _ASK_AGAIN)
+        if self._settings.eviction and not self._empty and blocked.ceiling > 0.0:
+            saturation = self._load.saturation
+            in_flight = float(self._pool(now).inflight.sum())
+            share = saturation / in_flight if in_flight else 0.0
+            over = saturation - blocked.ceiling
+            due = min(due, self.eviction.reclaim(blocked.priority, over, share, now))
+        return due if due < math.inf else None
 
     def endpoints_changed(self) -> None:
         """Endpoints were added, removed or changed."""
@@ -142,6 +153,7 @@ class FlowController:
         self._per_request = settings.usage_limit.per_request
         self._detector = detector
         self._load = PoolLoad(detector, self._pool)
+        self.eviction.use(detector)
         self._bytes = 0
         self._bands: list[Band] = []
         self._by_priority: dict[int, Band] = {}

@@ -11,6 +11,7 @@ from epp.flow_control.stages import Stages
 from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector, ConcurrencyMode
 from epp.scheduling.saturation import SaturationDetector, UtilizationDetector
 
+EFFECTIVE: Final = "effective"
 _MEASURE_EVERY: Final = 0.02
 """Seconds for which a measurement serves though workers published new numbers: those come every 50 ms, and are older."""
 _UNREPORTED: Final = int(Column.UNREPORTED)
@@ -88,9 +89,17 @@ class PoolLoad:
         self._sent = 0
         self.saturation = self._measured = 1.0
         if not self.empty:
-            stages = self._stages.split(_used(pool))
+            stages = self._stages.split(_used(pool)).values()
             self.saturation = self._measured = max(map(self._saturation, stages))
             self._room = min(map(self._requests_of, stages))
+
+    def by_stage(self, now: float) -> dict[str, float]:
+        """The saturation of each stage now, and of the one that decides: "effective"."""
+        pool = self._pool(now)
+        if not len(pool):
+            return {EFFECTIVE: 1.0}
+        found = {name: self._saturation(stage) for name, stage in self._stages.split(_used(pool)).items()}
+        return {**found, EFFECTIVE: max(found.values())}
 
     def changes_at(self, now: float) -> float:
         """When the saturation may change although nothing happens: numbers become stale, endpoints late; inf: never."""

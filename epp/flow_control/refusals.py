@@ -12,6 +12,7 @@ from epp.scheduling.director import NO_ENDPOINTS
 
 TTL_EXPIRED: Final = "rejected-ttl-expired"
 EVICTED: Final = "evicted-queue-pressure"
+TAKEN_BACK: Final = "evicted-priority"
 _RETRY_AFTER: Final = 1.0
 
 
@@ -37,3 +38,9 @@ def evicted(priority: int) -> Rejection:
     """A request of that priority waited, and one of a higher priority took its place in the queue."""
     message = f"the queue is full, and the request of priority {priority} had to make room for one of a higher priority"
     return Rejection(429, "saturated", message, reason=EVICTED, retry_after=_RETRY_AFTER)
+
+
+def taken_back(priority: int) -> Rejection:
+    """A worker had a request of that priority, and one of a higher priority needs its place."""
+    message = f"the endpoints are saturated, and the request of priority {priority} had to make room for one of a higher priority"
+    return Rejection(429, "saturated", message, reason=TAKEN_BACK, retry_after=_RETRY_AFTER)

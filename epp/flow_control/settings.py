@@ -26,7 +26,8 @@ class FlowControlSettings:
     request may wait while the pool has endpoints, `no_endpoint_ttl`: while it has none; 0: no limit. The wait counts anew
     when the pool becomes empty or gets its first endpoint. `bands`: by priority; a band for another priority is made when a
     request needs it, as `default_negative_band` below 0 if that is given, otherwise as `default_band`. `eviction`: a request
-    of priority 0 or more that finds `max_requests` or `max_bytes` reached takes the place of some below 0. `idle_band`: how
+    of priority 0 or more that finds `max_requests` or `max_bytes` reached takes the place of some below 0, and one that waits
+    while workers compute some below 0 of a lower priority has those taken back. `idle_band`: how
     long a band that was made on demand stays without a request.
     """
 

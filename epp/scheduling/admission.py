@@ -6,6 +6,7 @@ from typing import Final, Protocol
 from epp.endpoints.endpoint import EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
+from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.waiting import WaitingRequest
 
@@ -46,6 +47,16 @@ class AdmissionController(Protocol):
 
     def close(self, now: float) -> None:
         """Dispatch all that wait: another admission is in force."""
+
+
+class EvictableRequests(Protocol):
+    """Follows the requests that may be taken back from their workers (`Pick.evict`)."""
+
+    def began(self, pick: Pick) -> None:
+        """A request of negative priority was sent to its endpoint."""
+
+    def ended(self, pick: Pick, now: float) -> None:
+        """A request of any priority is over. May be called twice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling import reservations
-from epp.scheduling.admission import AdmissionController, ShedWhenSaturated
+from epp.scheduling.admission import AdmissionController, EvictableRequests, ShedWhenSaturated
 from epp.scheduling.burst.producer import BurstPrefixProducer
 from epp.scheduling.burst.window import BurstWindow
 from epp.scheduling.pick import Pick
@@ -77,6 +77,7 @@ class Director:
         self._schedule = scheduler.schedule
         self.producers: list[DataProducer] = []
         """Those that are told of the next picks."""
+        self.evictable: EvictableRequests | None = None
         self.outliers: OutlierDetection | None = None
         """Told of all requests, if there is one."""
         self.slow_start: SlowStart | None = None
@@ -156,10 +157,13 @@ class Director:
             if page is not None:
                 return OwnAnswer(page)
         request = self._prepare(headers, body)
-        if self._waits_for_endpoints and not self._datastore.endpoints:
+        try:
+            candidates = self.candidates(request, subset, now)
+        except Rejection:
             self._check_model(request)
-            return self._wait(request, subset, now)
-        candidates = self.candidates(request, subset, now)
+            if self._waits_for_endpoints and not self._datastore.endpoints:
+                return self._wait(request, subset, now)
+            raise
         if self._admits(request, candidates, now):
             return self._pick(request, candidates)
         return self._wait(request, subset, now)
@@ -225,6 +229,8 @@ class Director:
             self._take_back(pick, producer)
             raise
         reservations.reserve(pick, self._datastore)
+        if self.evictable is not None and request.priority < 0:
+            self.evictable.began(pick)
         if self.outliers is not None:
             self.outliers.sent(pick, pick.in_flight_at[0], candidates.now, streamed=request.streaming)
         return pick
@@ -277,7 +283,7 @@ class Director:
         if not pick.in_flight_at:
             return
         server = pick.in_flight_at[0]
-        if self.outliers is not None:
+        if self.outliers is not None and not pick.settled:  # otherwise `served` named a stranger
             self.outliers.answered(pick, server, status, failure, now)
         self._settle(pick, served=200 <= status < 300)
         if failure is Failure.CONNECT or failure is Failure.RESET:
@@ -287,6 +293,8 @@ class Director:
         """The request is over, for any reason. May be called twice."""
         if self.outliers is not None:
             self.outliers.ended(pick, now)
+        if self.evictable is not None:
+            self.evictable.ended(pick, now)
         reservations.release(pick, self._datastore)
         self._end(pick)
 

@@ -1,12 +1,13 @@
 """`Pick`: the endpoints that were chosen for a request, its helpers and further headers. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from epp.endpoints.endpoint import Endpoint
 from epp.request.control_headers import is_control_header
 from epp.request.inference_request import InferenceRequest
+from epp.request.rejection import Rejection
 
 Helpers: TypeAlias = Mapping[str, tuple[Endpoint, ...]]
 _NO_HELPERS: Final[Helpers] = MappingProxyType({})
@@ -22,11 +23,13 @@ class Pick:
 
     `in_flight_at`: the endpoint that answers, as far as is known, and all helpers; empty once the request is over.
     `observer_state`: for the use of the `Observer`. `producers`: the data producers that were told of the pick. `settled`:
-    they were told how the request ended.
+    they were told how the request ended. `evict`: takes the request back from its worker, with an answer for its client;
+    returns whether it was not too late. None: it cannot be taken back.
     """
 
     __slots__ = (
         "endpoints",
+        "evict",
         "headers",
         "helpers",
         "in_flight_at",
@@ -55,6 +58,7 @@ class Pick:
         self.observer_state: object = None
         self.producers: Sequence[Any] = ()
         self.settled = False
+        self.evict: Callable[[Rejection, float], bool] | None = None
         if helpers is not _NO_HELPERS:
             self.in_flight_at += tuple([endpoint for group in helpers.values() for endpoint in group])
         if headers is not _NO_HEADERS:

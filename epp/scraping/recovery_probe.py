@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import ssl
+from typing import Final
 
 from yarl import URL
 
@@ -12,8 +13,9 @@ from runtime.addresses import authority
 
 logger = logging.getLogger(__name__)
 
-_LIMIT = 64 * 1024
+_LIMIT: Final = 1024 * 1024
 """Bytes of an answer."""
+_BUFFER_BYTES: Final = 16 * 1024
 
 
 async def answers_probe(endpoint: Endpoint, path: str, timeout: float, tls: ssl.SSLContext | None) -> bool:
@@ -24,7 +26,7 @@ async def answers_probe(endpoint: Endpoint, path: str, timeout: float, tls: ssl.
     # the scheme is known for the page of metrics only
     scheme = endpoint.scheme if endpoint.port == endpoint.metrics_port else "http"
     url = URL(f"{scheme}://{authority(endpoint.address, endpoint.port)}{path}")
-    client = PageClient(url, bytearray(_LIMIT), tls=tls, timeout=timeout, limit=_LIMIT, accept="*/*")
+    client = PageClient(url, bytearray(_BUFFER_BYTES), tls=tls, timeout=timeout, limit=_LIMIT, accept="*/*")
     try:
         async with asyncio.timeout(timeout):
             await client.get()

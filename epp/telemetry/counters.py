@@ -83,6 +83,10 @@ class Telemetry:
         tally.requests += 1
         tally.fail(_ERROR_CODES.get(rejection.status, "Internal"))
 
+    def evicted(self, pick: Pick, rejection: Rejection, now: float) -> None:
+        """Count an error of a request that was counted when it was picked."""
+        self._tally(pick).fail(_ERROR_CODES.get(rejection.status, "Internal"))
+
     def responded(self, pick: Pick, status: int, now: float) -> None:
         """Count an answer of 400 or more."""
         if status >= 400:

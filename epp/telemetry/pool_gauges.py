@@ -5,7 +5,7 @@ its names. Metrics of our own have the same prefix. What is not known has no sam
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,12 +23,12 @@ class PoolGauges(Collector):
     """Gauges of the whole pool and of each endpoint.
 
     Averages and deviations cover the endpoints whose numbers are younger than `stale_after` seconds. There are none if
-    no numbers are: a dispatcher or an autoscaler would read 0 as idle. `name`: the pool's.
+    no numbers are: a dispatcher or an autoscaler would read 0 as idle. `name`: the pool's. `saturations`: by stage.
     """
 
     name: str
     pool: Callable[[], EndpointPool]
-    saturation: Callable[[], float]
+    saturations: Callable[[], Mapping[str, float]]
     stale_after: float
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
@@ -53,11 +53,13 @@ class PoolGauges(Collector):
                     yield self._gauge(POOL_PREFIX + name, _older(name), average)
                 spread = f"std_dev_{name.removeprefix('average_')}"
                 yield self._gauge(PREFIX + spread, f"The standard deviation of {PREFIX}{name}.", deviation)
+        stages = self.saturations()
         for prefix in (PREFIX, EXTENSION_PREFIX):
             saturation = GaugeMetricFamily(
                 prefix + "flow_control_pool_saturation", "1.0 is full.", labels=("inference_pool", "stage")
             )
-            _add(saturation, (self.name, "effective"), self.saturation())
+            for stage, value in stages.items():
+                _add(saturation, (self.name, stage), value)
             yield saturation
 
     def _endpoint_families(self, pool: EndpointPool) -> Iterator[GaugeMetricFamily]:

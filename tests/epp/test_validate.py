@@ -64,7 +64,7 @@ TOLD = [
     "line 15: plugins[5]: expected a mapping, found 5",
     (
         "line 16: unknown field 'schedulingProfile'; did you mean 'schedulingProfiles'? known: apiVersion, "
-        "kind, featureGates, plugins, schedulingProfiles, dataLayer, flowControl, requestHandler, saturationDetector, parser"
+        "kind, featureGates, plugins, schedulingProfiles, dataLayer, flowControl, requestHandler, outlierDetection, slowStart, saturationDetector, parser"
     ),
     "line 21: schedulingProfiles[0].plugins[1].pluginRef: no plugin is named 'queu'; did you mean 'queue'?",
     "line 22: schedulingProfiles[0].plugins[2].weight: Input should be greater than or equal to 0, found -1",

@@ -43,6 +43,7 @@ flowControl:
   maxBytes: "{QUEUE_BYTES}"
   maxRequests: {MAX_QUEUED}
   defaultRequestTTL: 600s
+  defaultNegativePriorityBand: {{maxRequests: 2}}
 """
 READY = "llm_d_epp_ready_endpoints"
 SATURATION = "llm_d_epp_flow_control_pool_saturation"
@@ -102,10 +103,22 @@ class Stage:
         """Returns when the picker's page says so."""
         await eventually(lambda: self._shows(f"{self.page}", name, value))
 
+    async def until_sent(self, count: int) -> None:
+        """Returns when so many requests of the batch came to workers."""
+        await eventually(lambda: len(self.workers.batch()) >= count)
+
     async def until_read(self, running: Running, value: float) -> None:
         """Returns when the gate has read so much from the picker's page."""
         await eventually(
             lambda: self._shows(f"{running.http}/metrics", "llm_d_async_async_gate_metric_value", value)
+        )
+
+    async def counts(self, part: str, least: float, running: Running | None = None) -> bool:
+        """Whether a counter is at least that, on the picker's page or the dispatcher's; `part` names its series."""
+        async with self._client.get(self.page if running is None else f"{running.http}/metrics") as answer:
+            lines = (await answer.text()).split("\n")
+        return any(
+            float(line.rpartition(" ")[2]) >= least for line in lines if part in line and line[0] != "#"
         )
 
     async def _shows(self, page: str, name: str, value: float) -> bool:
@@ -135,6 +148,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
             discovery="static://" + ",".join(f"127.0.0.1:{port}" for port in ports),
             host="127.0.0.1",
             config_file=config,
+            objectives={"batch": -1},
             grpc_port=0,
             grpc_health_port=0,
             metrics_port=0,
@@ -163,7 +177,10 @@ async def dispatching(stage: Stage, folder: Path, *gates: dict[str, Any]) -> Asy
     """A dispatcher whose gates read the picker's page."""
     read = {"url": stage.page, "interval": "200ms", "lag": LAG}
     scraping = [{"type": "endpoint-scrape", "params": read | gate} for gate in gates]
-    queue = {"name": "batch", "target": "pool", "gate": {"type": "all-of", "params": {"gates": scraping}}}
+    gate = {"type": "all-of", "params": {"gates": scraping}} if gates else {"type": "constant"}
+    queue = {"name": "batch", "target": "pool", "gate": gate}
+    if not gates:
+        queue["objective"] = "batch"
     async with redis_process() as (broker, _):
         document = {
             "broker": broker,
@@ -189,16 +206,16 @@ async def test_five_workers_of_ten_at_a_saturation_of_0_3_get_30_requests(
     queued = {"metric": QUEUED, "pods": 1, "max_concurrency": MAX_QUEUED, "baseline": 0.1}
     async with dispatching(stage, tmp_path, counted, queued) as running:
         await stage.enqueue(running, *map(body, batch))
-        await eventually(lambda: len(stage.workers.batch()) == 30)
+        await stage.until_sent(30)
         await stage.until_read(running, 0.9)
 
         stage.workers.release(*users[:4])
-        await eventually(lambda: len(stage.workers.batch()) >= 34)
+        await stage.until_sent(34)
         await stage.until_read(running, 0.9)
         assert set(stage.workers.batch()) == set(batch[:34])
 
         stage.workers.release(*users, *batch)
-        await eventually(lambda: len(stage.workers.batch()) == 40)
+        await stage.until_sent(40)
         assert await stage.answered() == {200}
         await stage.until(SATURATION, 0.0)
 
@@ -227,7 +244,7 @@ async def test_of_614_kib_only_the_first_request_goes(stage: Stage, tmp_path: Pa
         assert stage.workers.batch() == []
 
         stage.workers.release(*users, *waiting, *batch)
-        await eventually(lambda: len(stage.workers.batch()) == 3)
+        await stage.until_sent(3)
         assert set(stage.workers.batch()) == set(batch)
         assert await stage.answered() == {200}
         await stage.until(FULLNESS, 0.0)
@@ -242,12 +259,31 @@ async def test_just_above_the_baseline_one_request_goes_at_a_time(stage: Stage, 
     async with dispatching(stage, tmp_path, counted) as running:
         await stage.enqueue(running, *map(body, batch))
         for number in range(3):
-            await eventually(lambda sent=number + 1: len(stage.workers.batch()) >= sent)
+            await stage.until_sent(number + 1)
             await stage.until_read(running, 0.92)
             assert stage.workers.batch() == batch[: number + 1]
             stage.workers.release(batch[number])
     stage.workers.release(*users)
     assert await stage.answered() == {200}
+
+
+async def test_what_the_picker_refuses_is_sent_again(stage: Stage, tmp_path: Path) -> None:
+    """An open gate: the pool is full, two requests below 0 may wait in the picker, and the third is answered 429."""
+    users = [f"user-{number}" for number in range(WORKERS * CONCURRENCY)]
+    batch = [f"batch-{number}" for number in range(5)]
+    stage.ask(*map(body, users))
+    await stage.until(SATURATION, 1.0)
+    async with dispatching(stage, tmp_path) as running:
+        await stage.enqueue(running, *map(body, batch))
+        await stage.until(QUEUED, 2 / MAX_QUEUED)
+        await eventually(lambda: stage.counts('outcome="RejectedCapacity"', 1))
+        assert stage.workers.batch() == []
+
+        stage.workers.release(*users, *batch)
+        await stage.until_sent(5)
+        await eventually(lambda: stage.counts("llm_d_async_async_broker_succeeded_total", 5, running))
+        assert sorted(stage.workers.batch()) == batch
+        assert await stage.answered() == {200}
 
 
 def body(name: str, size: int = 0) -> bytes:

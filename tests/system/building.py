@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks import compiled
+from release import compiled_wheel
 
 ROOT: Final = Path(__file__).parents[2]
 BINARIES: Final = ROOT / ".build" / "bin"
@@ -61,8 +61,8 @@ def tools() -> tuple[Tool, ...]:
 def build_all() -> None:
     """Builds what is missing or outdated; raises BuildError."""
     try:
-        compiled.build()
-    except compiled.CompileError as error:
+        compiled_wheel.build()
+    except compiled_wheel.CompileError as error:
         raise BuildError(str(error)) from error
     for tool in tools():
         if tool.path.is_file() and tool.stamp.is_file() and tool.stamp.read_text() == tool.made_of:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.compiled import TREE
+from release.compiled_wheel import TREE
 from tests.system.building import ROOT
 
 _FEWEST: Final = 1_000

@@ -19,7 +19,8 @@ import numpy as np
 
 from epp.endpoints.endpoint import NEVER, Column, Endpoint, EndpointPool, Floats
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
-from epp.request.inference_request import InferenceRequest, PrefixChain
+from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain
+from epp.scheduling.plugin import DataProducer
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.work_ahead.adapters import LoadedAdapters
 from epp.scheduling.work_ahead.agreement import Hashes, credit_preferred, hashes_of
@@ -27,7 +28,6 @@ from epp.scheduling.work_ahead.ledger import SentPrompt, WorkLedger
 from epp.scheduling.work_ahead.pool_totals import PoolTotals
 
 WORK_AHEAD_PRODUCER: Final = "work-ahead-producer"
-_TOKEN_BYTES: Final = 4
 _WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member
 _RUNNING: Final = int(Column.RUNNING)
 _SCRAPED_AT: Final = int(Column.SCRAPED_AT)
@@ -111,7 +111,7 @@ class WorkAheadProducer:
         if now is None:
             return
         sent: _Sent = {}
-        tokens = prompt_tokens(request)
+        tokens = _tokens(request)
         for endpoint in endpoints:
             if endpoint.key in sent:  # a helper that was chosen too
                 continue
@@ -247,6 +247,10 @@ class LeastCostScorer:
     def published_only(self) -> bool:  # a class attribute of a compiled dataclass would be one of its fields
         return False
 
+    @property
+    def producers(self) -> tuple[DataProducer, ...]:
+        return (self.producer, self.producer.prefixes)
+
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         cost = self.cost(request, pool)
         cost += _SCALE
@@ -270,7 +274,7 @@ class LeastCostScorer:
         return cost
 
     def _missing(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
-        tokens = prompt_tokens(request)
+        tokens = _tokens(request)
         chain = request.prefixes.get(self.producer.prefixes)
         held = self.producer.prefixes.matched_units(request, pool)
         if chain is None or held is None:
@@ -282,6 +286,6 @@ class LeastCostScorer:
         return missing
 
 
-def prompt_tokens(request: InferenceRequest) -> float:
-    """Estimated from its bytes: there is no tokenizer."""
-    return max(1.0, request.prompt_size / _TOKEN_BYTES)
+def _tokens(request: InferenceRequest) -> float:
+    """As `InferenceRequest.prompt_tokens`, and not rounded up: a counter would seem to lag by half a token a prompt."""
+    return max(1.0, request.prompt_size / TOKEN_BYTES)

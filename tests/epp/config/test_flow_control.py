@@ -106,12 +106,14 @@ def test_flow_control_takes_the_place_of_the_window_for_bursts() -> None:
 
 
 def test_validate_says_what_waits() -> None:
-    bands = [{"priority": 1, "maxRequests": 7}]
+    bands = [{"priority": 1, "maxRequests": 7}, {"priority": 2, "orderingPolicyRef": "edf-ordering-policy"}]
     config = load(**ON, flowControl={"priorityBands": bands, "noEndpointRequestTTL": "0s"})
-    assert config.steps[:3] == (
+    assert config.steps[:5] == (
         "flow control: a request waits 60 s while the pool is full, without a limit while it is empty",
-        "flow control: priority 1: 7 requests and 1000000000 bytes may wait",
-        "flow control: other priorities: 5000 requests and 1000000000 bytes may wait",
+        "flow control: priority 2: 5000 requests and 1000000000 bytes may wait; global-strict-fairness-policy, edf-ordering-policy",
+        "flow control: priority 1: 7 requests and 1000000000 bytes may wait; global-strict-fairness-policy, fcfs-ordering-policy",
+        "flow control: other priorities: 5000 requests and 1000000000 bytes may wait; global-strict-fairness-policy, fcfs-ordering-policy",
+        "flow control: static-usage-limit-policy says how full the pool may be",
     )
 
 

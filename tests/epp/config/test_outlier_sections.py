@@ -52,6 +52,14 @@ def test_every_field() -> None:
     assert config.slow_start == SlowStartSettings(window=10.0, aggression=2.0, min_weight_percent=0.0)
 
 
+def test_what_they_do_is_said_for_people() -> None:
+    assert load(outlierDetection={}, slowStart={}).steps[:2] == (
+        "outlier detection: an endpoint that fails is ejected for 30 to 300 s, at most 50 % of the pool at once",
+        "slow start: a new endpoint gets its full share after 30 s",
+    )
+    assert not any("outlier" in step or "slow" in step for step in load().steps)
+
+
 def test_a_long_base_is_the_longest_time_too() -> None:
     config = load(outlierDetection={"baseEjectionTime": "10m"})
     assert config.outliers is not None

@@ -113,7 +113,7 @@ def test_it_has_the_gauges_that_were_declared() -> None:
     store = store_of(2)
     scrape(store, 0, page(0, "0.2"))
     scrape(store, 1, page(0, "0.6"))
-    gauges = PoolGauges("pool", lambda: store.pool(NOW), lambda: 0.0, 2.0)
+    gauges = PoolGauges("pool", lambda: store.pool(NOW), lambda: {"effective": 0.0}, 2.0)
     said = {
         (one.name, *one.labels.values()): one.value for family in gauges.collect() for one in family.samples
     }

@@ -34,7 +34,7 @@ class HeldWorker:
 
     def __init__(self) -> None:
         self.prompts: list[str] = []
-        self.most = self._here = 0
+        self.most = self.here = 0
         self._may_answer = asyncio.Semaphore(0)
 
     def answers(self, count: int) -> None:
@@ -42,13 +42,13 @@ class HeldWorker:
             self._may_answer.release()
 
     async def answer(self, request: web.Request) -> web.Response:
-        self._here += 1
-        self.most = max(self.most, self._here)
+        self.here += 1
+        self.most = max(self.most, self.here)
         self.prompts.append((await request.json())["prompt"])
         try:
             await self._may_answer.acquire()
         finally:
-            self._here -= 1
+            self.here -= 1
         return web.json_response({})
 
 
@@ -63,19 +63,19 @@ class Stage:
         self.worker = HeldWorker()
 
     async def open(
-        self, *, request_ttl: str = "600s", no_endpoint_ttl: str = "600s", listed: bool = True
+        self, *, request_ttl: str = "600s", no_endpoint_ttl: str = "600s", listed: bool = True, more: str = ""
     ) -> None:
         stack = self._stack
         self._port = await started_worker(stack, "/{path:.*}", self.worker.answer)
         self.config = self._path / "config.yaml"
-        self.config.write_text(CONFIG % (request_ttl, no_endpoint_ttl))
+        self.config.write_text(f"{CONFIG % (request_ttl, no_endpoint_ttl)}  {more}\n")
         self.list_worker(listed)
         settings = Settings(
             discovery=f"static://{self._listing}",
             host="127.0.0.1",
             transport=self._transport,
             config_file=self.config,
-            objectives={"high": 10},
+            objectives={"high": 10, "low": -1},
             grpc_port=0,
             grpc_health_port=0,
             metrics_port=0,
@@ -193,6 +193,22 @@ async def test_a_drain_refuses_what_waits(stage: Stage, eventually: Any) -> None
     draining = asyncio.create_task(stage.server.drain())
     assert await asyncio.gather(*tasks) == [(503, "rejected-shutting-down")] * 2
     await draining
+
+
+async def test_a_sheddable_request_is_taken_back_from_its_worker(stage: Stage, eventually: Any) -> None:
+    await stage.open(more="enableEviction: true")
+    low = asyncio.create_task(stage.ask("low", "low"))
+    await eventually(lambda: stage.worker.prompts)
+    stage.worker.answers(1)
+    assert await low == (200, None), "nobody waits for its place"
+    low = asyncio.create_task(stage.ask("low", "low"))
+    await eventually(lambda: len(stage.worker.prompts) == 2)
+    high = asyncio.create_task(stage.ask("high", "high"))
+    assert await low == (429, "evicted-priority")
+    await eventually(lambda: len(stage.worker.prompts) == 3)
+    await eventually(lambda: stage.worker.here == 1)  # Envoy took the other one back
+    stage.worker.answers(1)
+    assert await high == (200, None)
 
 
 async def test_a_good_reload_keeps_the_queue_and_a_bad_one_changes_nothing(

@@ -242,6 +242,34 @@ def test_served_and_status_are_reported(director: Any, messages: Any, context: A
     assert observed == [("picked", 1), ("responded", 502, 2), ("released", 1, 3)]
 
 
+def test_a_request_is_taken_back_until_its_answer_begins(director: Any, messages: Any) -> None:
+    observed: list[Any] = []
+    said: list[Any] = []
+    director.outcome.request.priority = -1
+    for begins in (False, True):
+        exchange = DecodedExchange(director, ExchangeSettings(), Recorder(observed))
+        exchange.on_answer(lambda answers: said.extend(read(answers)), lambda _: None)
+        exchange.ask(messages.headers(end_of_stream=True), 1)
+        evict = director.outcome.evict
+        if begins:
+            exchange.ask(messages.response_headers(), 2)
+        refusal = Rejection(429, "saturated", "taken back", reason="evicted-priority")
+        assert evict(refusal, 3) is not begins
+        assert evict(refusal, 3) is False, "once"
+        exchange.close("end", 4)
+        assert director.outcome.evict is None
+    assert [answer.immediate_response.status.code for answer in said] == [429]
+    assert observed == [
+        *[("picked", 1), ("evicted", 429, 3), ("released", 1, 4)],
+        *[("picked", 1), ("responded", 200, 2), ("released", 1, 4)],
+    ]
+
+
+def test_only_a_sheddable_request_can_be_taken_back(exchange: Any, director: Any, messages: Any) -> None:
+    exchange.ask(messages.headers(end_of_stream=True), 1)
+    assert director.outcome.evict is None
+
+
 class Recorder:
     """An observer that keeps a list."""
 
@@ -250,6 +278,9 @@ class Recorder:
 
     def picked(self, pick: Pick, now: float) -> None:
         self.seen.append(("picked", now))
+
+    def evicted(self, pick: Pick, rejection: Rejection, now: float) -> None:
+        self.seen.append(("evicted", rejection.status, now))
 
     def rejected(self, rejection: Rejection, now: float) -> None:
         self.seen.append(("rejected", rejection.status, now))

@@ -12,6 +12,8 @@ from epp.flow_control.controller import FlowController
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.flow_control.switch import FlowControlSwitch
 from epp.flow_control.usage_limit_policy import StaticUsageLimit
+from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
+from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.saturation import UtilizationDetector
 from tests.epp.scheduling.test_admission import Client, Picker, client_of
 from tests.epp.scheduling.test_director import NOW, store_of
@@ -68,6 +70,11 @@ def picker(messages: Any) -> Callable[..., Held]:
         return it
 
     return open_picker
+
+
+def is_taken_back(client: Client) -> bool:
+    """Its worker had it, and it was answered all the same."""
+    return len(client.said) > 1 and client.said[-1].HasField("immediate_response")
 
 
 def went(clients: list[Client]) -> list[bool]:
@@ -273,6 +280,104 @@ def test_who_left_leaves_no_prompt_in_memory(picker: Any) -> None:
     it.page(waiting=ROOM)
     assert [client.status for client in asked] == [429, None, 429, 429]
     assert [request.prompt for request in requests] == [None] * 4
+
+
+@pytest.fixture
+def evicting(picker: Any) -> Callable[..., Held]:
+    """A picker with `enableEviction`, whose detector counts four requests for each of its two workers."""
+
+    def open_picker() -> Held:
+        it: Held = picker(2)
+        switch = FlowControlSwitch(it.director, it.store, 2**20)
+        detector = ConcurrencyDetector(InFlightLoadProducer(), requests=4)
+        switch.use(FlowControlSettings(eviction=True), detector, it.now)
+        assert switch.controller is not None
+        it.admission = switch.controller
+        it.turns()
+        return it
+
+    return open_picker
+
+
+def test_a_sheddable_request_is_taken_back_from_its_worker_for_one_that_waits(evicting: Any) -> None:
+    it = evicting()
+    names = [
+        ("a", "lower"),
+        ("b", "low"),
+        ("c", "lower"),
+        ("d", "low"),
+        *[(f"{n}", "none") for n in range(4)],
+    ]
+    clients = {name: it.objective(name, objective) for name, objective in names}
+    assert went(list(clients.values())) == [True] * 8
+    waiting = [it.ask(f"waits {number}") for number in range(5)]
+    taken_back = []
+    for _ in range(6):
+        it.turns()
+        for name, client in clients.items():
+            if is_taken_back(client) and name not in taken_back:
+                refused = client.said[-1].immediate_response
+                assert (refused.status.code, client.reasons[-1]) == (429, "evicted-priority")
+                taken_back.append(name)
+                it.end(client)
+        it.now += 0.02
+    assert taken_back == ["c", "a", "d", "b"], (
+        "the lowest first, and of equal ones the one that was sent last"
+    )
+    assert went(waiting) == [True] * 4 + [False], "nothing is left that may be taken back"
+    counts = it.admission.eviction.revocations
+    assert (counts.issued, counts.confirmed, counts.timed_out) == ({0: 4}, 4, 0)
+
+
+def test_nothing_is_taken_back_that_has_begun_to_answer_or_is_no_less_important(
+    evicting: Any, messages: Any
+) -> None:
+    it = evicting()
+    clients = [it.objective(f"{number}", "low") for number in range(8)]
+    low = it.objective("low", "low")
+    it.turns()
+    assert all(len(client.said) == len(clients[0].said) for client in clients), "equals are left alone"
+    low.exchange.close("reset", it.now)
+    for client in clients:
+        client.exchange.ask(messages.response_headers(), it.now)
+    high = it.objective("high", "high")
+    it.turns()
+    assert not any(map(is_taken_back, clients))
+    assert high.said == []
+    it.end(clients[0])
+    assert high.destination is not None
+
+
+def test_a_decision_waits_for_what_the_last_one_freed(evicting: Any) -> None:
+    it = evicting()
+    clients = [it.objective(f"{number}", "low") for number in range(8)]
+    for number in range(3):
+        it.ask(f"waits {number}")
+    it.turns()
+
+    def taken_back() -> list[int]:
+        return [number for number, client in enumerate(clients) if is_taken_back(client)]
+
+    assert taken_back() == [7]
+    it.now += 1
+    it.turns()
+    assert taken_back() == [7], "its stream has not ended"
+    it.end(clients[7])
+    assert taken_back() == [7]
+    it.now += 0.02
+    it.turns()
+    assert taken_back() == [6, 7]
+    it.now += 11
+    it.turns()
+    assert taken_back() == [5, 6, 7], "nobody said so, but it has ended long ago"
+
+
+def test_without_eviction_nothing_is_taken_back(picker: Any) -> None:
+    it = picker()
+    clients = [it.objective(f"{number}", "low") for number in range(ROOM)]
+    it.objective("high", "high")
+    it.turns()
+    assert not any(map(is_taken_back, clients))
 
 
 def test_a_drain_refuses_what_waits(picker: Any) -> None:

@@ -126,10 +126,19 @@ def test_where_prefill_and_decode_are_apart_the_fuller_decides() -> None:
         page(store, number, waiting=5)
     assert measured(store) == pytest.approx(0.75), "decode: three of four"
     load = PoolLoad(UTILIZATION, store.pool)
+    assert load.by_stage(NOW) == pytest.approx({"prefill": 0.5, "decode": 0.75, "effective": 0.75})
     load.measure(NOW)
     for _ in range(3):
         load.sent()
     assert load.saturation >= 1, "they may need the smaller stage"
+
+
+def test_a_pool_that_is_not_apart_decodes() -> None:
+    store = store_of("")
+    page(store, 0, waiting=1)
+    load = PoolLoad(UTILIZATION, store.pool)
+    assert load.by_stage(NOW) == pytest.approx({"decode": 0.2, "effective": 0.2})
+    assert PoolLoad(UTILIZATION, Datastore().pool).by_stage(NOW) == {"effective": 1.0}
 
 
 class Strange:

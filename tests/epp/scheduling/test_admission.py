@@ -71,9 +71,14 @@ class Client:
 
     @property
     def reason(self) -> str | None:
-        options = self.said[0].immediate_response.headers.set_headers
-        found = {option.header.key: option.header.raw_value.decode() for option in options}
-        return found.get("x-llm-d-request-dropped-reason")
+        return self.reasons[0]
+
+    @property
+    def reasons(self) -> list[str | None]:
+        """Of each answer."""
+        said = [answer.immediate_response.headers.set_headers for answer in self.said]
+        found = [{option.header.key: option.header.raw_value.decode() for option in one} for one in said]
+        return [one.get("x-llm-d-request-dropped-reason") for one in found]
 
 
 class Picker:

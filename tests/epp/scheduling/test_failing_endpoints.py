@@ -77,6 +77,18 @@ def test_an_ejected_endpoint_gets_no_request_unless_all_are() -> None:
     assert {picked(it).endpoints[0].id for _ in range(20)} == {"a", "b", "c"}
 
 
+def test_what_somebody_else_answered_counts_for_nobody() -> None:
+    """Envoy's last resort may be a host that is no endpoint of this picker."""
+    pool = store()
+    it = director(pool)
+    it.outliers = OutlierDetection(pool, OutlierSettings(consecutive_5xx=1))
+    pick = picked(it)
+    it.served(pick, "10.9.9.9:1", 0.0)
+    it.responded(pick, 500, 0.0)
+    it.release(pick, 0.0)
+    assert not it.outliers.ejected
+
+
 def test_nothing_is_kept_of_requests_that_are_over() -> None:
     pool = store()
     it = director(pool)

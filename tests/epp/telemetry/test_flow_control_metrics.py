@@ -9,6 +9,7 @@ from prometheus_client import generate_latest
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
 from epp.ext_proc.response_body import ResponseHead
 from epp.flow_control.controller import FlowController
+from epp.flow_control.eviction import InFlightEviction
 from epp.flow_control.queued_request import QueuedRequest
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.request.rejection import Rejection
@@ -18,6 +19,7 @@ from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.waiting import Dequeued
 from epp.telemetry.band_gauges import BandGauges
 from epp.telemetry.counters import Telemetry
+from epp.telemetry.revocation_metrics import RevocationMetrics
 
 QUEUE = "llm_d_epp_flow_control_request_queue_duration_seconds"
 M = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}
@@ -148,3 +150,38 @@ def test_who_wants_to_know_is_told_what_an_answer_used(picking: Any) -> None:
     reader.read(b'{"usage": {"prompt_tokens": 7, "completion_tokens": 3}}', 2.0)
     reader.end(3.0)
     assert told == [(pick.request, 7, 3)]
+
+
+def revocations(eviction: InFlightEviction, now: float) -> dict[tuple[str, ...], float]:
+    collector = RevocationMetrics("pool", lambda: eviction, lambda: now)
+    return {
+        (sample.name.removeprefix("llm_d_epp_flow_control_"), *sample.labels.values()): sample.value
+        for family in collector.collect()
+        for sample in family.samples
+        if not sample.name.endswith("_bucket")
+    }
+
+
+def test_what_became_of_requests_that_were_taken_back(picking: Any) -> None:
+    eviction = InFlightEviction(UtilizationDetector())
+    picks = [picking("10.0.0.1:8000") for _ in range(3)]
+    for pick in picks:
+        pick.request.priority = -1
+        pick.evict = lambda rejection, now: True
+        eviction.began(pick)
+    eviction.reclaim(5, over=0.3, share=0.1, now=100.0)
+    taken = revocations(eviction, 100.0)
+    assert taken["revocations_issued_total", "5", "pool"] == 2
+    assert taken["reclaim_target", "pool"] == 0.3
+    assert taken["pending_reclaim", "pool"] == pytest.approx(0.2)
+    eviction.ended(picks[2], 100.25)
+    eviction.ended(picks[2], 100.25)
+    eviction.reclaim(5, over=0.3, share=0.1, now=111.0)
+    later = revocations(eviction, 111.0)
+    assert later["revocations_total", "confirmed", "pool"] == 1
+    assert later["revocations_total", "timed_out", "pool"] == 1
+    assert later["revocation_confirmation_seconds_sum", "pool"] == 0.25
+    assert later["revocations_issued_total", "5", "pool"] == 3
+    eviction.ended(picks[0], 111.0)
+    assert revocations(eviction, 112.0)["pending_reclaim", "pool"] == 0
+    assert list(RevocationMetrics("pool", lambda: None, lambda: 1.0).collect()) == []

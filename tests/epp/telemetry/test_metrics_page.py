@@ -15,6 +15,7 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
 from epp.ext_proc.response_body import ResponseHead
 from epp.flow_control.controller import FlowController
+from epp.flow_control.eviction import InFlightEviction
 from epp.flow_control.program_aware import ProgramAware, ProgramAwareSettings
 from epp.flow_control.settings import FlowControlSettings
 from epp.outlier_watch import OutlierWatch
@@ -40,6 +41,7 @@ from epp.telemetry.plugin_durations import PluginDurations
 from epp.telemetry.pool_gauges import PoolGauges
 from epp.telemetry.prefix_metrics import PrefixMetrics
 from epp.telemetry.program_metrics import ProgramMetrics
+from epp.telemetry.revocation_metrics import RevocationMetrics
 from epp.telemetry.rewrite_decisions import RewriteDecisions
 from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
 from epp.telemetry.stream_counts import StreamCounts
@@ -86,10 +88,13 @@ def everything(picking: Any) -> Iterator[Metric]:
     telemetry.released(pick, 1, 3)
     telemetry.rejected(Rejection(503, "c", "m"), 3)
     yield from telemetry.collect()
-    yield from PoolGauges("pool", pool, lambda: 1.0, 2.0).collect()
+    yield from PoolGauges("pool", pool, lambda: {"effective": 1.0}, 2.0).collect()
     limits = FlowControlSettings(max_requests=10, max_bytes=1000)
     controller = FlowController(limits, UtilizationDetector(), lambda now: pool())
     yield from BandGauges("pool", lambda: controller, pool, lambda: "utilization-detector").collect()
+    eviction = InFlightEviction(UtilizationDetector())
+    eviction.revocations.issue(5)
+    yield from RevocationMetrics("pool", lambda: eviction, lambda: 1.0).collect()
     programs = ProgramAware(ProgramAwareSettings(), lambda: 1.0)
     programs.picked(pick.request, pick.endpoints)
     yield from ProgramMetrics(lambda: [programs]).collect()

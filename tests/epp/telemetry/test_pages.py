@@ -73,7 +73,7 @@ def test_endpoints_are_described_with_null_for_what_is_not_known() -> None:
     ],
 )
 async def test_pages(accept: str, content_type: str) -> None:
-    gauges = PoolGauges("pool", pool, lambda: 0.25, 2.0)
+    gauges = PoolGauges("pool", pool, lambda: {"effective": 0.25}, 2.0)
     app = status.application(Telemetry().registry, gauges, lambda: status.describe(pool(), 0.25))
     async with TestClient(TestServer(app)) as client:
         async with client.get("/metrics", headers={"Accept": accept}) as answer:

@@ -28,7 +28,7 @@ def pool(
 def gauges(pool: EndpointPool) -> dict[tuple[str, str], float]:
     """By name and endpoint; "" where the sample is the pool's."""
     registry = CollectorRegistry()
-    registry.register(PoolGauges("pool", lambda: pool, lambda: 0.5, 2.0))
+    registry.register(PoolGauges("pool", lambda: pool, lambda: {"effective": 0.5}, 2.0))
     found = {}
     for family in registry.collect():
         for sample in family.samples:
@@ -103,7 +103,7 @@ def test_endpoints_that_nobody_has_heard_of_lately_do_not_look_idle() -> None:
 def test_what_makes_no_sense_is_not_on_the_page(value: float) -> None:
     pool_of_one = pool(age=[0.5], waiting=[value], running=[1], kv_usage=[0.5])
     registry = CollectorRegistry()
-    registry.register(PoolGauges("pool", lambda: pool_of_one, lambda: value, 2.0))
+    registry.register(PoolGauges("pool", lambda: pool_of_one, lambda: {"effective": value}, 2.0))
     values = [sample.value for family in registry.collect() for sample in family.samples]
     assert all(0 <= each < math.inf for each in values)
     assert registry.get_sample_value("llm_d_epp_average_running_requests", {"name": "pool"}) == 1

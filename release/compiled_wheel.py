@@ -1,4 +1,4 @@
-"""`python -m benchmarks.compiled`: builds a wheel whose picker has a compiled hot path, from a copy of the project (docs/picker.md).
+"""`python -m release.compiled_wheel`: builds a wheel whose picker has a compiled hot path, from a copy of the project (docs/picker.md).
 
 From a copy, because mypyc leaves its extension modules beside the sources, and Python imports those instead.
 """

@@ -1,0 +1,1 @@
+"""What is made for those who install adsum: the archives, and proof that they install. `python -m release`, `make dist`."""
