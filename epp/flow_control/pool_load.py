@@ -126,7 +126,7 @@ class PoolLoad:
         queued = np.maximum(queued, inflight - pool.running)
         loads = np.fmax(queued / depth, pool.kv_usage / detector.kv_cache_utilization)
         known = pool.fresh(detector.staleness)
-        if not known.all():
+        if np.count_nonzero(known) < len(pool):  # many times faster than `all`
             beyond = np.maximum(inflight - np.where(pool.pageless, 0.0, pool.running), 0.0)
             loads = np.where(known & ~pool.pageless, loads, beyond / depth)
         return float(np.minimum(loads, _MOST).sum()) / len(pool)
@@ -143,7 +143,7 @@ class PoolLoad:
 
 def _used(pool: EndpointPool) -> EndpointPool:
     """The endpoints that get requests; all of them if none is reachable."""
-    if not pool.numbers[_REACHABLE].all():
+    if np.count_nonzero(pool.numbers[_REACHABLE]) < len(pool):
         reachable = pool.reachable
         pool = pool.select(reachable) if reachable.any() else pool
     late = pool.late()
