@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.overload.arms import WITHOUT, Arm, arms, flow_control
+from benchmarks.overload.arms import GO, OURS, Arm, arms, flow_control
 from benchmarks.overload.client import Fate, Users
 from benchmarks.overload.load import Arrival, Source
 from benchmarks.overload.stage import Stage, stage, totals
@@ -40,10 +40,10 @@ class FromZero:
 
 
 async def tables(binary: Path | None) -> list[str]:
-    """Runs it with each picker that has flow control."""
+    """Runs it with each picker."""
     found = ["", f"### From zero: {REQUESTS} requests wait for the first worker", "", _HEADER]
     for arm in arms(binary, "60s"):
-        if arm.name != WITHOUT:
+        if arm.name in (OURS, GO):
             found.append(_row(await from_zero(arm)))
     return found
 

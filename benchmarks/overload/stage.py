@@ -212,7 +212,7 @@ def _envoy(arm: Arm, workers: Sequence[Address], picker: int) -> Any:
         pickers=(Address(_HOST, picker),),
         endpoints=workers,
         response_body=arm.response_body,
-        response_trailer="SEND",  # what is in flight is known to the end of each answer
+        response_trailer=arm.response_trailer,
         secure=False,
         access_log="",
     )
