@@ -112,7 +112,8 @@ def test_a_thousand_programs_that_always_wait_do_not_starve_the_one_after_them()
         selected = selector.select()
         if selected is late:
             return
-        assert selected is not None and selected.first is not None
+        assert selected is not None
+        assert selected.first is not None
         selector.dispatched(selected, selected.first)
         policy.picked(request(selected.fairness_id, 10), ())
         selector.changed(FlowOf(selected.fairness_id, clock.now))
