@@ -94,8 +94,15 @@ class AssignmentFeed:
     def _publish(self, assignment: Assignment) -> None:
         if assignment == self._published:
             return
+        failed: AssignmentFileError | None = None
         for publish in self._publishers:
-            publish(assignment)
+            try:
+                publish(assignment)
+            except AssignmentFileError as error:
+                failed = error  # who is told over gRPC does not wait for a full disk
+        if failed is not None:
+            self._published = None  # some have this one, some the one before
+            raise failed
         self._log_change(assignment)
         self._published = assignment
         self.first.set()

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 import grpc
 from google.protobuf.any_pb2 import Any as ProtobufAny
+from google.protobuf.message import DecodeError
 from grpc import aio
 
 from discovery.eds.assignment import TYPE_URL, Assignment, HealthStatus, LbEndpoint, version
@@ -104,6 +105,9 @@ class EdsServer:
                     await stream.tell(self._response)
                 await stream.changed.wait()
             await reading
+        except DecodeError:
+            log.warning("%s sent what is no DiscoveryRequest; expected Envoy's xDS v3", context.peer())
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "expected a DiscoveryRequest")
         finally:
             self._streams.discard(stream)
             await cancel_and_wait(reading)

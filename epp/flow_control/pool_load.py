@@ -20,7 +20,7 @@ _NEVER: Final = float("-inf")
 _UNKNOWN_ROOM: Final = 1e-9
 """Of a detector that counts otherwise: it is asked after each request."""
 _MOST: Final = 3.0
-"""The most that one endpoint counts in the mean, as for `UtilizationDetector`."""
+"""The most that one endpoint counts in the mean, as for `UtilizationDetector`; less in a small pool (`_most_of_one`)."""
 
 
 class PoolLoad:
@@ -126,10 +126,10 @@ class PoolLoad:
         queued = np.maximum(queued, inflight - pool.running)
         loads = np.fmax(queued / depth, pool.kv_usage / detector.kv_cache_utilization)
         known = pool.fresh(detector.staleness)
-        if not known.all():
+        if np.count_nonzero(known) < len(pool):  # many times faster than `all`
             beyond = np.maximum(inflight - np.where(pool.pageless, 0.0, pool.running), 0.0)
             loads = np.where(known & ~pool.pageless, loads, beyond / depth)
-        return float(np.minimum(loads, _MOST).sum()) / len(pool)
+        return float(np.minimum(loads, _most_of_one(len(pool))).sum()) / len(pool)
 
     def _requests_of(self, pool: EndpointPool) -> float:
         """How many requests fill an idle pool, at the least."""
@@ -141,9 +141,14 @@ class PoolLoad:
         return _UNKNOWN_ROOM
 
 
+def _most_of_one(endpoints: int) -> float:
+    """One endpoint takes at most half of the room of the others: a queue must not stop because of one wrong page."""
+    return _MOST if endpoints == 1 else min(_MOST, 1.0 + (endpoints - 1) / 2.0)
+
+
 def _used(pool: EndpointPool) -> EndpointPool:
     """The endpoints that get requests; all of them if none is reachable."""
-    if not pool.numbers[_REACHABLE].all():
+    if np.count_nonzero(pool.numbers[_REACHABLE]) < len(pool):
         reachable = pool.reachable
         pool = pool.select(reachable) if reachable.any() else pool
     late = pool.late()

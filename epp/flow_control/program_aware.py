@@ -18,8 +18,9 @@ from epp.scheduling.request_follower import RequestFollower
 _OUTPUT_WEIGHT: Final = 2
 """A token of an answer costs twice one of a prompt."""
 _MOST_PROGRAMS: Final = 1000
-"""Clients choose fairness ids. Of more programs the one that was idle for longest is forgotten; of more flows those that wait
-for longest are compared."""
+"""Clients choose fairness ids: of more programs the one that was idle for longest is forgotten."""
+_MOST_COMPARED: Final = 200
+"""Of more flows those are compared that got no turn for longest: each dispatch looks at all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +130,7 @@ class _LeastServed:
             self._flows[flow.fairness_id] = flow
 
     def select(self) -> Flow | None:
-        flows = list(islice(self._flows.values(), _MOST_PROGRAMS))
+        flows = list(islice(self._flows.values(), _MOST_COMPARED))
         now = self._policy.now()
         service = [self._policy.attained_of(flow.fairness_id, now) for flow in flows]
         arrived = [head.arrived_at for flow in flows if (head := flow.first) is not None]
@@ -144,6 +145,7 @@ class _LeastServed:
 
     def dispatched(self, flow: Flow, queued: QueuedRequest) -> None:
         self._policy.waited(flow.fairness_id, queued.arrived_at)
+        self._flows[flow.fairness_id] = self._flows.pop(flow.fairness_id)  # its next request waits as of now
 
 
 def _low(values: Sequence[float]) -> list[float]:

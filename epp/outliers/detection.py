@@ -226,8 +226,9 @@ class OutlierDetection:
             times = 1.0 if streamed else _WHOLE_ANSWERS
             suspect_after = self._patience(self.settings.suspect_timeout * times, streamed=streamed)
             eject_after = self._patience(self.settings.stall_timeout * times, streamed=streamed)
+            latest = max((one.unanswered.latest_answered(streamed=streamed) for one in records), default=0.0)
             for record in records:
-                silent = now - max(self._silent_since(record, records, streamed=streamed), self._resumed_at)
+                silent = now - max(self._silent_since(record, latest, streamed=streamed), self._resumed_at)
                 if silent > eject_after:
                     self._eject(record, Cause.STALLED, now)
                     record.alive_since = now  # not again at once, if it may not be ejected
@@ -246,18 +247,18 @@ class OutlierDetection:
             "%s is avoided until it answers: its requests wait, while others answer theirs", _name(record)
         )
 
-    def _silent_since(
-        self, record: OutlierRecord, records: Sequence[OutlierRecord], *, streamed: bool
-    ) -> float:
-        """When a request was sent there since which others answered theirs, and it did not; inf: none was."""
+    def _silent_since(self, record: OutlierRecord, latest: float, *, streamed: bool) -> float:
+        """When a request was sent there since which others answered theirs, and it did not; inf: none was.
+
+        `latest`: when the latest request was sent that any endpoint answered.
+        """
         if record.state in (OutlierState.EJECTED, OutlierState.PROBING):
             return float("inf")
         count = self.settings.stalled_requests if record.state is OutlierState.SERVING else 1
         since = record.unanswered.since(count, streamed=streamed)
         if since is None or record.unanswered.latest_answered(streamed=streamed) > since:
             return float("inf")
-        others = max(one.unanswered.latest_answered(streamed=streamed) for one in records)
-        return max(since, record.alive_since) if others > since else float("inf")
+        return max(since, record.alive_since) if latest > since else float("inf")
 
     def _note_silent_pages(self, now: float) -> None:
         """A worker whose page is late too, or that is unreachable, is avoided for that, and used again once it continues."""

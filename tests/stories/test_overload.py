@@ -6,7 +6,7 @@ from benchmarks.overload.load import SOURCES, arrivals, capacity
 from benchmarks.overload.results import table, wrong
 from benchmarks.overload.run import Plan, overloaded
 
-PLAN = Plan(seconds=2.5, request_ttl=3.0)
+PLAN = Plan(seconds=2.5, request_ttl=5.0)
 SHORT = Plan(seconds=1.0)
 """Without flow control the workers serve all that is not refused."""
 
@@ -25,7 +25,8 @@ async def test_with_flow_control_the_highest_priority_goes_first_and_nothing_han
 
     assert wrong(outcome) == []
     causes = {(one.source.objective, one.cause) for one in outcome.fates if one.status == 429}
-    assert causes == {
+    assert ("batch", "rejected-ttl-expired") in causes
+    assert causes <= {
         ("standard", "rejected-ttl-expired"),
         ("batch", "rejected-ttl-expired"),
         ("batch", "rejected-saturated"),

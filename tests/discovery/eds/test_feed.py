@@ -76,6 +76,23 @@ async def test_the_last_assignment_stays_while_the_file_cannot_be_written(
     assert list(folder.iterdir()) == [path], "no temporary file stays"
 
 
+async def test_who_is_told_over_grpc_does_not_wait_for_a_file_that_cannot_be_written(
+    store: MemoryStore, discovering: SourceDiscovery, tmp_path: Path
+) -> None:
+    folder, told = tmp_path / "envoy", list[Assignment]()
+    folder.mkdir()
+    file = AssignmentFile(folder / "endpoints.json", "workers")
+    store.put(candidate("w-1", 9001))
+    feed = AssignmentFeed(discovering, FeedSettings(KEY, interval=0), [file.publish, told.append])
+    async with background(feed.run()):
+        await eventually(lambda: len(told) == 1)
+        folder.rename(tmp_path / "gone")
+        store.put(candidate("w-2", 9002))
+        await eventually(lambda: len(told[-1].endpoints) == 2)
+        store.remove(candidate("w-2", 9002))
+        await eventually(lambda: len(told[-1].endpoints) == 1)
+
+
 class Unsynced(MemorySource):
     """Reports nothing before it is told to."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.json_format import ParseDict
-from grpc import aio
+from grpc import StatusCode, aio
 
 from discovery.eds.assignment import TYPE_URL, Assignment, HealthStatus, LbEndpoint, resource
 from discovery.eds.messages.eds_pb2 import (
@@ -201,3 +201,18 @@ async def test_stopping_ends_the_streams_of_connected_envoys() -> None:
         await asyncio.wait_for(stopping.__aexit__(None, None, None), 90)
         with pytest.raises(aio.AioRpcError):
             await envoy.call.read()
+
+
+async def test_a_request_that_is_none_ends_its_stream_with_one_line(
+    server: EdsServer, channel: aio.Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.publish(ONE)
+    call: Any = channel.stream_stream("/envoy.service.endpoint.v3.EndpointDiscoveryService/StreamEndpoints")()
+    await call.write(b"\xff\xff\xff")
+    with pytest.raises(aio.AioRpcError) as refused:
+        await call.read()
+    assert refused.value.code() is StatusCode.INVALID_ARGUMENT
+    assert [record.exc_info for record in caplog.records] == [None]
+    envoy = AskingEnvoy(channel)
+    await envoy.ask("workers")
+    assert (await envoy.told())[1] == [("10.0.0.1", 8000, 0)]

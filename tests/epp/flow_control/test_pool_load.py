@@ -43,9 +43,19 @@ def test_what_the_pages_say_is_what_the_detector_says() -> None:
     store = store_of("", "", "")
     page(store, 0, waiting=2)
     page(store, 1, kv_usage=0.6)
-    page(store, 2, waiting=100)
+    page(store, 2, waiting=9)
     expected = UTILIZATION.saturation(store.pool(NOW))
-    assert expected == pytest.approx((0.4 + 0.75 + 3.0) / 3)
+    assert expected == pytest.approx((0.4 + 0.75 + 1.8) / 3)
+    assert measured(store) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "expected"), [(1, 3.0), (2, 0.75), (3, 2 / 3), (4, 2.5 / 4), (5, 0.6), (10, 0.3)]
+)
+def test_one_wrong_page_does_not_fill_a_pool_that_is_idle(endpoints: int, expected: float) -> None:
+    store = store_of(*[""] * endpoints)
+    for number in range(endpoints):
+        page(store, number, waiting=100_000.0 if number == 0 else 0.0)
     assert measured(store) == pytest.approx(expected)
 
 

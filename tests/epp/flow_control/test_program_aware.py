@@ -99,6 +99,27 @@ def test_a_program_that_sends_more_waits_for_the_others() -> None:
     assert min(got.values()) > 9000
 
 
+def test_a_thousand_programs_that_always_wait_do_not_starve_the_one_after_them() -> None:
+    clock = Clock()
+    policy = ProgramAware(ProgramAwareSettings(), clock)
+    selector = policy.selector()
+    for number in range(1000):
+        selector.changed(FlowOf(f"{number}", clock.now))
+    late = FlowOf("late", clock.now)
+    selector.changed(late)
+    for _ in range(1001):
+        clock.now += 0.01
+        selected = selector.select()
+        if selected is late:
+            return
+        assert selected is not None
+        assert selected.first is not None
+        selector.dispatched(selected, selected.first)
+        policy.picked(request(selected.fairness_id, 10), ())
+        selector.changed(FlowOf(selected.fairness_id, clock.now))
+    pytest.fail("others got two turns before it got one")
+
+
 def test_programs_are_forgotten() -> None:
     clock = Clock()
     policy = ProgramAware(ProgramAwareSettings(forget_after=10.0), clock)
