@@ -162,7 +162,9 @@ class Director:
         except Rejection:
             self._check_model(request)
             if self._waits_for_endpoints and not self._datastore.endpoints:
-                return self._wait(request, subset, now)
+                # a data plane that names the endpoints of its pool had none to name either, and its word stays as it was
+                named = subset if subset is not None and subset.members else None
+                return self._wait(request, named, now)
             raise
         if self._admits(request, candidates, now):
             return self._pick(request, candidates)

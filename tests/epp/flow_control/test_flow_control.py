@@ -13,6 +13,7 @@ from epp.flow_control.controller import FlowController
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.flow_control.switch import FlowControlSwitch
 from epp.flow_control.usage_limit_policy import StaticUsageLimit
+from epp.request.subset import Subset
 from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
@@ -195,6 +196,22 @@ def test_one_that_nobody_can_serve_takes_nobody_s_turn(picker: Any) -> None:
     it.turns()
     assert [client.status for client in lost] == [404] * (2 * ROOM)
     assert went(served) == [True] * ROOM
+
+
+@pytest.mark.parametrize(("named", "status"), [([], None), (["10.0.0.1"], None), (["10.0.0.9"], 503)])
+def test_an_empty_subset_of_an_empty_pool_forbids_no_worker_that_comes(
+    picker: Any, named: list[str], status: int | None
+) -> None:
+    it = picker(0)
+    body = b'{"model": "m", "prompt": "a"}'
+    waiting = it.director.direct({":path": "/v1/completions"}, body, Subset.of(named), it.now)
+    outcomes: list[Any] = []
+    waiting.subscribe(lambda outcome, now: outcomes.append(outcome))
+    add_worker(it.store, 0, it.now)
+    it.turns()
+    (outcome,) = outcomes
+    assert isinstance(outcome, Pick) is (status is None)
+    assert getattr(outcome, "status", None) == status
 
 
 def test_without_a_worker_the_wait_ends_with_503(picker: Any) -> None:
