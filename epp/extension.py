@@ -9,6 +9,10 @@ from epp.config.declaration import PluginContext, PluginDeclaration
 from epp.config.document import Duration, Section
 from epp.config.parameters import NoParameters, PickerParameters
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Mask
+from epp.flow_control.fairness_policy import FairnessPolicy, Flow, FlowSelector
+from epp.flow_control.ordering_policy import OrderingPolicy
+from epp.flow_control.queued_request import QueuedRequest
+from epp.flow_control.usage_limit_policy import UsageLimitPolicy
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
@@ -22,12 +26,16 @@ __all__ = [
     "Duration",
     "Endpoint",
     "EndpointPool",
+    "FairnessPolicy",
     "Filter",
     "Floats",
+    "Flow",
+    "FlowSelector",
     "Indices",
     "InferenceRequest",
     "Mask",
     "NoParameters",
+    "OrderingPolicy",
     "Pick",
     "Picker",
     "PickerParameters",
@@ -35,12 +43,14 @@ __all__ = [
     "PluginDeclaration",
     "ProfileHandler",
     "ProfileResult",
+    "QueuedRequest",
     "Rejection",
     "Results",
     "Role",
     "Scorer",
     "Scores",
     "Section",
+    "UsageLimitPolicy",
     "check_published_only",
     "prefix_match",
 ]

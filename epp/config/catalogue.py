@@ -121,6 +121,10 @@ class Role(Enum):
     REQUEST_HEADERS = "request header processor"
     RESPONSE_HEADERS = "response header processor"
 
+    @property
+    def with_article(self) -> str:
+        return f"{'an' if self.value[0] in 'aeio' else 'a'} {self.value}"
+
 
 @dataclass(frozen=True, slots=True)
 class PluginType:

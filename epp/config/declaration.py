@@ -8,11 +8,23 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from epp.config.catalogue import Role
 from epp.config.document import Section
 from epp.config.parameters import NoParameters
+from epp.flow_control.fairness_policy import FairnessPolicy
+from epp.flow_control.ordering_policy import OrderingPolicy
+from epp.flow_control.usage_limit_policy import UsageLimitPolicy
 from epp.scheduling.plugin import DataProducer, Filter, Picker, ProfileHandler, Scorer
 
 P = TypeVar("P")
 
-BuiltPlugin: TypeAlias = Filter | Scorer | Picker | ProfileHandler | DataProducer
+BuiltPlugin: TypeAlias = (
+    Filter
+    | Scorer
+    | Picker
+    | ProfileHandler
+    | DataProducer
+    | FairnessPolicy
+    | OrderingPolicy
+    | UsageLimitPolicy
+)
 
 
 class PluginContext(Protocol):

@@ -21,9 +21,12 @@ _MEMBERS: Final[Mapping[Role, tuple[str, ...]]] = {
     Role.SCORER: ("score", "published_only"),
     Role.PICKER: ("pick",),
     Role.HANDLER: ("check", "pick", "result"),
+    Role.FAIRNESS: ("selector",),
+    Role.ORDERING: ("rank",),
+    Role.USAGE_LIMIT: ("ceilings", "per_request"),
     Role.PRODUCER: ("prepare", "picked", "served", "failed", "sized", "forget", "retain"),
 }
-"""The roles that a package can add plugins for, and the members of their Protocols in epp/scheduling/plugin.py."""
+"""The roles that a package can add plugins for, and the members of their Protocols, which `epp.extension` has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,9 @@ class InstalledPluginType(PluginType):
             raise self._unusable(place, f"cannot be built: {in_one_line(error)}") from error
         role = self.declaration.role
         if missing := [member for member in _MEMBERS[role] if not hasattr(plugin, member)]:
-            problem = f"built a {type(plugin).__name__} without {', '.join(missing)}; expected a {role.value}"
+            problem = (
+                f"built a {type(plugin).__name__} without {', '.join(missing)}; expected {role.with_article}"
+            )
             raise self._unusable(place, problem)
         if role is Role.SCORER:
             try:

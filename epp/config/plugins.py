@@ -92,8 +92,8 @@ class Plugins:
             suggestion = did_you_mean(name, (*self._named, *types))
             raise ConfigError(place, f"no plugin is named {name[:60]!r}; {suggestion}")
         if not any(plugin.has(role) for role in roles):
-            wanted = " or ".join(role.value for role in roles)
-            raise ConfigError(place, f"{name!r} cannot be used here, expected a {wanted}")
+            wanted = " or ".join((roles[0].with_article, *(role.value for role in roles[1:])))
+            raise ConfigError(place, f"{name!r} cannot be used here, expected {wanted}")
         return plugin
 
     def check_not_broken(self, name: str) -> None:

@@ -131,7 +131,7 @@ from epp.config.picker_config import load_config
 for text in {configurations!r}:
     read_config(text, {{}}) if "broker:" in text else load_config(text, rng=random.Random())
 """
-    assert len(configurations) == 3
+    assert len(configurations) == 4
     done = acme.run("-c", program)
     assert done.returncode == 0, done.stderr
 

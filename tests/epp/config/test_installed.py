@@ -87,6 +87,22 @@ class LastPicker:
         return np.arange(len(scores))[::-1][:k]
 
 
+class ByName:
+    def rank(self, queued):
+        return float(len(queued.request.fairness_id))
+
+
+class OneFlow:
+    def selector(self): ...
+
+
+class Half:
+    per_request = False
+
+    def ceilings(self, saturation, priorities):
+        return [0.5] * len(priorities)
+
+
 def quarrelsome(given, context):
     raise ValueError("bestZone 'mars' is not\\n  on this planet")
 
@@ -110,6 +126,10 @@ QUARRELSOME = PluginDeclaration(role=Role.SCORER, parameters=ZoneParameters, bui
 BROKEN = PluginDeclaration(role=Role.SCORER, build=broken)
 SILENT = PluginDeclaration(role=Role.SCORER, build=lambda given, context: Silent())
 SCORELESS = PluginDeclaration(role=Role.SCORER, build=lambda given, context: Halves())
+BY_NAME = PluginDeclaration(role=Role.ORDERING, build=lambda given, context: ByName())
+ONE_FLOW = PluginDeclaration(role=Role.FAIRNESS, build=lambda given, context: OneFlow())
+HALF = PluginDeclaration(role=Role.USAGE_LIMIT, build=lambda given, context: Half())
+RANKLESS = PluginDeclaration(role=Role.ORDERING, build=lambda given, context: Half())
 DETECTOR = PluginDeclaration(role=Role.DETECTOR, build=lambda given, context: None)
 UNCHECKED = PluginDeclaration(role=Role.FILTER, parameters=dict, build=lambda given, context: Halves())
 CLASS = ZoneScorer
@@ -126,6 +146,10 @@ TYPES = {
     "acme-broken": "BROKEN",
     "acme-scoreless": "SCORELESS",
     "acme-silent": "SILENT",
+    "acme-by-name": "BY_NAME",
+    "acme-one-flow": "ONE_FLOW",
+    "acme-half": "HALF",
+    "acme-rankless": "RANKLESS",
     "acme-detector": "DETECTOR",
     "acme-unchecked": "UNCHECKED",
     "acme-class": "CLASS",
@@ -196,6 +220,29 @@ def test_a_producer_is_one_object_for_all_who_name_it_wherever_it_stands(load: L
 def test_a_handler_may_ask_for_any_producer() -> None:
     context = BuildContext(random.Random(1), {"mine": PrefixCacheProducer()}.__getitem__)
     assert context.producer("mine", DataProducer)  # type: ignore[type-abstract]
+
+
+POLICIES = """\
+- {type: acme-by-name}
+- {type: acme-one-flow}
+- {type: acme-half, name: half}
+featureGates: [flowControl]
+flowControl:
+  usageLimitPolicyPluginRef: half
+  priorityBands: [{priority: 1, orderingPolicyRef: acme-by-name, fairnessPolicyRef: acme-one-flow}]
+"""
+
+
+def test_policies_of_flow_control(load: Load) -> None:
+    settings = load(POLICIES).flow_control
+    assert settings is not None
+    band = settings.bands[1]
+    found = [type(one).__name__ for one in (band.ordering, band.fairness, settings.usage_limit)]
+    assert found == ["ByName", "OneFlow", "Half"]
+    with pytest.raises(ConfigError, match="expected a fairness policy"):
+        load(POLICIES.replace("fairnessPolicyRef: acme-one-flow", "fairnessPolicyRef: acme-by-name"))
+    with pytest.raises(ConfigError, match="built a Half without rank; expected an ordering policy"):
+        load("- {type: acme-rankless}")
 
 
 def test_a_type_of_the_go_picker_can_be_provided(load: Load) -> None:
@@ -293,7 +340,7 @@ def test_a_mistake_is_told_with_its_line(load: Load, plugins: str, said: str) ->
         ),
         (
             "acme-detector",
-            "expected one of Role.FILTER, Role.SCORER, Role.PICKER, Role.HANDLER, Role.PRODUCER",
+            "expected one of Role.FILTER, Role.SCORER, Role.PICKER, Role.HANDLER, Role.FAIRNESS, Role.ORDERING",
         ),
     ],
 )
@@ -316,7 +363,9 @@ def test_what_two_packages_declare_is_told_with_its_line(
 
 
 def test_the_others_are_listed_where_no_name_is_near(load: Load) -> None:
-    with pytest.raises(ConfigError, match=r"there are: acme-broken, acme-class, .*, active-request-scorer, "):
+    with pytest.raises(
+        ConfigError, match=r"there are: acme-broken, acme-by-name, acme-class, .*, active-request-scorer, "
+    ):
         load("- {type: xyzzy}")
 
 
@@ -328,7 +377,7 @@ def test_validate_tells_of_whose_a_plugin_is_and_what_else_there_is(
     said = capsys.readouterr().out.splitlines()
     assert said[1] == "  filter acme-halves of acme 1.0"
     assert said[-1].startswith(
-        "  plugin types of installed packages: acme-broken (acme 1.0), acme-class (acme 1.0), "
+        "  plugin types of installed packages: acme-broken (acme 1.0), acme-by-name (acme 1.0), "
     )
 
 

@@ -1,5 +1,6 @@
 """Flow control through the exchange: what waits, what goes next, and how each wait ends."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from epp.flow_control.switch import FlowControlSwitch
 from epp.flow_control.usage_limit_policy import StaticUsageLimit
 from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
+from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import UtilizationDetector
 from tests.epp.scheduling.test_admission import Client, Picker, client_of
 from tests.epp.scheduling.test_director import NOW, store_of
@@ -370,6 +372,22 @@ def test_a_decision_waits_for_what_the_last_one_freed(evicting: Any) -> None:
     it.now += 11
     it.turns()
     assert taken_back() == [5, 6, 7], "nobody said so, but it has ended long ago"
+
+
+def test_nothing_remains_of_sheddable_requests_that_ended(evicting: Any) -> None:
+    def picks() -> int:
+        gc.collect()
+        return sum(isinstance(one, Pick) for one in gc.get_objects())
+
+    it, before = evicting(), picks()
+    kept = [it.objective(f"{number}", "low") for number in range(4)]
+    for number in range(200):
+        it.end(it.objective(f"short {number}", "low"))
+    assert picks() < before + 50
+    for client in kept:
+        it.end(client)
+    del kept, client
+    assert picks() <= before
 
 
 def test_without_eviction_nothing_is_taken_back(picker: Any) -> None:

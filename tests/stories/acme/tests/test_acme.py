@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from acme_adsum.hours import HoursGate
 from acme_adsum.sessions import SessionProducer, SessionScorer
+from acme_adsum.shortest import ShortestPromptFirst
 from acme_adsum.zones import ZoneFilter
 
 from dispatcher.extension import DispatchCandidate, RefusedError
 from epp.config.picker_config import load_config
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS
-from epp.extension import Endpoint, EndpointPool, InferenceRequest
+from epp.extension import Endpoint, EndpointPool, InferenceRequest, QueuedRequest
 
 ENDPOINTS = [
     Endpoint(id=name, incarnation="1", address="10.0.0.1", port=port, metrics_port=port, zone=zone)
@@ -41,6 +42,15 @@ def test_a_zone_with_too_few_endpoints_is_left() -> None:
 async def ask(gate: HoursGate) -> None:
     async with gate.admit(DispatchCandidate("1", "token", "default", deadline_ms=0, size=1)):
         pass
+
+
+def test_the_shortest_prompt_goes_first() -> None:
+    ranks = []
+    for size in (10, 1000):
+        request = InferenceRequest("id", "/v1/completions", {})
+        request.prompt_size = size
+        ranks.append(ShortestPromptFirst().rank(QueuedRequest(request, arrived_at=1.0, ttl=60.0, sequence=1)))
+    assert ranks == [10, 1000]
 
 
 def test_the_gate_is_open_over_midnight() -> None:
