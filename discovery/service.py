@@ -9,7 +9,7 @@ from typing import Protocol, Self
 from weakref import WeakSet
 
 from discovery.explanation import ExplainedCandidate, Explanation, with_shared_addresses
-from discovery.instance import Instance, InstanceStatus, MetadataReader
+from discovery.instance import Instance, InstanceStatus
 from discovery.metadata.client import MetadataClient
 from discovery.shared import SharedWatch
 from discovery.source import Candidate, ComponentKey, Source, component_key
@@ -99,11 +99,6 @@ class SourceDiscovery:
         """
         shared = self._shared.get(component_key(namespace, component))
         return {} if shared is None else shared.without_document()
-
-    @property
-    def reader(self) -> MetadataReader:
-        """Reads documents of candidates, which no watch does."""
-        return self._client
 
     @asynccontextmanager
     async def truth(self, namespace: str, component: str) -> AsyncIterator[Truth]:

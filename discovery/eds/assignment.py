@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +15,6 @@ import msgspec
 from discovery.instance import Instance, InstanceStatus
 from runtime.addresses import is_ip
 
-NO_PORTS: Final[Mapping[tuple[str, str], int]] = MappingProxyType({})
 TYPE_URL: Final = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 
 
@@ -54,12 +52,10 @@ def assign(
     known: Mapping[str, Instance],
     published: Mapping[str, Instance],
     serving_port_name: str | None = None,
-    early_ports: Mapping[tuple[str, str], int] = NO_PORTS,
 ) -> Assignment:
-    """`known`: every candidate; `published`: the instances whose documents have arrived; `early_ports`: the serving ports of
-    others, by id and incarnation.
+    """`known`: every candidate; `published`: the instances whose documents have arrived.
 
-    A candidate that is not ready is listed too: Envoy must know a worker before the first pick names it.
+    A candidate that is not ready is listed too: Envoy should know a worker before a pick names it.
     """
     found: dict[tuple[str, int], LbEndpoint] = {}
     without_ip: list[str] = []
@@ -70,8 +66,7 @@ def assign(
         member = published.get(candidate.id)
         if member is not None and member.incarnation != candidate.incarnation:
             member = None
-        early = early_ports.get((candidate.id, candidate.incarnation)) if member is None else None
-        port = early or _port(member or candidate, serving_port_name)
+        port = _port(member or candidate, serving_port_name)
         one = LbEndpoint(candidate.zone or "", candidate.address, port, _health(candidate, member))
         place = one.address, one.port
         found[place] = min(one, found.get(place, one), key=_rank)

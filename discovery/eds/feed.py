@@ -2,19 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from discovery.eds.assignment import NO_PORTS, Assignment, assign
+from discovery.eds.assignment import Assignment, assign
 from discovery.eds.assignment_file import AssignmentFileError
-from discovery.eds.early_ports import EarlyPorts
 from discovery.errors import DiscoveryTimeoutError
 from discovery.service import SourceDiscovery
 from discovery.source import ComponentKey
 from discovery.watch import Truth, WatchState
-from runtime.tasks import background
 
 log = logging.getLogger("discovery.eds")
 
@@ -71,21 +69,19 @@ class AssignmentFeed:
     async def _follow(self, truth: Truth) -> None:
         await self._wait_for_documents(truth)
         with truth.subscribe() as subscription:
-            early = EarlyPorts(truth, self._service.reader, subscription.wake.set)
-            async with background(early.run()):
-                while truth.error is None:
-                    subscription.wake.clear()
-                    subscription.dirty.clear()
-                    self._log_health(truth)
-                    again = not self._try_publish(self._assign(truth, early.known))
-                    await asyncio.sleep(self._settings.interval)  # what changes meanwhile goes out together
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(_WRITE_AGAIN if again else None):
-                            await subscription.wake.wait()
+            while truth.error is None:
+                subscription.wake.clear()
+                subscription.dirty.clear()
+                self._log_health(truth)
+                again = not self._try_publish(self._assign(truth))
+                await asyncio.sleep(self._settings.interval)  # what changes meanwhile goes out together
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_WRITE_AGAIN if again else None):
+                        await subscription.wake.wait()
         raise truth.error
 
-    def _assign(self, truth: Truth, early_ports: Mapping[tuple[str, str], int] = NO_PORTS) -> Assignment:
-        return assign(truth.known, truth.instances, self._settings.serving_port_name, early_ports)
+    def _assign(self, truth: Truth) -> Assignment:
+        return assign(truth.known, truth.instances, self._settings.serving_port_name)
 
     def _try_publish(self, assignment: Assignment) -> bool:
         try:
@@ -112,7 +108,7 @@ class AssignmentFeed:
         self.first.set()
 
     def _log_change(self, assignment: Assignment) -> None:
-        log.info("%d endpoints, %d of them healthy", len(assignment.endpoints), assignment.healthy)
+        log.info("endpoints: %d, healthy: %d", len(assignment.endpoints), assignment.healthy)
         before = self._published.without_ip if self._published is not None else ()
         if assignment.without_ip and assignment.without_ip != before:
             log.warning(

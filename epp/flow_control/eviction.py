@@ -57,6 +57,8 @@ class InFlightEviction:
     def ended(self, pick: Pick, now: float) -> None:
         """It is over, for any reason. May be called twice."""
         self._in_flight.pop(pick, None)
+        if not self._in_flight:
+            self._order.clear()  # with the requests of a burst
         issued_at = self._evicted.pop(pick, None)
         if issued_at is not None:
             self.revocations.confirm(max(0.0, now - issued_at))

@@ -89,7 +89,7 @@ class PoolLoad:
         self._sent = 0
         self.saturation = self._measured = 1.0
         if not self.empty:
-            stages = self._stages.split(_used(pool)).values()
+            stages = self._stages.pools(_used(pool)).values()
             self.saturation = self._measured = max(map(self._saturation, stages))
             self._room = min(map(self._requests_of, stages))
 
@@ -98,7 +98,7 @@ class PoolLoad:
         pool = self._pool(now)
         if not len(pool):
             return {EFFECTIVE: 1.0}
-        found = {name: self._saturation(stage) for name, stage in self._stages.split(_used(pool)).items()}
+        found = {name: self._saturation(stage) for name, stage in self._stages.pools(_used(pool)).items()}
         return {**found, EFFECTIVE: max(found.values())}
 
     def changes_at(self, now: float) -> float:

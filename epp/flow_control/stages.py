@@ -21,7 +21,7 @@ class Stages:
         self._endpoints: Sequence[Endpoint] = ()
         self._masks: Mapping[str, Mask] = {}
 
-    def split(self, pool: EndpointPool) -> Mapping[str, EndpointPool]:
+    def pools(self, pool: EndpointPool) -> Mapping[str, EndpointPool]:
         """The pool of each stage: each request needs room in all of them. One that is not apart decodes.
 
         As in the Go picker: what has no role decodes, what has both is in both, and what only encodes or has a role that

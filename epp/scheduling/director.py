@@ -13,6 +13,7 @@ from epp.endpoints.models_page import MODELS_PATH, ModelsPage
 from epp.outliers.detection import OutlierDetection
 from epp.outliers.failure import Failure
 from epp.outliers.slow_start import SlowStart
+from epp.request.held_chat import while_it_waits
 from epp.request.inference_request import (
     DEFAULT_FAIRNESS_ID,
     InferenceRequest,
@@ -162,7 +163,9 @@ class Director:
         except Rejection:
             self._check_model(request)
             if self._waits_for_endpoints and not self._datastore.endpoints:
-                return self._wait(request, subset, now)
+                # a data plane that names the endpoints of its pool had none to name either, and its word stays as it was
+                named = subset if subset is not None and subset.members else None
+                return self._wait(request, named, now)
             raise
         if self._admits(request, candidates, now):
             return self._pick(request, candidates)
@@ -171,6 +174,7 @@ class Director:
     def _wait(self, request: InferenceRequest, subset: Subset | None, now: float) -> WaitingRequest:
         try:
             waiting = self.waiting.begin(request, subset, now)
+            request.prompt = while_it_waits(request.prompt, request.body_size)
             self._admission.enqueue(waiting, now)
         except Rejection as rejection:
             self.waiting.turn_away(request, rejection, now)

@@ -164,7 +164,6 @@ async def test_a_worker_from_before_it_is_ready_to_its_death(tmp_path: Path) -> 
         async with registry.open(root, address="127.0.0.1").register_instance("prod", "decode") as handle:
             await eventually(lambda: ports(path) == {handle.instance.port: "UNHEALTHY"})
             handle.set_metadata({"transport": {"http": {"port": 8000}}})
-            await eventually(lambda: ports(path) == {8000: "UNHEALTHY"})
             handle.set_ready("ready")
             await eventually(lambda: ports(path) == {8000: "HEALTHY"})
         await eventually(lambda: ports(path) == {})

@@ -1,5 +1,6 @@
 """Flow control through the exchange: what waits, what goes next, and how each wait ends."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,10 @@ from epp.flow_control.controller import FlowController
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.flow_control.switch import FlowControlSwitch
 from epp.flow_control.usage_limit_policy import StaticUsageLimit
+from epp.request.subset import Subset
 from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
+from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import UtilizationDetector
 from tests.epp.scheduling.test_admission import Client, Picker, client_of
 from tests.epp.scheduling.test_director import NOW, store_of
@@ -195,6 +198,22 @@ def test_one_that_nobody_can_serve_takes_nobody_s_turn(picker: Any) -> None:
     assert went(served) == [True] * ROOM
 
 
+@pytest.mark.parametrize(("named", "status"), [([], None), (["10.0.0.1"], None), (["10.0.0.9"], 503)])
+def test_an_empty_subset_of_an_empty_pool_forbids_no_worker_that_comes(
+    picker: Any, named: list[str], status: int | None
+) -> None:
+    it = picker(0)
+    body = b'{"model": "m", "prompt": "a"}'
+    waiting = it.director.direct({":path": "/v1/completions"}, body, Subset.of(named), it.now)
+    outcomes: list[Any] = []
+    waiting.subscribe(lambda outcome, now: outcomes.append(outcome))
+    add_worker(it.store, 0, it.now)
+    it.turns()
+    (outcome,) = outcomes
+    assert isinstance(outcome, Pick) is (status is None)
+    assert getattr(outcome, "status", None) == status
+
+
 def test_without_a_worker_the_wait_ends_with_503(picker: Any) -> None:
     it = picker(0, no_endpoint_ttl=3.0, request_ttl=1.0)
     client = it.ask("waits")
@@ -370,6 +389,22 @@ def test_a_decision_waits_for_what_the_last_one_freed(evicting: Any) -> None:
     it.now += 11
     it.turns()
     assert taken_back() == [5, 6, 7], "nobody said so, but it has ended long ago"
+
+
+def test_nothing_remains_of_sheddable_requests_that_ended(evicting: Any) -> None:
+    def picks() -> int:
+        gc.collect()
+        return sum(isinstance(one, Pick) for one in gc.get_objects())
+
+    it, before = evicting(), picks()
+    kept = [it.objective(f"{number}", "low") for number in range(4)]
+    for number in range(200):
+        it.end(it.objective(f"short {number}", "low"))
+    assert picks() < before + 50
+    for client in kept:
+        it.end(client)
+    del kept, client
+    assert picks() <= before
 
 
 def test_without_eviction_nothing_is_taken_back(picker: Any) -> None:
