@@ -9,7 +9,8 @@ _OUTLIERS: Final = "outlierDetection: {}\n"
 
 @dataclass(frozen=True, slots=True)
 class FailingArm:
-    """`fallbacks`: picks name three workers, and Envoy goes through them. Without, Envoy has one attempt."""
+    """`fallbacks`: picks name three workers, and Envoy, which knows all by EDS, goes through them. Without, Envoy has one
+    attempt."""
 
     name: str
     outliers: bool

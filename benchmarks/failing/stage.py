@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
@@ -51,11 +52,24 @@ async def failing_stage(arm: FailingArm) -> AsyncIterator[FailingStage]:
             secure=False,
             access_log="",
             mode="override-host" if arm.fallbacks else "original-dst",
-            endpoints=[Address(_HOST, worker.port) for worker in workers] if arm.fallbacks else (),
+            eds_file=await enter(_endpoints(where)) if arm.fallbacks else None,
         )
         _, listens = await enter(envoy(yaml.safe_dump(bootstrap(settings))))
         await asyncio.sleep(_SETTLE)
         yield FailingStage(listens, workers)
+
+
+@contextlib.asynccontextmanager
+async def _endpoints(where: str) -> AsyncIterator[str]:
+    """The file that tells Envoy of the workers, kept by `adsum discovery eds`."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = f"{folder}/endpoints.json"
+        command = (sys.executable, "-m", "discovery", "eds", "failing", "workers", "--discovery", where)
+        async with started((*command, "--out", file), None) as process:
+            assert process.stdout is not None
+            async with asyncio.timeout(_DEADLINE):
+                assert await process.stdout.readline()
+            yield file
 
 
 @contextlib.asynccontextmanager

@@ -29,7 +29,7 @@ schedulingProfiles:
 """
 _WITHOUT: Final = f"""\
 {_PLUGINS}{_DETECTOR}{_PROFILE}\
-saturationDetector: {{pluginRef: concurrency-detector}}
+flowControl: {{saturationDetector: {{pluginRef: concurrency-detector}}}}
 """
 
 

@@ -16,7 +16,7 @@ _UNEVEN: Final = 0.05
 _FULL_AFTER: Final = 4.0
 """Seconds after which every tenant of an overload has requests waiting."""
 _HEADER: Final = (
-    "| | asked | answered | TTFT p50 | p90 | p99 | 429, with `Retry-After` | 503 | no answer | of its priority |\n"
+    "| | asked | answered | TTFT p50 | p90 | p99 | 429, with `Retry-After` | 503 | no answer | share of its priority |\n"
     "|---|---|---|---|---|---|---|---|---|---|"
 )
 

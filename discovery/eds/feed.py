@@ -108,7 +108,7 @@ class AssignmentFeed:
         self.first.set()
 
     def _log_change(self, assignment: Assignment) -> None:
-        log.info("%d endpoints, %d of them healthy", len(assignment.endpoints), assignment.healthy)
+        log.info("endpoints: %d, healthy: %d", len(assignment.endpoints), assignment.healthy)
         before = self._published.without_ip if self._published is not None else ()
         if assignment.without_ip and assignment.without_ip != before:
             log.warning(

@@ -119,6 +119,15 @@ class TestLists:
         other_server = await api.answer(call({}, path="/apis/apps/v1/namespaces/default/deployments"))
         assert (other_server.status, await body(other_server)) == (404, b"404 page not found\n")
 
+    async def test_it_lists_what_there_is_for_clients_with_a_rest_mapper(self, api: FakeApi) -> None:
+        api.not_installed.add("inferencepools")
+        assert (await read(api, "/api"))["versions"] == ["v1"]
+        groups = {group["name"] for group in (await read(api, "/apis"))["groups"]}
+        assert groups == {"discovery.k8s.io", "inference.networking.x-k8s.io", "llm-d.ai"}
+        core = (await read(api, "/api/v1"))["resources"]
+        assert {resource["name"] for resource in core} == {"nodes", "pods", "services"}
+        assert (await api.answer(call({}, path="/apis/inference.networking.k8s.io/v1"))).status == 404
+
     async def test_long_lists_are_compressed_for_those_who_can_read_it(self, api: FakeApi) -> None:
         many = [endpoint(f"10.1.{i // 250}.{i % 250 + 1}", f"p{i}") for i in range(1000)]
         for name in ("y", "z"):
