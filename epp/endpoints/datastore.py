@@ -99,10 +99,12 @@ class Datastore:
             self._adapters_snapshot = tuple(self._adapters)
         if now > self._punctual_until:
             self._punctual_until = float(self._numbers[_LATE_AT].min(initial=UNKNOWN_TIME))
+        index = self._current_index()
         pool = EndpointPool(
-            self.endpoints, self._numbers, self._adapters_snapshot, now, self._state, self._metric_rows
+            index.endpoints, self._numbers, self._adapters_snapshot, now, self._state, self._metric_rows
         )
         pool.punctual_until = self._punctual_until
+        pool.selections = index.selections
         return pool
 
     @property

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from epp.endpoints.selection import Selections
 from epp.endpoints.served_model import ServedModel
 from epp.endpoints.worker_metrics import KV_USAGE, RUNNING, WAITING, WorkerMetric
 
@@ -123,9 +124,10 @@ class EndpointPool:
     pool is made for each pick; plugins only read it. `now` and the scrape times: seconds of one monotonic clock. `state`:
     one object as long as the endpoints and what they publish stay the same, whatever is in flight; None: nobody tracks
     changes, so nothing may be cached from one pick to the next. `punctual_until`: no endpoint is late before then.
+    `selections`: what was lately selected of these endpoints.
     """
 
-    __slots__ = ("adapters", "endpoints", "now", "numbers", "punctual_until", "rows", "state")
+    __slots__ = ("adapters", "endpoints", "now", "numbers", "punctual_until", "rows", "selections", "state")
 
     def __init__(
         self,
@@ -138,6 +140,7 @@ class EndpointPool:
     ) -> None:
         self.rows = rows
         self.punctual_until = NEVER
+        self.selections: Selections[Endpoint] | None = None
         self.endpoints = tuple(endpoints)
         self.numbers = numbers
         self.adapters = tuple(adapters)
@@ -242,12 +245,16 @@ class EndpointPool:
 
     def select(self, mask: Mask) -> "EndpointPool":
         """The pool of the endpoints in `mask`; the pool itself if these are all."""
-        kept = np.flatnonzero(mask)
-        if len(kept) == len(self.endpoints):
+        if np.count_nonzero(mask) == len(self.endpoints):
             return self
-        endpoints = [self.endpoints[i] for i in kept]
-        adapters = [self.adapters[i] for i in kept]
-        return EndpointPool(endpoints, self.numbers[:, kept], adapters, self.now, rows=self.rows)
+        selections = self.selections
+        if selections is None or selections.of is not self.endpoints:
+            selections = self.selections = Selections(self.endpoints)
+        selection = selections.get(mask)
+        kept, adapters, state = selection.kept, selection.adapters(self.adapters), selection.state(self.state)
+        pool = EndpointPool(selection.endpoints, self.numbers[:, kept], adapters, self.now, state, self.rows)
+        pool.selections, pool.punctual_until = selection.within, self.punctual_until
+        return pool
 
     def _column(self, column: Column) -> Floats:
         values: Floats = self.numbers[column]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from epp.endpoints.endpoint import Endpoint, Mask
+from epp.endpoints.selection import Selections
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,7 @@ class EndpointIndex:
     """Lookups that depend on the endpoints alone: the endpoints that serve a model.
 
     `unknown`: the endpoints that neither declare nor list a model. `listing`: those that list some and declare none.
-    `serving`: by model; None: all endpoints.
+    `serving`: by model; None: all endpoints. `selections`: what was lately selected of the endpoints.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -21,6 +22,7 @@ class EndpointIndex:
     listing: Mask
     serving: Mapping[str, Mask | None]
     all_reachable: bool
+    selections: Selections[Endpoint]
 
     @classmethod
     def of(cls, endpoints: tuple[Endpoint, ...]) -> "EndpointIndex":
@@ -33,7 +35,8 @@ class EndpointIndex:
             for model in endpoint.models or [listed.id for listed in endpoint.listed_models]:
                 serving.setdefault(model, unknown.copy())[row] = True
         narrowed = {model: None if mask.all() else mask for model, mask in serving.items()}
-        return cls(endpoints, unknown, listing, narrowed, all(endpoint.reachable for endpoint in endpoints))
+        all_reachable = all(endpoint.reachable for endpoint in endpoints)
+        return cls(endpoints, unknown, listing, narrowed, all_reachable, Selections(endpoints))
 
 
 def _lists(endpoint: Endpoint) -> bool:

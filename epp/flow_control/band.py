@@ -57,15 +57,16 @@ class Band:
             self._selector.changed(flow)
 
     def remove(self, queued: QueuedRequest) -> None:
+        flow = self._flows[queued.request.fairness_id]
+        self._remove(queued, flow, first=flow.first is queued)
+
+    def _remove(self, queued: QueuedRequest, flow: FlowQueue, *, first: bool) -> None:
         del self.waiting[queued.sequence]
         self.bytes -= queued.size
-        name = queued.request.fairness_id
-        flow = self._flows[name]
-        was_first = flow.first is queued
         flow.remove(queued)
         if not len(flow):
-            del self._flows[name]
-        if was_first:
+            del self._flows[flow.fairness_id]
+        if first:
             self._selector.changed(flow)
 
     def take(self) -> QueuedRequest:
@@ -75,7 +76,7 @@ class Band:
         if flow is None or queued is None:
             raise RuntimeError(f"the fairness policy of priority {self.priority} named no flow that waits")
         self._selector.dispatched(flow, queued)
-        self.remove(queued)
+        self._remove(queued, self._flows[flow.fairness_id], first=True)
         return queued
 
     def oldest(self) -> QueuedRequest | None:

@@ -116,7 +116,7 @@ class PoolLoad:
     def _saturation(self, pool: EndpointPool) -> float:
         detector = self._detector
         if isinstance(detector, ConcurrencyDetector) and detector.mode is ConcurrencyMode.REQUESTS:
-            return float(pool.inflight.sum()) / (detector.requests * len(pool))
+            return float(np.add.reduce(pool.inflight)) / (detector.requests * len(pool))
         if not isinstance(detector, UtilizationDetector):
             measured = detector.saturation(pool)
             return 1.0 if math.isnan(measured) else measured  # NaN is unknown, and unknown is full
@@ -129,7 +129,7 @@ class PoolLoad:
         if np.count_nonzero(known) < len(pool):  # many times faster than `all`
             beyond = np.maximum(inflight - np.where(pool.pageless, 0.0, pool.running), 0.0)
             loads = np.where(known & ~pool.pageless, loads, beyond / depth)
-        return float(np.minimum(loads, _most_of_one(len(pool))).sum()) / len(pool)
+        return float(np.add.reduce(np.minimum(loads, _most_of_one(len(pool))))) / len(pool)
 
     def _requests_of(self, pool: EndpointPool) -> float:
         """How many requests fill an idle pool, at the least."""

@@ -32,6 +32,8 @@ BLOCK_BYTES: Final = 600
 MAX_BYTES: Final = 384 * 1024 * 1024
 """Memory of one index. Endpoints have equal shares, so that a busy one cannot evict what others hold."""
 
+_MAX_POOLS: Final = 4
+"""Sets of endpoints whose rows are kept: all of them, those with fresh numbers, subsets of the requests of the moment."""
 _MAX_CACHED_MASKS: Final = 64
 """Sets of endpoints whose rows are cached."""
 _FEW_HOLDERS: Final = 8
@@ -87,7 +89,6 @@ class PrefixIndex:
         "_masks",
         "_max_blocks",
         "_rows",
-        "_rows_pool",
         "_slots",
         "held_before",
     )
@@ -103,9 +104,8 @@ class PrefixIndex:
         self._claims = 0
         self._free: list[int] = []
         self._slots = 0
-        self._rows_pool: tuple[Endpoint, ...] = ()
-        self._rows: _RowsBySlot | None = None
-        """The rows of `_rows_pool`, the endpoints of the last match; None: out of date."""
+        self._rows: list[tuple[tuple[Endpoint, ...], _RowsBySlot]] = []
+        """The endpoints of the last matches, the latest last, and their rows."""
 
     def __len__(self) -> int:
         """The number of blocks, each counted once for every endpoint that holds it."""
@@ -207,7 +207,7 @@ class PrefixIndex:
         if holdings is not None:
             self._evict(holdings, 0)
             self._free.append(holdings.slot)  # reused, so that masks stay short
-            self._rows = None
+            self._rows.clear()
 
     def retain(self, keys: Iterable[Key]) -> None:
         """Keep these endpoints, and as many absent ones, the most recently updated: a worker may be away for a moment only."""
@@ -232,15 +232,18 @@ class PrefixIndex:
         return low
 
     def _rows_of(self, endpoints: tuple[Endpoint, ...]) -> _RowsBySlot:
-        # the datastore gives the same tuple until an endpoint changes, so identity is enough
-        if self._rows is None or endpoints is not self._rows_pool:
-            rows = [-1] * self._slots
-            for row, endpoint in enumerate(endpoints):
-                holdings = self._holdings.get(endpoint.key)
-                if holdings is not None:
-                    rows[holdings.slot] = row
-            self._rows_pool, self._rows = endpoints, _RowsBySlot(rows)
-        return self._rows
+        # the same endpoints come as the same tuple until one of them changes, so identity is enough
+        for known, found in reversed(self._rows):
+            if known is endpoints:
+                return found
+        rows = [-1] * self._slots
+        for row, endpoint in enumerate(endpoints):
+            holdings = self._holdings.get(endpoint.key)
+            if holdings is not None:
+                rows[holdings.slot] = row
+        made = _RowsBySlot(rows)
+        self._rows = [*self._rows[1 - _MAX_POOLS :], (endpoints, made)]
+        return made
 
     def _add_endpoint(self, key: Key) -> Holdings:
         if not self._free:
@@ -248,7 +251,7 @@ class PrefixIndex:
             self._slots += 1
         self._claims += 1  # claims on earlier holdings of this key have smaller numbers
         holdings = self._holdings[key] = Holdings(self._free.pop(), self._claims)
-        self._rows = None
+        self._rows.clear()
         # one endpoint more makes every share smaller
         limit = self._blocks_each()
         for other in self._holdings.values():

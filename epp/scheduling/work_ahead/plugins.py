@@ -38,6 +38,8 @@ _NO_COUNTER: Final = (
     "%s: its metrics page has no counter of prompt tokens that grows as they are computed; "
     "the length of its queue says what is ahead of it"
 )
+_MAX_POOLS: Final = 4
+"""Sets of endpoints whose columns are kept: all of them, those with fresh numbers, subsets of the requests of the moment."""
 _log = logging.getLogger(__name__)
 _SCALE: Final = 8192.0
 """The cost, in tokens, whose score is one half."""
@@ -74,7 +76,7 @@ class WorkAheadProducer:
     _totals: PoolTotals = field(init=False, repr=False, default_factory=PoolTotals)
     _adapters: LoadedAdapters = field(init=False, repr=False, default_factory=LoadedAdapters)
     _last: list[_Columns] = field(init=False, repr=False, default_factory=list)
-    """The columns of the last two pools: all endpoints, and beside stale ones those with fresh numbers."""
+    """The columns of the last pools, the newest last."""
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         """Take into account the pages that were read since the last request."""
@@ -185,20 +187,18 @@ class WorkAheadProducer:
             self._last.clear()
 
     def _columns(self, pool: EndpointPool) -> _Columns:
-        # the datastore gives the same tuple until an endpoint changes, so identity is enough
+        # the same endpoints come as the same tuple until one of them changes, so identity is enough
         last = self._last
-        if last and last[-1].endpoints is pool.endpoints:
-            return last[-1]
-        if len(last) == 2 and last[0].endpoints is pool.endpoints:
-            last.reverse()
-            return last[-1]
+        for columns in last:
+            if columns.endpoints is pool.endpoints:
+                return columns
         keys = [endpoint.key for endpoint in pool.endpoints]
         found = [self._ledgers.get(key) for key in keys]
         ahead = np.array([0.0 if ledger is None else ledger.ahead for ledger in found])
         slowness = np.array([1.0 if ledger is None else self._totals.slowness(ledger) for ledger in found])
         rows = {key: row for row, key in enumerate(keys)}
         columns = _Columns(pool.endpoints, ahead, slowness, np.full(len(keys), np.nan), rows)
-        last[:] = [*last[-1:], columns]
+        last[:] = [*last[1 - _MAX_POOLS :], columns]
         return columns
 
     def _ledger(self, endpoint: Endpoint) -> WorkLedger:

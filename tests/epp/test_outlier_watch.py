@@ -1,0 +1,92 @@
+"""The detection of a running picker: its timer, its probes over real sockets, and what stays when it is switched."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from discovery import Instance, InstanceAddedEvent
+from epp.endpoints.datastore import Datastore
+from epp.outlier_watch import OutlierWatch
+from epp.outliers.outlier_record import Cause, OutlierState
+from epp.outliers.settings import OutlierSettings
+from epp.outliers.slow_start import SlowStartSettings
+from epp.scheduling.director import Director
+from runtime.tasks import background
+from tests.epp.scheduling.test_models_endpoint import director, store_of
+from tests.eventually import eventually
+
+QUICK = OutlierSettings(consecutive_5xx=1, base_ejection_time=0.1, interval=0.1, probe_timeout=5.0)
+
+
+class Health:
+    """A worker's page, with the statuses of its next answers; the last one stays."""
+
+    def __init__(self) -> None:
+        self.statuses = [500, 503, 200]
+        self.asked: list[str] = []
+        self.port = 0
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.append(request.path)
+        return web.Response(status=self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0])
+
+
+@pytest.fixture
+async def health() -> AsyncIterator[Health]:
+    page = Health()
+    app = web.Application()
+    app.router.add_get("/health", page.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    page.port = runner.addresses[0][1]
+    yield page
+    await runner.cleanup()
+
+
+def watched(store: Datastore) -> tuple[Director, OutlierWatch]:
+    it = director(store)
+    return it, OutlierWatch(it, store, time.monotonic, random.Random(1))
+
+
+async def test_a_worker_is_probed_until_it_answers_without_a_5xx(health: Health) -> None:
+    store = store_of(other=())
+    store.apply(InstanceAddedEvent(Instance("w", "ns", "c", "127.0.0.1", health.port, "1")))
+    endpoint = store.endpoints[1]
+    _, watch = watched(store)
+    watch.use(QUICK, None)
+    detection = watch.detection
+    assert detection is not None
+    async with background(watch.run()):
+        detection.answered("request", endpoint, 500, None, time.monotonic())
+        assert [(one["id"], one["state"], one["cause"]) for one in watch.describe()["outliers"]] == [
+            ("w", "ejected", "consecutive_5xx")
+        ]
+        await eventually(lambda: [one.state for one in detection.ejected] == [OutlierState.TRIAL])
+    assert health.asked == ["/health"] * 3
+
+
+async def test_it_is_switched_on_and_off_while_it_runs() -> None:
+    store = store_of(a=(), b=())
+    it, watch = watched(store)
+    watch.use(None, None)
+    assert (it.outliers, it.slow_start, watch.describe()) == (None, None, {})
+    async with background(watch.run()):
+        for count in (1, 2):
+            watch.use(QUICK, SlowStartSettings())
+            detection, slow_start = it.outliers, it.slow_start
+            assert detection is not None
+            detection.answered("request", store.endpoints[0], 500, None, time.monotonic())
+            assert not store.pool(0.0).reachable[0]
+            watch.use(OutlierSettings(probe_path=""), SlowStartSettings(window=5.0))
+            assert (it.outliers, it.slow_start) == (detection, slow_start)
+            assert detection.settings.probe_path == ""
+            await asyncio.sleep(0)
+            watch.use(None, None)
+            assert store.pool(0.0).reachable.all()
+            assert watch.ejections == {Cause.CONSECUTIVE_5XX: count}
+    assert (it.outliers, it.slow_start) == (None, None)
