@@ -81,8 +81,8 @@ class Queueing:
 
     def describe(self) -> dict[str, Any]:
         """For /status: what waits at each priority; null without flow control."""
-        controller = self._switch.controller
-        return {"flow_control": None if controller is None else _describe(controller)}
+        controller, now = self._switch.controller, self._clock()
+        return {"flow_control": None if controller is None else _describe(controller, now)}
 
     async def log_waits(self) -> Never:
         """Log when requests wait no more; nothing runs while none wait."""
@@ -107,9 +107,9 @@ class Queueing:
         return f"the saturation of the pool is {controller.saturation:.2f}"
 
 
-def _describe(controller: FlowController) -> dict[str, Any]:
+def _describe(controller: FlowController, now: float) -> dict[str, Any]:
     return {
-        "saturation": round(controller.saturation, 3),
+        "saturation": round(controller.saturations(now)[EFFECTIVE], 3),
         "priorities": [
             {
                 "priority": band.priority,

@@ -114,6 +114,8 @@ async def test_who_waits_is_on_the_metrics_page(messages: Any, tmp_path: Path) -
             assert await waiting == worker.destination
             await second.done_writing()
         await shows(running, 3, "requests_total", 'outcome="Dispatched",priority="0"')
+        await shows(running, 0, "pool_saturation", 'stage="effective"')
+        assert json.loads(await running.page("/status"))["flow_control"]["saturation"] == 0
         await shows(running, 3, "request_queue_duration_seconds_count", 'outcome="Dispatched"')
         await shows(running, 1, "request_enqueue_duration_seconds_count")
         await shows(running, 0, "queue_size")
