@@ -342,5 +342,5 @@ def _picking(group: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=PRIORITY",
-        help="repeatable",
+        help="the priority of requests with the header x-llm-d-inference-objective: NAME; repeatable",
     )

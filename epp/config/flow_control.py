@@ -10,6 +10,8 @@ from epp.config.plugins import Plugins
 from epp.config.token_parameters import BurstPrefixParameters
 from epp.flow_control.program_aware import ProgramAware
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
+from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
+from epp.scheduling.saturation import SaturationDetector
 from runtime.config.problems import ConfigError, Problems, did_you_mean
 
 GATE: Final = "flowControl"
@@ -107,7 +109,9 @@ class _Reader:
         return None if found is None else found.built
 
 
-def flow_control_steps(flow: FlowControl, settings: FlowControlSettings) -> Iterator[str]:
+def flow_control_steps(
+    flow: FlowControl, settings: FlowControlSettings, detector: SaturationDetector, detector_name: str
+) -> Iterator[str]:
     """What it does with a request, for people."""
     full, empty = _ttl(settings.request_ttl), _ttl(settings.no_endpoint_ttl)
     yield f"flow control: a request waits {full} while the pool is full, {empty} while it is empty"
@@ -119,7 +123,9 @@ def flow_control_steps(flow: FlowControl, settings: FlowControlSettings) -> Iter
     if negative is not None and settings.default_negative_band is not None:
         yield f"flow control: other priorities below 0: {_band(settings.default_negative_band, negative)}"
     limit = flow.usage_limit_policy_plugin_ref or _USAGE_LIMIT
-    yield f"flow control: {limit} says how full the pool may be"
+    yield f"flow control: {detector_name} says how full the pool is, {limit} how full it may be"
+    if isinstance(detector, ConcurrencyDetector):
+        yield f"flow control: {detector_name} needs an Envoy of `envoy-config --response-trailer SEND`"
 
 
 def flow_control_warnings(flow: FlowControl, plugins: Plugins, *, on: bool) -> Iterator[str]:

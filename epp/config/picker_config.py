@@ -146,7 +146,11 @@ def load_config(
         outliers=outliers,
         slow_start=slow_start,
         steps=(
-            *(() if in_force is None else flow_control_steps(document.flow_control, in_force)),
+            *(
+                ()
+                if in_force is None
+                else flow_control_steps(document.flow_control, in_force, detector.built, detector.name)
+            ),
             *outlier_steps(outliers, slow_start),
             *built.steps,
         ),

@@ -227,20 +227,26 @@ class OutlierDetection:
             suspect_after = self._patience(self.settings.suspect_timeout * times, streamed=streamed)
             eject_after = self._patience(self.settings.stall_timeout * times, streamed=streamed)
             latest = max((one.unanswered.latest_answered(streamed=streamed) for one in records), default=0.0)
+            left = self._left()
             for record in records:
                 silent = now - max(self._silent_since(record, latest, streamed=streamed), self._resumed_at)
                 if silent > eject_after:
+                    counted = record.state is not OutlierState.SERVING
                     self._eject(record, Cause.STALLED, now)
                     record.alive_since = now  # not again at once, if it may not be ejected
-                elif silent > suspect_after and record.state is OutlierState.SERVING:
+                    left = left if counted else self._left()
+                elif silent > suspect_after and record.state is OutlierState.SERVING and left > 0:
                     self._suspect(record)
+                    left -= 1
+
+    def _left(self) -> int:
+        """How many more endpoints may be avoided; it counts all of them."""
+        return self.settings.ejectable(len(self._datastore.endpoints)) - len(self.ejected)
 
     def _patience(self, least: float, *, streamed: bool) -> float:
         return self._times.patience(least, streamed=streamed) if least else float("inf")
 
     def _suspect(self, record: OutlierRecord) -> None:
-        if len(self.ejected) >= self.settings.ejectable(len(self._datastore.endpoints)):
-            return
         record.state, record.cause = OutlierState.SUSPECT, Cause.STALLED
         self._datastore.set_ejected(record.endpoint, ejected=True)
         log.info(

@@ -113,8 +113,16 @@ def test_validate_says_what_waits() -> None:
         "flow control: priority 2: 5000 requests and 1000000000 bytes may wait; global-strict-fairness-policy, edf-ordering-policy",
         "flow control: priority 1: 7 requests and 1000000000 bytes may wait; global-strict-fairness-policy, fcfs-ordering-policy",
         "flow control: other priorities: 5000 requests and 1000000000 bytes may wait; global-strict-fairness-policy, fcfs-ordering-policy",
-        "flow control: static-usage-limit-policy says how full the pool may be",
+        "flow control: utilization-detector says how full the pool is, static-usage-limit-policy how full it may be",
     )
+
+
+def test_validate_says_what_the_concurrency_detector_needs() -> None:
+    flow = {"saturationDetector": {"pluginRef": "mine"}}
+    config = load(**ON, flowControl=flow, plugins=[{"type": "concurrency-detector", "name": "mine"}])
+    [said] = [step for step in config.steps if "needs" in step]
+    assert said.startswith("flow control: mine needs an Envoy of")
+    assert "--response-trailer SEND" in said
 
 
 def test_a_file_that_says_the_same_keeps_the_same_settings() -> None:
