@@ -180,7 +180,7 @@ class OutlierDetection:
     def _recover(self, record: OutlierRecord) -> None:
         record.recover()
         self._datastore.set_ejected(record.endpoint, ejected=False)
-        log.info("%s answers again and is ejected no more", _name(record))
+        log.info("%s answered its trial and is back", _name(record))
         if self.on_recovered is not None:
             self.on_recovered(record.endpoint)
 
@@ -209,11 +209,18 @@ class OutlierDetection:
     def _overflow(self, record: OutlierRecord, cause: Cause, ejected: int, endpoints: int) -> None:
         self.overflows += 1
         record.clear()
+        self._log_overflow(record, "ejected", cause, ejected, endpoints)
+
+    def _log_overflow(
+        self, record: OutlierRecord, what: str, cause: Cause, ejected: int, endpoints: int
+    ) -> None:
+        """Once until the next ejection. `what`: it may not be "ejected", or "avoided"."""
         if not self._overflowing:
             self._overflowing = True
             log.warning(
-                "%s is not ejected (%s): %d of %d endpoints are, and maxEjectionPercent allows no more",
+                "%s is not %s (%s): %d of %d endpoints are, and maxEjectionPercent allows no more",
                 _name(record),
+                what,
                 cause,
                 ejected,
                 endpoints,
@@ -239,7 +246,9 @@ class OutlierDetection:
         return self._times.patience(least, streamed=streamed) if least else float("inf")
 
     def _suspect(self, record: OutlierRecord) -> None:
-        if len(self.ejected) >= self.settings.ejectable(len(self._datastore.endpoints)):
+        ejected, endpoints = len(self.ejected), len(self._datastore.endpoints)
+        if ejected >= self.settings.ejectable(endpoints):
+            self._log_overflow(record, "avoided", Cause.STALLED, ejected, endpoints)
             return
         record.state, record.cause = OutlierState.SUSPECT, Cause.STALLED
         self._datastore.set_ejected(record.endpoint, ejected=True)
