@@ -29,7 +29,9 @@ class AssignmentFile:
                 return
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}{_TEMPORARY}")
         try:
-            with temporary.open("wb") as file:  # 0666 without the umask: Envoy may be another user
+            temporary.unlink(missing_ok=True)  # of a process with this id that was killed
+            # not through a link that others put there; 0666 without the umask: Envoy may be another user
+            with temporary.open("xb") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())  # after a power cut the old file or the new one, never an empty one

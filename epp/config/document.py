@@ -19,6 +19,10 @@ Duration = Annotated[float, parsed_by(parse_go_duration)]
 """A duration in Go's syntax ("200ms"), in seconds."""
 Wait = Annotated[Duration, Field(ge=0.0, allow_inf_nan=False)]
 """The most that something may take; 0: no limit."""
+Limit = Annotated[int, Field(ge=1, lt=2**63)]
+"""A number of requests or tokens; as in Go, an int64."""
+Headroom = Annotated[float, Field(ge=0.0, le=1_000_000.0)]
+"""The share of a limit that a filter allows beyond it."""
 Quantity = Annotated[int, parsed_by(parse_quantity), Field(ge=0)]
 """A Kubernetes quantity ("1Gi", 5000)."""
 

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from pydantic import Field, model_validator
 
-from epp.config.document import Duration, Section
+from epp.config.document import Duration, Headroom, Limit, Section
 from epp.endpoints.worker_metrics import WorkerMetric
 from epp.scheduling.scorers.in_flight import DEFAULT_REQUESTS
 from epp.scraping.engines import Engine, Series, other_series
@@ -68,10 +68,10 @@ class SelectorParameters(Section):
 class DetectorParameters(Section):
     """An endpoint counts as full at these thresholds; staleness in seconds."""
 
-    queue_depth_threshold: int = Field(default=5, ge=1)
+    queue_depth_threshold: Limit = 5
     kv_cache_util_threshold: float = Field(default=0.8, gt=0.0, le=1.0)
     metrics_staleness_threshold: Duration = Field(default=0.2, gt=0.0)
-    headroom: float = Field(default=0.0, ge=0.0)
+    headroom: Headroom = 0.0
 
 
 class MetricsSourceParameters(Section):

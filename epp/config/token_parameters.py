@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from epp.config.document import Section
+from epp.config.document import Headroom, Limit, Section
 from epp.scheduling.burst.placement import UNLIMITED, PlacementRules
 from epp.scheduling.burst.producer import DEFAULT_BLOCKS
 from epp.scheduling.in_flight_load import concurrency, prefix_affinity, token_load
@@ -41,9 +41,9 @@ class ConcurrencyParameters(Section):
     """`in_flight_load_producer_name` None: the one of that name, or one with the defaults."""
 
     concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
-    max_concurrency: int = Field(default=concurrency.DEFAULT_REQUESTS, ge=1)
-    max_token_concurrency: int = Field(default=concurrency.DEFAULT_TOKENS, ge=1)
-    headroom: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    max_concurrency: Limit = concurrency.DEFAULT_REQUESTS
+    max_token_concurrency: Limit = concurrency.DEFAULT_TOKENS
+    headroom: Headroom = 0.0
     in_flight_load_producer_name: str | None = None
 
 

@@ -124,10 +124,21 @@ class EndpointPool:
     pool is made for each pick; plugins only read it. `now` and the scrape times: seconds of one monotonic clock. `state`:
     one object as long as the endpoints and what they publish stay the same, whatever is in flight; None: nobody tracks
     changes, so nothing may be cached from one pick to the next. `punctual_until`: no endpoint is late before then.
-    `selections`: what was lately selected of these endpoints.
+    `selections`: what was lately selected of these endpoints. `selected_from`: of a selection, all endpoints and its rows
+    among them; None: it is none.
     """
 
-    __slots__ = ("adapters", "endpoints", "now", "numbers", "punctual_until", "rows", "selections", "state")
+    __slots__ = (
+        "adapters",
+        "endpoints",
+        "now",
+        "numbers",
+        "punctual_until",
+        "rows",
+        "selected_from",
+        "selections",
+        "state",
+    )
 
     def __init__(
         self,
@@ -141,6 +152,7 @@ class EndpointPool:
         self.rows = rows
         self.punctual_until = NEVER
         self.selections: Selections[Endpoint] | None = None
+        self.selected_from: tuple[tuple[Endpoint, ...], Indices] | None = None
         self.endpoints = tuple(endpoints)
         self.numbers = numbers
         self.adapters = tuple(adapters)
@@ -254,6 +266,10 @@ class EndpointPool:
         kept, adapters, state = selection.kept, selection.adapters(self.adapters), selection.state(self.state)
         pool = EndpointPool(selection.endpoints, self.numbers[:, kept], adapters, self.now, state, self.rows)
         pool.selections, pool.punctual_until = selection.within, self.punctual_until
+        if self.selected_from is None:
+            pool.selected_from = (self.endpoints, kept)
+        else:
+            pool.selected_from = (self.selected_from[0], self.selected_from[1][kept])
         return pool
 
     def _column(self, column: Column) -> Floats:

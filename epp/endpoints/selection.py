@@ -16,7 +16,7 @@ _REMEMBERED: Final = 16
 """Selections of one pool: stale, unreachable or ejected endpoints left out, and the subsets of the requests of the moment."""
 
 
-class Selection(Generic[EndpointT]):
+class SelectedEndpoints(Generic[EndpointT]):
     """`kept`: the rows of `endpoints` in the pool. `within`: selections of this one."""
 
     __slots__ = ("_adapters", "_adapters_of", "_state", "_state_of", "endpoints", "kept", "within")
@@ -52,9 +52,9 @@ class Selections(Generic[EndpointT]):
 
     def __init__(self, of: tuple[EndpointT, ...]) -> None:
         self.of = of
-        self._by_mask: OrderedDict[bytes, Selection[EndpointT]] = OrderedDict()
+        self._by_mask: OrderedDict[bytes, SelectedEndpoints[EndpointT]] = OrderedDict()
 
-    def get(self, mask: NDArray[np.bool_]) -> Selection[EndpointT]:
+    def get(self, mask: NDArray[np.bool_]) -> SelectedEndpoints[EndpointT]:
         """The endpoints in `mask`: the same object as for an equal mask lately."""
         key = mask.tobytes()
         found = self._by_mask.get(key)
@@ -62,7 +62,7 @@ class Selections(Generic[EndpointT]):
             self._by_mask.move_to_end(key)
             return found
         kept = np.flatnonzero(mask)
-        made = self._by_mask[key] = Selection(tuple([self.of[row] for row in kept.tolist()]), kept)
+        made = self._by_mask[key] = SelectedEndpoints(tuple([self.of[row] for row in kept.tolist()]), kept)
         if len(self._by_mask) > _REMEMBERED:
             self._by_mask.popitem(last=False)
         return made

@@ -237,13 +237,11 @@ class FlowController:
         ttl = self._ttl()
         if not ttl:
             return
-        before = now - ttl
-        if self._empty_changed_at > before:
-            return
+        had = ttl if self._empty_changed_at <= now - ttl else self._settings.longest_wait
         for band in self._bands:
-            while (oldest := band.oldest()) is not None and oldest.arrived_at <= before:
+            while (oldest := band.oldest()) is not None and oldest.arrived_at <= now - had:
                 self._forget(oldest)
-                oldest.waiting.expire(refusals.expired(ttl, empty=self._empty), now)
+                oldest.waiting.expire(refusals.expired(had, empty=self._empty), now)
 
     def _expires_at(self) -> float:
         """When the next request expires, if nothing changes until then; inf: never."""
@@ -253,7 +251,9 @@ class FlowController:
             oldest = band.oldest()
             if oldest is not None:
                 came_first = min(came_first, oldest.arrived_at)
-        return max(came_first, self._empty_changed_at) + ttl if ttl else math.inf
+        if not ttl:
+            return math.inf
+        return min(max(came_first, self._empty_changed_at) + ttl, came_first + self._settings.longest_wait)
 
     def _ttl(self) -> float:
         return self._settings.no_endpoint_ttl if self._empty else self._settings.request_ttl

@@ -1,5 +1,6 @@
 """The settings of flow control. Defaults: llm-d-router, pkg/epp/flowcontrol/registry/config.go and controller/config.go."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -41,3 +42,10 @@ class FlowControlSettings:
     usage_limit: UsageLimitPolicy = field(default_factory=StaticUsageLimit)
     eviction: bool = False
     idle_band: float = 600.0
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds that a request waits at most, however often the pool becomes empty and gets an endpoint; inf: no limit."""
+        if not self.request_ttl or not self.no_endpoint_ttl:
+            return math.inf
+        return 2.0 * (self.request_ttl + self.no_endpoint_ttl)

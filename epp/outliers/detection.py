@@ -189,7 +189,7 @@ class OutlierDetection:
         if record.state is OutlierState.SERVING:
             most = self.settings.ejectable(endpoints)
             if ejected >= most:
-                self._overflow(record, cause, ejected, endpoints)
+                self._overflow(record, cause)
                 return
             ejected += 1
         why = _EXPLAINED[cause].format(record=record, settings=self.settings)
@@ -206,14 +206,12 @@ class OutlierDetection:
             endpoints,
         )
 
-    def _overflow(self, record: OutlierRecord, cause: Cause, ejected: int, endpoints: int) -> None:
+    def _overflow(self, record: OutlierRecord, cause: Cause) -> None:
         self.overflows += 1
         record.clear()
-        self._log_overflow(record, "ejected", cause, ejected, endpoints)
+        self._log_overflow(record, "ejected", cause)
 
-    def _log_overflow(
-        self, record: OutlierRecord, what: str, cause: Cause, ejected: int, endpoints: int
-    ) -> None:
+    def _log_overflow(self, record: OutlierRecord, what: str, cause: Cause) -> None:
         """Once until the next ejection. `what`: it may not be "ejected", or "avoided"."""
         if not self._overflowing:
             self._overflowing = True
@@ -222,8 +220,8 @@ class OutlierDetection:
                 _name(record),
                 what,
                 cause,
-                ejected,
-                endpoints,
+                len(self.ejected),
+                len(self._datastore.endpoints),
             )
 
     def _look_for_stalls(self, records: Sequence[OutlierRecord], now: float) -> None:
@@ -234,21 +232,29 @@ class OutlierDetection:
             suspect_after = self._patience(self.settings.suspect_timeout * times, streamed=streamed)
             eject_after = self._patience(self.settings.stall_timeout * times, streamed=streamed)
             latest = max((one.unanswered.latest_answered(streamed=streamed) for one in records), default=0.0)
+            left = self._left()
             for record in records:
                 silent = now - max(self._silent_since(record, latest, streamed=streamed), self._resumed_at)
                 if silent > eject_after:
+                    counted = record.state is not OutlierState.SERVING
                     self._eject(record, Cause.STALLED, now)
                     record.alive_since = now  # not again at once, if it may not be ejected
+                    left = left if counted else self._left()
                 elif silent > suspect_after and record.state is OutlierState.SERVING:
-                    self._suspect(record)
+                    self._suspect(record, left)
+                    left -= 1
+
+    def _left(self) -> int:
+        """How many more endpoints may be avoided; it counts all of them."""
+        return self.settings.ejectable(len(self._datastore.endpoints)) - len(self.ejected)
 
     def _patience(self, least: float, *, streamed: bool) -> float:
         return self._times.patience(least, streamed=streamed) if least else float("inf")
 
-    def _suspect(self, record: OutlierRecord) -> None:
-        ejected, endpoints = len(self.ejected), len(self._datastore.endpoints)
-        if ejected >= self.settings.ejectable(endpoints):
-            self._log_overflow(record, "avoided", Cause.STALLED, ejected, endpoints)
+    def _suspect(self, record: OutlierRecord, left: int) -> None:
+        """`left`: how many may still be avoided."""
+        if left <= 0:
+            self._log_overflow(record, "avoided", Cause.STALLED)
             return
         record.state, record.cause = OutlierState.SUSPECT, Cause.STALLED
         self._datastore.set_ejected(record.endpoint, ejected=True)

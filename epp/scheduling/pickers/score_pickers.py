@@ -2,10 +2,13 @@
 
 import random
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from epp.endpoints.endpoint import Floats, Indices, Mask
+
+_FEW: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,16 @@ class MaxScorePicker:
     def pick(self, scores: Floats, k: int) -> Indices:
         if k == 1:
             return np.array([self.best(scores)], dtype=np.intp)
-        return _descending(scores, self.rng)[:k]
+        if k > _FEW or not np.isfinite(scores).all():
+            return _descending(scores, self.rng)[:k]
+        # one after the other: for a few fallbacks among many endpoints this costs less than to sort all
+        left = scores.copy()
+        chosen: list[int] = []
+        for _ in range(min(k, len(scores))):
+            row = self.best(left)
+            chosen.append(row)
+            left[row] = -np.inf
+        return np.array(chosen, dtype=np.intp)
 
     def best(self, scores: Floats) -> int:
         """The row of the highest score."""

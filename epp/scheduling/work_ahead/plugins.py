@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from epp.endpoints.endpoint import NEVER, Column, Endpoint, EndpointPool, Floats
+from epp.endpoints.endpoint import NEVER, Column, Endpoint, EndpointPool, Floats, Indices
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
 from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain
 from epp.scheduling.plugin import DataProducer
@@ -34,12 +34,13 @@ _SCRAPED_AT: Final = int(Column.SCRAPED_AT)
 _MAX_LORA: Final = int(Column.MAX_LORA)
 _PERIOD: Final = int(Column.PERIOD)
 _UNREPORTED: Final = int(Column.UNREPORTED)
+_INFLIGHT: Final = int(Column.INFLIGHT)
 _NO_COUNTER: Final = (
     "%s: its metrics page has no counter of prompt tokens that grows as they are computed; "
     "the length of its queue says what is ahead of it"
 )
 _MAX_POOLS: Final = 4
-"""Sets of endpoints whose columns are kept: all of them, those with fresh numbers, subsets of the requests of the moment."""
+"""Sets of endpoints whose columns are kept. A picker has one, tests and comparisons may have more."""
 _log = logging.getLogger(__name__)
 _SCALE: Final = 8192.0
 """The cost, in tokens, whose score is one half."""
@@ -81,14 +82,14 @@ class WorkAheadProducer:
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         """Take into account the pages that were read since the last request."""
         request.data[self] = pool.now
-        columns = self._columns(pool)
+        columns, rows = self._columns(pool)
         scraped_at = pool.numbers[_SCRAPED_AT]
-        changed = (scraped_at != columns.scraped_at).nonzero()[0]
+        changed = (scraped_at != _of(columns.scraped_at, rows)).nonzero()[0]
         if not len(changed):
             return
         computed, numbers = pool.metric(PROMPT_TOKENS), pool.numbers
         for row in changed.tolist():
-            at = columns.scraped_at[row] = scraped_at.item(row)
+            at = columns.scraped_at[row if rows is None else rows.item(row)] = scraped_at.item(row)
             ledger = self._ledger(pool.endpoints[row])
             if at in (NEVER, ledger.read_at):  # or it was read for another selection of the endpoints
                 continue
@@ -153,11 +154,13 @@ class WorkAheadProducer:
 
     def ahead(self, pool: EndpointPool) -> Floats:
         """Tokens of prompts ahead of each endpoint, not to be changed."""
-        return self._columns(pool).ahead
+        columns, rows = self._columns(pool)
+        return _of(columns.ahead, rows)
 
     def slowness(self, pool: EndpointPool) -> Floats:
         """How many times longer each endpoint takes than the pool's average, not to be changed."""
-        return self._columns(pool).slowness
+        columns, rows = self._columns(pool)
+        return _of(columns.slowness, rows)
 
     def adapter_loads(self, request: InferenceRequest, pool: EndpointPool) -> Floats | None:
         """Loads of an adapter that must be done first, for each endpoint; None if the request is for no adapter."""
@@ -174,10 +177,11 @@ class WorkAheadProducer:
         """If other pickers send to these endpoints too, believe of new prompts what they may know: agreement.py."""
         if not self._totals.others_send:
             return
-        columns = self._columns(pool)
+        columns, rows = self._columns(pool)
         if columns.hashes is None:
-            columns.hashes = hashes_of(pool.endpoints)
-        credit_preferred(missing, request, chain, held, columns.hashes)
+            columns.hashes = hashes_of(columns.endpoints)
+        hashes = columns.hashes if rows is None else columns.hashes[rows]
+        credit_preferred(missing, request, chain, held, hashes)
 
     def _forget(self, key: tuple[str, str]) -> None:
         ledger = self._ledgers.pop(key, None)
@@ -186,18 +190,24 @@ class WorkAheadProducer:
             self._adapters.forget(key)
             self._last.clear()
 
-    def _columns(self, pool: EndpointPool) -> _Columns:
+    def _columns(self, pool: EndpointPool) -> tuple[_Columns, Indices | None]:
+        """Of all endpoints, and the rows of the pool among them; None: all."""
+        if pool.selected_from is None:
+            return self._columns_of(pool.endpoints), None
+        return self._columns_of(pool.selected_from[0]), pool.selected_from[1]
+
+    def _columns_of(self, endpoints: tuple[Endpoint, ...]) -> _Columns:
         # the same endpoints come as the same tuple until one of them changes, so identity is enough
         last = self._last
         for columns in last:
-            if columns.endpoints is pool.endpoints:
+            if columns.endpoints is endpoints:
                 return columns
-        keys = [endpoint.key for endpoint in pool.endpoints]
+        keys = [endpoint.key for endpoint in endpoints]
         found = [self._ledgers.get(key) for key in keys]
         ahead = np.array([0.0 if ledger is None else ledger.ahead for ledger in found])
         slowness = np.array([1.0 if ledger is None else self._totals.slowness(ledger) for ledger in found])
         rows = {key: row for row, key in enumerate(keys)}
-        columns = _Columns(pool.endpoints, ahead, slowness, np.full(len(keys), np.nan), rows)
+        columns = _Columns(endpoints, ahead, slowness, np.full(len(keys), np.nan), rows)
         last[:] = [*last[1 - _MAX_POOLS :], columns]
         return columns
 
@@ -261,6 +271,8 @@ class LeastCostScorer:
         numbers = pool.numbers
         requests: Floats = numbers[_WAITING] + numbers[_RUNNING]
         requests += numbers[_UNREPORTED]
+        # a request that the page shows no more and whose answer has not come is stuck there
+        np.maximum(requests, numbers[_INFLIGHT], out=requests)
         cost: Floats = requests * self.interference
         cost += 1.0
         cost *= self._missing(request, pool)
@@ -284,6 +296,14 @@ class LeastCostScorer:
         np.maximum(missing, 1.0, out=missing)
         self.producer.agree(missing, request, chain, held, pool)
         return missing
+
+
+def _of(column: Floats, rows: Indices | None) -> Floats:
+    """Those of a selection; None: all."""
+    if rows is None:
+        return column
+    selected: Floats = column[rows]
+    return selected
 
 
 def _tokens(request: InferenceRequest) -> float:

@@ -131,6 +131,17 @@ def test_a_file_with_the_same_endpoints_is_left_alone(tmp_path: Path) -> None:
     assert oct(written.st_mode & 0o777) == oct(0o666 & ~_umask()), "Envoy may be another user"
 
 
+def test_a_link_in_a_folder_of_all_is_not_followed(tmp_path: Path) -> None:
+    path, other = tmp_path / "endpoints.json", tmp_path / "other"
+    other.write_text("of another user")
+    planted = tmp_path / f".endpoints.json.{os.getpid()}.tmp"
+    planted.symlink_to(other)
+    AssignmentFile(path, "workers").publish(Assignment())
+    assert other.read_text() == "of another user"
+    assert ports(path) == {}
+    assert not path.is_symlink()
+
+
 def _umask() -> int:
     old = os.umask(0)
     os.umask(old)

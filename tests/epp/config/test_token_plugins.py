@@ -48,6 +48,10 @@ DETECTOR = {"saturationDetector": {"pluginRef": "concurrency-detector"}}
         (plugin("concurrency-detector", maxConcurrency=0), "maxConcurrency", "found 0"),
         (plugin("concurrency-detector", maxTokenConcurrency=0), "maxTokenConcurrency", "found 0"),
         (plugin("concurrency-detector", headroom=-0.1), "headroom", "found -0.1"),
+        # what no float holds would fail each pick
+        (plugin("concurrency-detector", headroom=1e308), "headroom", "found 1e+308"),
+        (plugin("concurrency-detector", maxConcurrency=10**400), "maxConcurrency", "less than"),
+        (plugin("utilization-detector", queueDepthThreshold=10**400), "queueDepthThreshold", "less than"),
         (plugin("token-producer", vllm={"url": "http://v:8000"}), "", "lacks modelName"),
         (plugin("token-producer", estimate={}, modelName="m"), "", "give only one of estimate, vllm"),
         (plugin("tokenizer", uri="x"), "", "unknown field 'uri'"),

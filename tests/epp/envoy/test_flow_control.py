@@ -115,11 +115,16 @@ class Stage:
         for number, (prompt, objective) in enumerate(asked, 1):
             tasks.append(asyncio.create_task(self.ask(prompt, objective)))
 
-            async def waits(number: int = number) -> bool:
-                return await self.waiting() == before + number
-
-            await eventually(waits)
+            await self.until_waiting(before + number, eventually)
         return tasks
+
+    async def until_waiting(self, count: float, eventually: Any) -> None:
+        """The page may be some moments old."""
+
+        async def waits() -> bool:
+            return await self.waiting() == count
+
+        await eventually(waits)
 
 
 @pytest.fixture(params=list(TransportKind))
@@ -136,7 +141,7 @@ async def test_requests_wait_for_the_first_worker_and_go_by_priority(stage: Stag
     stage.worker.answers(3)
     assert await asyncio.gather(*tasks) == [(200, None)] * 3
     assert (stage.worker.prompts, stage.worker.most) == (["c", "a", "b"], 1)
-    assert await stage.waiting() == 0
+    await stage.until_waiting(0, eventually)
 
 
 @pytest.mark.parametrize("stage", [TransportKind.HTTP2], indirect=True)  # grpc.aio has a task for each stream
@@ -145,11 +150,7 @@ async def test_a_request_that_waits_has_no_task_of_its_own(stage: Stage, eventua
     (first,) = await stage.wait_in_line(eventually, ("first", "none"))
     before = asyncio.all_tasks()
     tasks = [asyncio.create_task(stage.ask(f"{number}")) for number in range(30)]
-
-    async def all_wait() -> bool:
-        return await stage.waiting() == 31
-
-    await eventually(all_wait)
+    await stage.until_waiting(31, eventually)
     others = asyncio.all_tasks() - before - set(tasks)
     assert len(others) < 10, "those of connections, but none of each request"
     stage.list_worker()
@@ -177,11 +178,7 @@ async def test_a_client_that_leaves_gives_its_place(stage: Stage, eventually: An
     await eventually(lambda: stage.worker.prompts)
     gone, last = await stage.wait_in_line(eventually, ("gone", "high"), ("last", "none"))
     gone.cancel()
-
-    async def only_one_waits() -> bool:
-        return await stage.waiting() == 1
-
-    await eventually(only_one_waits)
+    await stage.until_waiting(1, eventually)
     stage.worker.answers(2)
     assert await asyncio.gather(held, last) == [(200, None)] * 2
     assert stage.worker.prompts == ["held", "last"]
@@ -225,7 +222,7 @@ async def test_a_good_reload_keeps_the_queue_and_a_bad_one_changes_nothing(
     stage.config.write_text((CONFIG % ("600s", "600s")).replace("maxConcurrency: 1", "maxConcurrency: 2"))
     stage.server.reread_config()
     await eventually(lambda: len(stage.worker.prompts) == 2)
-    assert await stage.waiting() == 1
+    await stage.until_waiting(1, eventually)
     stage.worker.answers(3)
     assert await asyncio.gather(held, *tasks) == [(200, None)] * 3
     assert stage.worker.prompts == ["held", "a", "b"]

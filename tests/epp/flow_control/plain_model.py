@@ -64,11 +64,15 @@ class PlainModel:
 
     def next_expiry(self) -> float | None:
         ttl = self.settings.request_ttl if self.workers else self.settings.no_endpoint_ttl
-        return min((max(one.arrived_at, self.empty_changed_at) + ttl for one in self.waiting), default=None)
+        return min((self._over_at(one, ttl) for one in self.waiting), default=None)
+
+    def _over_at(self, one: Waits, ttl: float) -> float:
+        longest = 2.0 * (self.settings.request_ttl + self.settings.no_endpoint_ttl)
+        return min(max(one.arrived_at, self.empty_changed_at) + ttl, one.arrived_at + longest)
 
     def expires(self, now: float) -> None:
         ttl = self.settings.request_ttl if self.workers else self.settings.no_endpoint_ttl
-        over = [one for one in self.waiting if max(one.arrived_at, self.empty_changed_at) + ttl <= now]
+        over = [one for one in self.waiting if self._over_at(one, ttl) <= now]
         for one in sorted(over, key=lambda one: -one.priority):  # bands in order, and each as they came
             self.waiting.remove(one)
             self.outcomes.append((one.name, "expired" if self.workers else "no endpoint"))

@@ -245,6 +245,23 @@ def test_the_wait_counts_anew_when_the_first_worker_comes_or_the_last_one_goes(p
     assert (waiting[ROOM].status, waiting[ROOM].reason) == (503, "rejected-no-endpoints")
 
 
+def test_a_pool_that_comes_and_goes_lets_nobody_wait_for_ever(picker: Any) -> None:
+    it = picker(0, no_endpoint_ttl=3.0, request_ttl=2.0)
+    client = it.objective("low", "low")
+    it.turns()
+    for _ in range(9):
+        assert client.said == []
+        add_worker(it.store, 0, it.now)
+        it.page(waiting=ROOM)  # others fill it
+        it.now += 0.5
+        remove_workers(it.store)
+        it.turns()
+        it.now += 0.5
+    it.now += 1.0
+    it.turns()
+    assert (client.status, client.reason) == (503, "rejected-no-endpoints")
+
+
 def test_a_full_queue_refuses(picker: Any) -> None:
     it = picker(bands={0: PriorityBand(max_requests=2)}, max_requests=3)
     it.fill()

@@ -1,6 +1,7 @@
 """Which endpoints are ejected, for how long, and how they come back; at times that the test chooses."""
 
 import logging
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -433,3 +434,25 @@ def test_suspects_are_part_of_the_share() -> None:
         pool.wait(1)
         pool.answer(0)
         assert len(pool.ejected()) <= 2
+
+
+def test_a_large_pool_that_stalls_is_looked_at_once_in_each_turn() -> None:
+    def turn(count: int) -> float:
+        """Seconds of the shortest turn after half of them are avoided."""
+        store = Datastore()
+        for number in range(count):
+            store.apply(InstanceAddedEvent(instance(number)), {})
+        detection = OutlierDetection(store, OutlierSettings(stalled_requests=1))
+        for endpoint in store.endpoints[1:]:
+            detection.sent(object(), endpoint, 0.0, streamed=True)
+        detection.sent("answered", store.endpoints[0], 0.1, streamed=True)
+        detection.answered("answered", store.endpoints[0], 200, None, 0.2)
+        took = []
+        for number in range(8):
+            began = time.perf_counter()
+            detection.tick(1.5 + number * 0.25)
+            took.append(time.perf_counter() - began)
+        assert len(detection.ejected) == count // 2
+        return min(took)
+
+    assert turn(800) < 30 * turn(100), "in proportion to the pool, not to its square"

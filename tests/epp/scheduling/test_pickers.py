@@ -31,6 +31,19 @@ def test_max_score_is_in_the_order_of_the_scores(scores: list[float], k: int, se
     assert [scores[i] for i in picked] == sorted(scores, reverse=True)[:k]
 
 
+@pytest.mark.parametrize("last", [float("-inf"), float("nan")])
+def test_a_score_that_is_no_number_to_compare_is_picked_once_and_last(last: float) -> None:
+    picked = MaxScorePicker(random.Random(1)).pick(np.array([last, 1.0, last, 2.0]), 4).tolist()
+    assert picked[:2] == [3, 1]
+    assert set(picked[2:]) == {0, 2}
+
+
+def test_ties_of_fallbacks_are_broken_evenly() -> None:
+    picker, scores = MaxScorePicker(random.Random(1)), np.array([2.0, 1.0, 1.0, 1.0])
+    second = Counter(int(picker.pick(scores, 2)[1]) for _ in range(3000))
+    assert min(second.values()) > 850
+
+
 @pytest.mark.parametrize("k", [1, 2])
 @pytest.mark.parametrize("kind", PICKERS)
 def test_ties_are_broken_evenly(kind: Kind, k: int) -> None:

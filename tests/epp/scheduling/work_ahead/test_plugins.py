@@ -174,6 +174,23 @@ def test_without_a_page_a_response_ends_it() -> None:
     assert pool.ahead() == [0, 0]
 
 
+def test_a_worker_that_takes_requests_and_shows_none_of_them_gets_few() -> None:
+    """Its process is stuck behind its page: what it does not answer stays in flight."""
+    pool = Pool()
+    stuck = 0
+    for step in range(100):
+        pool.now += 0.1
+        pool.page(0)
+        pool.page(1, running=2)
+        pick = pool.send(f"{step} " + tokens(10))
+        if went(pick) == "w0":
+            stuck += 1
+        else:
+            pool.director.responded(pick, 200, pool.now)
+            pool.director.release(pick, pool.now)
+    assert stuck < 5
+
+
 def test_a_worker_at_half_speed_costs_twice_as_much() -> None:
     pool = Pool()
     computed = [0, 0]
@@ -184,7 +201,9 @@ def test_a_worker_at_half_speed_costs_twice_as_much() -> None:
         for row in range(2):
             pool.page(row, running=100, computed=computed[row])
         for letter in "abc":
-            pool.send(f"{letter}{step} " + tokens(1000))
+            pick = pool.send(f"{letter}{step} " + tokens(1000))
+            pool.director.responded(pick, 200, pool.now)
+            pool.director.release(pick, pool.now)
     slow = pool.slowness()
     assert 1.5 < slow[1] / slow[0] < 3.0
 
