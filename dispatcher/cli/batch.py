@@ -23,7 +23,7 @@ WAIT_TIMEOUT = 30.0
 MAX_OUTAGE = 120.0
 """Seconds without the broker after which the batch stops; it can be run again."""
 NO_ANSWER_HINT = (
-    "no answer comes: does the dispatcher run, and is the queue's gate open? "
+    "no answer comes: does the dispatcher run, does its log say that it reaches the target, and is the queue's gate open? "
     f"`{program('dispatcher')} --config FILE --dry-run` says what the gate reads and what would go"
 )
 INITIAL_PAUSE = 0.2

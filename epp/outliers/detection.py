@@ -180,7 +180,7 @@ class OutlierDetection:
     def _recover(self, record: OutlierRecord) -> None:
         record.recover()
         self._datastore.set_ejected(record.endpoint, ejected=False)
-        log.info("%s answers again and is ejected no more", _name(record))
+        log.info("%s answered its trial and is back", _name(record))
         if self.on_recovered is not None:
             self.on_recovered(record.endpoint)
 
@@ -189,7 +189,7 @@ class OutlierDetection:
         if record.state is OutlierState.SERVING:
             most = self.settings.ejectable(endpoints)
             if ejected >= most:
-                self._overflow(record, cause, ejected, endpoints)
+                self._overflow(record, cause)
                 return
             ejected += 1
         why = _EXPLAINED[cause].format(record=record, settings=self.settings)
@@ -206,17 +206,22 @@ class OutlierDetection:
             endpoints,
         )
 
-    def _overflow(self, record: OutlierRecord, cause: Cause, ejected: int, endpoints: int) -> None:
+    def _overflow(self, record: OutlierRecord, cause: Cause) -> None:
         self.overflows += 1
         record.clear()
+        self._log_overflow(record, "ejected", cause)
+
+    def _log_overflow(self, record: OutlierRecord, what: str, cause: Cause) -> None:
+        """Once until the next ejection. `what`: it may not be "ejected", or "avoided"."""
         if not self._overflowing:
             self._overflowing = True
             log.warning(
-                "%s is not ejected (%s): %d of %d endpoints are, and maxEjectionPercent allows no more",
+                "%s is not %s (%s): %d of %d endpoints are, and maxEjectionPercent allows no more",
                 _name(record),
+                what,
                 cause,
-                ejected,
-                endpoints,
+                len(self.ejected),
+                len(self._datastore.endpoints),
             )
 
     def _look_for_stalls(self, records: Sequence[OutlierRecord], now: float) -> None:
@@ -235,8 +240,8 @@ class OutlierDetection:
                     self._eject(record, Cause.STALLED, now)
                     record.alive_since = now  # not again at once, if it may not be ejected
                     left = left if counted else self._left()
-                elif silent > suspect_after and record.state is OutlierState.SERVING and left > 0:
-                    self._suspect(record)
+                elif silent > suspect_after and record.state is OutlierState.SERVING:
+                    self._suspect(record, left)
                     left -= 1
 
     def _left(self) -> int:
@@ -246,7 +251,11 @@ class OutlierDetection:
     def _patience(self, least: float, *, streamed: bool) -> float:
         return self._times.patience(least, streamed=streamed) if least else float("inf")
 
-    def _suspect(self, record: OutlierRecord) -> None:
+    def _suspect(self, record: OutlierRecord, left: int) -> None:
+        """`left`: how many may still be avoided."""
+        if left <= 0:
+            self._log_overflow(record, "avoided", Cause.STALLED)
+            return
         record.state, record.cause = OutlierState.SUSPECT, Cause.STALLED
         self._datastore.set_ejected(record.endpoint, ejected=True)
         log.info(

@@ -142,7 +142,10 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
         "--drain-timeout", type=_seconds, default=30.0, metavar="SECONDS", help="after SIGTERM"
     )
     group.add_argument(
-        "--faults", action="store_true", help="POST /fault chooses one: error, stall, flap, none"
+        "--faults",
+        action="store_true",
+        help="a POST to /fault chooses one, by its name as the body: curl -d stall http://127.0.0.1:PORT/fault; "
+        "error (500 to everything), stall (no answer), flap (error every other second), none",
     )
     group.add_argument(
         "--pad-metrics-bytes", type=int, default=0, metavar="N", help="47000 is a real vLLM's page"

@@ -329,7 +329,7 @@ def test_ejection_and_return_are_logged_once_each(caplog: pytest.LogCaptureFixtu
     assert caplog.messages == [
         "w1 (10.0.0.1:8000) is ejected for 30 s: it answered 5 requests in a row with 5xx; 1 of 2 endpoints are ejected",
         "w0 (10.0.0.0:8000) is not ejected (consecutive_5xx): 1 of 2 endpoints are, and maxEjectionPercent allows no more",
-        "w1 (10.0.0.1:8000) answers again and is ejected no more",
+        "w1 (10.0.0.1:8000) answered its trial and is back",
     ]
 
 
@@ -407,6 +407,22 @@ def test_a_suspect_that_answers_with_errors_is_an_outlier_soon() -> None:
     for request in requests:
         pool.detection.answered(request, pool.endpoint(1), 500, None, pool.now)
     assert pool.detection.ejections == {Cause.CONSECUTIVE_5XX: 1}
+
+
+def test_a_suspect_beyond_the_share_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    pool = Pool(3)
+    for number in (1, 2):
+        for _ in range(3):
+            pool.send(number)
+    for _ in range(3):
+        pool.wait(1)
+        pool.answer(0)
+    assert pool.ejected() == [1]
+    assert caplog.messages == [
+        "w1 (10.0.0.1:8000) is avoided until it answers: its requests wait, while others answer theirs",
+        "w2 (10.0.0.2:8000) is not avoided (stalled): 1 of 3 endpoints are, and maxEjectionPercent allows no more",
+    ]
 
 
 def test_suspects_are_part_of_the_share() -> None:
