@@ -3,6 +3,7 @@
 import math
 from collections import OrderedDict
 
+from epp.flow_control.flow_lengths import FlowLengths
 from epp.flow_control.flow_queue import FlowQueue
 from epp.flow_control.queued_request import QueuedRequest
 from epp.flow_control.settings import PriorityBand
@@ -17,6 +18,7 @@ class Band:
 
     __slots__ = (
         "_flows",
+        "_lengths",
         "_selector",
         "bytes",
         "ceiling",
@@ -38,6 +40,7 @@ class Band:
         """By their place in the order of arrival: the one that came first is first."""
         self._flows: dict[str, FlowQueue] = {}
         self._selector = settings.fairness.selector()
+        self._lengths = FlowLengths() if settings.fairness.shares_places else None
 
     def fits(self, size: int) -> bool:
         """Whether one more request of that many bytes may wait."""
@@ -51,6 +54,8 @@ class Band:
         if flow is None:
             flow = self._flows[name] = FlowQueue(name)
         flow.add(queued)
+        if self._lengths is not None:
+            self._lengths.grew(flow)
         self.waiting[queued.sequence] = queued
         self.bytes += queued.size
         if flow.first is queued:
@@ -64,6 +69,8 @@ class Band:
         del self.waiting[queued.sequence]
         self.bytes -= queued.size
         flow.remove(queued)
+        if self._lengths is not None:
+            self._lengths.shrank(flow)
         if not len(flow):
             del self._flows[flow.fairness_id]
         if first:
@@ -82,6 +89,21 @@ class Band:
     def oldest(self) -> QueuedRequest | None:
         """The one that came first."""
         return next(iter(self.waiting.values()), None)
+
+    def gives_way(self, fairness_id: str, size: int) -> QueuedRequest | None:
+        """In a full band the newest request of the longest flow, if one of that many bytes may have its place.
+
+        Its flow stays at least as long as that of the other one, so nobody gains by sending more (longest queue drop: Suter
+        et al., Buffer Management Schemes for Supporting TCP in Gigabit Routers with Per-flow Queueing, 1999).
+        """
+        longest = None if self._lengths is None else self._lengths.longest()
+        own = self._flows.get(fairness_id)
+        if longest is None or len(longest) <= (0 if own is None else len(own)) + 1:
+            return None
+        newest = longest.newest
+        if newest is None or len(self.waiting) > self.settings.max_requests:
+            return None
+        return newest if self.bytes - newest.size + size <= self.settings.max_bytes else None
 
     def newest(self) -> QueuedRequest | None:
         """The one that came last."""

@@ -97,7 +97,7 @@ class FlowController:
         band = self._band(request.priority, now)
         band.used_at = now
         self._see_empty(not len(self._pool(now)), now)
-        self._make_room(band, request.body_size, now)
+        self._make_room(band, request, now)
         self._arrived += 1
         queued = QueuedRequest(request, now, self._settings.request_ttl, self._arrived)
         queued.waiting = waiting
@@ -258,10 +258,19 @@ class FlowController:
     def _ttl(self) -> float:
         return self._settings.no_endpoint_ttl if self._empty else self._settings.request_ttl
 
-    def _make_room(self, band: Band, size: int, now: float) -> None:
-        """Raise `Rejection` if a request of that many bytes cannot wait in the band."""
-        if not band.fits(size) or not (self._fits(size) or self._evict(band.priority, size, now)):
-            raise refusals.queue_full(band.priority, empty=self._empty)
+    def _make_room(self, band: Band, request: InferenceRequest, now: float) -> None:
+        """Raise `Rejection` if it cannot wait in the band."""
+        size = request.body_size
+        if band.fits(size):
+            if self._fits(size) or self._evict(band.priority, size, now):
+                return
+        else:
+            other = band.gives_way(request.fairness_id, size)
+            if other is not None and self._fits(size, without=1, without_bytes=other.size):
+                self._forget(other)
+                other.waiting.refuse(refusals.gave_way(band.priority), now)
+                return
+        raise refusals.queue_full(band.priority, empty=self._empty)
 
     def _fits(self, size: int, *, without: int = 0, without_bytes: int = 0) -> bool:
         settings = self._settings

@@ -40,6 +40,10 @@ class FlowSelector(Protocol):
 class FairnessPolicy(Protocol):
     """One object may serve many bands; the state of each is in its selector."""
 
+    @property
+    def shares_places(self) -> bool:
+        """Whether a full band takes a request of a short flow in place of one of the longest flow."""
+
     def selector(self) -> FlowSelector:
         """A selector for a band in which nothing waits yet."""
 
@@ -47,6 +51,10 @@ class FairnessPolicy(Protocol):
 @dataclass(frozen=True, slots=True)
 class GlobalStrict:
     """The Go picker's global-strict-fairness-policy: the order of the ordering policy over all flows, as if there were one."""
+
+    @property
+    def shares_places(self) -> bool:  # a class attribute of a compiled dataclass would be one of its fields
+        return False
 
     def selector(self) -> FlowSelector:
         return _FirstOfAll()

@@ -32,6 +32,11 @@ class FlowQueue:
             heappop(heap)
         return None
 
+    @property
+    def newest(self) -> QueuedRequest | None:
+        """The one that came last."""
+        return next(reversed(self._waiting.values()), None)
+
     def add(self, queued: QueuedRequest) -> None:
         self._waiting[queued.sequence] = queued
         heappush(self._heap, (queued.rank, queued.sequence, queued))

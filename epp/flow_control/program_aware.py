@@ -68,6 +68,10 @@ class ProgramAware(RequestFollower):
     def programs(self) -> Mapping[str, Program]:
         return self._programs
 
+    @property
+    def shares_places(self) -> bool:
+        return True
+
     def selector(self) -> FlowSelector:
         return _LeastServed(self)
 

@@ -40,6 +40,12 @@ def evicted(priority: int) -> Rejection:
     return Rejection(429, "saturated", message, reason=EVICTED, retry_after=_RETRY_AFTER)
 
 
+def gave_way(priority: int) -> Rejection:
+    """A request of that priority waited, and one of a flow with fewer requests took its place."""
+    message = f"the queue of priority {priority} is full, and no other client has as many requests in it"
+    return Rejection(429, "saturated", message, reason=EVICTED, retry_after=_RETRY_AFTER)
+
+
 def taken_back(priority: int) -> Rejection:
     """A worker had a request of that priority, and one of a higher priority needs its place."""
     message = f"the endpoints are saturated, and the request of priority {priority} had to make room for one of a higher priority"

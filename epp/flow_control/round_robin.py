@@ -15,6 +15,10 @@ class RoundRobin:
     behind the last one: otherwise the first ids would get more than their share.
     """
 
+    @property
+    def shares_places(self) -> bool:
+        return True
+
     def selector(self) -> FlowSelector:
         return _Turns()
 

@@ -93,6 +93,8 @@ class ByName:
 
 
 class OneFlow:
+    shares_places = False
+
     def selector(self): ...
 
 

@@ -1,5 +1,6 @@
 """Flow control as plain as can be: one list of what waits, searched from end to end for each decision."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
@@ -31,6 +32,9 @@ class PlainModel:
     """What each has in flight."""
     waiting: list[Waits] = field(default_factory=list)
     last: dict[int, str] = field(default_factory=dict)
+    changed: dict[tuple[int, str], int] = field(default_factory=dict)
+    """When each flow last changed, as a count of changes."""
+    changes: int = 0
     empty_changed_at: float = float("-inf")
     outcomes: list[tuple[str, str]] = field(default_factory=list)
 
@@ -53,14 +57,24 @@ class PlainModel:
         if self.workers and not blocked and self.saturation < self.ceiling(one.priority):
             self.outcomes.append((one.name, "at once"))
             return True
-        if self._fits(one) or self._evicts_for(one):
+        if self._fits(one) or self._evicts_for(one) or self._gives_way_to(one):
             self.waiting.append(one)
+            self._note(one)
         else:
             self.outcomes.append((one.name, "full" if self.workers else "full and empty"))
         return False
 
     def leaves(self, name: str) -> None:
-        self.waiting = [one for one in self.waiting if one.name != name]
+        for one in [one for one in self.waiting if one.name == name]:
+            self._remove(one)
+
+    def _remove(self, one: Waits) -> None:
+        self.waiting.remove(one)
+        self._note(one)
+
+    def _note(self, one: Waits) -> None:
+        self.changes += 1
+        self.changed[one.priority, one.fairness_id] = self.changes
 
     def next_expiry(self) -> float | None:
         ttl = self.settings.request_ttl if self.workers else self.settings.no_endpoint_ttl
@@ -74,7 +88,7 @@ class PlainModel:
         ttl = self.settings.request_ttl if self.workers else self.settings.no_endpoint_ttl
         over = [one for one in self.waiting if self._over_at(one, ttl) <= now]
         for one in sorted(over, key=lambda one: -one.priority):  # bands in order, and each as they came
-            self.waiting.remove(one)
+            self._remove(one)
             self.outcomes.append((one.name, "expired" if self.workers else "no endpoint"))
 
     def next(self) -> Waits | None:
@@ -91,7 +105,7 @@ class PlainModel:
             self.last[highest] = (later or ids)[0]
             band = [one for one in band if one.fairness_id == self.last[highest]]
         goes = min(band, key=self._rank)  # of equal ones the first in the list, which came first
-        self.waiting.remove(goes)
+        self._remove(goes)
         self.outcomes.append((goes.name, "dispatched"))
         return goes
 
@@ -128,6 +142,26 @@ class PlainModel:
             victim = [other for other in sheddable if other.priority == lowest][-1]
             left.remove(victim)
             gone.append((victim.name, "evicted"))
-        self.waiting = left
+        for name, _ in gone:
+            self.leaves(name)
         self.outcomes += gone
+        return True
+
+    def _gives_way_to(self, one: Waits) -> bool:
+        """Where flows take turns: the newest of the longest flow, of equally long ones of the one that changed last."""
+        if not self.turns or self._fits_band(one):
+            return False
+        band = [other for other in self.waiting if other.priority == one.priority]
+        lengths = Counter(other.fairness_id for other in band)
+        longest = max(lengths, key=lambda name: (lengths[name], self.changed[one.priority, name]))
+        if lengths[longest] <= lengths[one.fairness_id] + 1:
+            return False
+        victim = [other for other in band if other.fairness_id == longest][-1]
+        left = [other for other in band if other is not victim]
+        limits = self.band(one.priority)
+        fits = len(left) < limits.max_requests and sum(o.size for o in left) + one.size <= limits.max_bytes
+        if not fits or not self._fits_all(one, [other for other in self.waiting if other is not victim]):
+            return False
+        self._remove(victim)
+        self.outcomes.append((victim.name, "evicted"))
         return True

@@ -66,6 +66,8 @@ def test_a_rank_that_is_no_number_comes_last() -> None:
 class Forgetful:
     """A fairness policy of somebody else's that names nobody."""
 
+    shares_places = False
+
     def selector(self) -> "Forgetful":
         return self
 
@@ -82,3 +84,32 @@ def test_a_policy_that_names_nobody_is_a_fault() -> None:
     band.add(queued(1))
     with pytest.raises(RuntimeError, match="named no flow"):
         band.take()
+
+
+def test_in_a_full_band_the_longest_flow_gives_way_where_flows_take_turns() -> None:
+    band = band_of(PriorityBand(max_requests=4, fairness=RoundRobin()))
+    for sequence, name in enumerate("aaab"):
+        band.add(queued(sequence, name))
+    assert not band.fits(1)
+    gives = band.gives_way("c", 1)
+    assert gives is not None
+    assert (gives.request.fairness_id, gives.sequence) == ("a", 2)
+    assert band.gives_way("b", 1) is gives
+    assert band.gives_way("a", 1) is None
+    band.remove(gives)
+    band.add(queued(4, "c"))
+    assert band.gives_way("c", 1) is None  # it would have as many as the longest
+
+
+def test_nobody_gives_way_where_flows_are_as_one() -> None:
+    band = band_of(PriorityBand(max_requests=2))
+    for sequence in range(2):
+        band.add(queued(sequence, "a"))
+    assert band.gives_way("b", 1) is None
+
+
+def test_nobody_gives_way_to_a_body_that_would_not_fit() -> None:
+    band = band_of(PriorityBand(max_requests=3, max_bytes=100, fairness=RoundRobin()))
+    for sequence in range(3):
+        band.add(queued(sequence, "a"))
+    assert band.gives_way("b", 101) is None
