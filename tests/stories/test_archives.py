@@ -1,0 +1,64 @@
+"""What `make dist` packs: built here by the same backend, without a network; `make dist` itself installs them with all they need."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {"adsum", "runtime", "discovery", "registry", "epp", "dispatcher"}
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder), "-t", "sdist", "-t", "wheel"]
+    subprocess.run(build, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def test_the_wheel_has_the_packages_and_nothing_else(dist: Path) -> None:
+    (wheel,) = dist.glob("*-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == PACKAGES
+    assert {f"{package}/py.typed" for package in PACKAGES - {"adsum", "runtime"}} <= set(names)
+    assert not [name for name in names if name.endswith((".so", ".pyc"))]
+
+
+def test_programs_start_from_the_wheel_alone(dist: Path, tmp_path: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path)
+
+    def said(*arguments: str) -> str:
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout
+
+    for program in ("discovery", "registry", "epp", "dispatcher"):
+        assert said("-c", f"import {program}; print({program}.__file__)").startswith(str(tmp_path))
+        assert said("-m", "adsum", program, "--help").startswith(f"usage: python -m adsum {program}")
+
+
+def test_the_source_archive_has_what_the_tests_need(dist: Path) -> None:
+    (archive,) = dist.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        paths = {name.partition("/")[2] for name in packed.getnames()}
+    assert {
+        "Makefile",
+        "pyproject.toml",
+        "charts/epp/Chart.yaml",
+        "tests/epp/conftest.py",
+        "docs/picker.md",
+    } <= paths
+    assert not [path for path in paths if path.startswith((".venv", ".build", "dist/"))]
