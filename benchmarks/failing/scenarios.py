@@ -33,7 +33,7 @@ Scenario = Callable[[Sequence[FailingWorker]], Awaitable[None]]
 
 
 async def _nothing(workers: Sequence[FailingWorker]) -> None:
-    """For comparison."""
+    """What a pool loses in which nothing fails, to compare with."""
 
 
 async def _kill(workers: Sequence[FailingWorker]) -> None:

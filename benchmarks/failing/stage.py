@@ -28,7 +28,7 @@ _SETTLE: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class FailingStage:
-    """`port`: Envoy's."""
+    """A pool behind an Envoy that listens on `port` of this machine."""
 
     port: int
     workers: list[FailingWorker]

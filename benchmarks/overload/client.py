@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.overload.load import Arrival, Source
+from benchmarks.streamed_answer import HEAD_END, StreamedAnswer
 
 _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 _HEADER: Final = rb"\r\n%s: *([^\r\n]*)"
-_HEAD_END: Final = b"\r\n\r\n"
 _DONE: Final = b"data: [DONE]"
 
 
@@ -38,39 +38,6 @@ class Fate:
         return self.first - self.at
 
 
-class _Streamed(asyncio.Protocol):
-    """One request and its answer, to the end of the connection."""
-
-    def __init__(self, request: bytes) -> None:
-        self.ended = asyncio.get_running_loop().create_future()
-        self.first = 0.0
-        self._request = request
-        self._pieces: list[bytes] = []
-        self._head_is_in = False
-
-    @property
-    def received(self) -> bytes:
-        return b"".join(self._pieces)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        self._pieces.append(data)
-        if self.first:
-            return
-        if not self._head_is_in:
-            self._head_is_in = (end := self.received.find(_HEAD_END)) >= 0
-            if not self._head_is_in or len(self.received) == end + len(_HEAD_END):
-                return
-        self.first = time.monotonic()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if not self.ended.done():
-            self.ended.set_result(time.monotonic())
-
-
 class Users:
     """Sends requests to one port. `patience`: seconds after which one without a whole answer hangs."""
 
@@ -94,7 +61,7 @@ class Users:
     async def _ask(self, one: Arrival, request: bytes, start: float) -> Fate:
         at = time.monotonic() - start
         late = at - one.at
-        exchange, cause = _Streamed(request), ""
+        exchange, cause = StreamedAnswer(request), ""
         self.waiting += 1
         try:
             async with asyncio.timeout(self._patience):
@@ -142,7 +109,7 @@ def _request(one: Arrival) -> bytes:
 
 def _read(received: bytes) -> tuple[int, str, str]:
     """The status, why the request was dropped, and `Retry-After`; the status is 0 for an answer that was cut."""
-    head, found, body = received.partition(_HEAD_END)
+    head, found, body = received.partition(HEAD_END)
     status = _STATUS.match(head)
     if status is None or not found:
         return 0, "no answer", ""

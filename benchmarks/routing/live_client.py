@@ -13,44 +13,11 @@ from typing import Any, Final
 
 from benchmarks.routing.figures import Answer
 from benchmarks.routing.workloads import Turn
+from benchmarks.streamed_answer import HEAD_END, StreamedAnswer
 
 _TIMEOUT: Final = 300.0
 _SERVED_BY: Final = re.compile(rb"\r\nx-served-by: *(\S+)\r\n", re.IGNORECASE)
-_HEAD_END: Final = b"\r\n\r\n"
 _DONE: Final = b"data: [DONE]\n\n"
-
-
-class _Exchange(asyncio.Protocol):
-    """One request and its answer, to the end of the connection."""
-
-    def __init__(self, request: bytes) -> None:
-        self.ended = asyncio.get_running_loop().create_future()
-        self.first = 0.0
-        self._request = request
-        self._pieces: list[bytes] = []
-        self._head_is_in = False
-
-    @property
-    def received(self) -> bytes:
-        return b"".join(self._pieces)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        self._pieces.append(data)
-        if self.first:
-            return
-        if not self._head_is_in:
-            self._head_is_in = (end := self.received.find(_HEAD_END)) >= 0
-            if not self._head_is_in or len(self.received) == end + len(_HEAD_END):
-                return
-        self.first = time.monotonic()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if not self.ended.done():
-            self.ended.set_result(time.monotonic())
 
 
 def session(turn: Turn | None) -> Iterator[Turn]:
@@ -99,7 +66,7 @@ class Users:
         try:
             async with asyncio.timeout(_TIMEOUT):
                 transport, exchange = await loop.create_connection(
-                    lambda: _Exchange(request), "127.0.0.1", port
+                    lambda: StreamedAnswer(request), "127.0.0.1", port
                 )
                 try:
                     ended = self._simulated(await exchange.ended)
@@ -134,7 +101,7 @@ def _request(turn: Turn, *, streamed: bool) -> bytes:
 
 def _parse(received: bytes, *, streamed: bool) -> tuple[str, Mapping[str, Any]]:
     """The worker's name and the usage of a whole answer; raises ValueError or KeyError for anything else."""
-    head, _, body = received.partition(_HEAD_END)
+    head, _, body = received.partition(HEAD_END)
     if not head.startswith(b"HTTP/1.1 200 ") or (served := _SERVED_BY.search(head + b"\r\n")) is None:
         raise ValueError(head.decode(errors="replace"))
     if b"\r\ntransfer-encoding: chunked" in head.lower():

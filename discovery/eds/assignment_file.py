@@ -15,14 +15,14 @@ class AssignmentFileError(AdsumError):
 
 
 class AssignmentFile:
-    """Raises AssignmentFileError."""
+    """The file that Envoy watches: whole at any moment, and replaced only when its endpoints change."""
 
     def __init__(self, path: Path, cluster: str) -> None:
         self.path = path
         self._cluster = cluster
 
     def publish(self, assignment: Assignment) -> None:
-        """Implements `Publish`. Envoy reads the file again when one is moved to its place (path_config_source)."""
+        """Replace the file; raises AssignmentFileError. Envoy reads it again when one is moved to its place (path_config_source)."""
         text = file_bytes(self._cluster, assignment.endpoints)
         with suppress(OSError):
             if self.path.read_bytes() == text:

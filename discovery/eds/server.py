@@ -86,7 +86,7 @@ class EdsServer:
         await self._server.stop(_GOODBYE)
 
     def publish(self, assignment: Assignment) -> None:
-        """Implements `Publish`."""
+        """Tell every Envoy that is connected, and whoever asks from now on."""
         packed = ProtobufAny(type_url=TYPE_URL, value=_encode(self._cluster, assignment.endpoints))
         told = version(self._cluster, assignment.endpoints)
         self._response = DiscoveryResponse(version_info=told, resources=[packed], type_url=TYPE_URL)

@@ -4,7 +4,7 @@ Versions llm-d.ai/v1 and v1alpha1, and the older inference.networking.x-k8s.io/v
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
@@ -127,8 +127,10 @@ def load_config(
     if problems or built is None or detector is None or engines is None:
         raise problems.error(lambda place: written.line(corrected.as_written(place)), written.text)
     plugins.forget_kept()
-    outliers = None if document.outlier_detection is None else document.outlier_detection.settings()
-    slow_start = None if document.slow_start is None else document.slow_start.settings()
+    outliers, slow_start = _failing_workers(document)
+    waits: Iterable[str] = ()
+    if in_force is not None:
+        waits = flow_control_steps(document.flow_control, in_force, detector.built, detector.name)
     return PickerConfig(
         scheduler=built.scheduler,
         detector=detector.built,
@@ -145,16 +147,16 @@ def load_config(
         flow_control=in_force,
         outliers=outliers,
         slow_start=slow_start,
-        steps=(
-            *(
-                ()
-                if in_force is None
-                else flow_control_steps(document.flow_control, in_force, detector.built, detector.name)
-            ),
-            *outlier_steps(outliers, slow_start),
-            *built.steps,
-        ),
+        steps=(*waits, *outlier_steps(outliers, slow_start), *built.steps),
         warnings=tuple(_warnings(document, plugins, flow_control=in_force is not None)),
+    )
+
+
+def _failing_workers(document: ConfigDocument) -> tuple[OutlierSettings | None, SlowStartSettings | None]:
+    outliers, slow_start = document.outlier_detection, document.slow_start
+    return (
+        None if outliers is None else outliers.settings(),
+        None if slow_start is None else slow_start.settings(),
     )
 
 

@@ -275,33 +275,28 @@ class Datastore:
 
     def set_lost(self, endpoint: Endpoint, *, lost: bool) -> bool:
         """Whether nothing accepts connections there: a hint beside that of discovery. Returns whether this is new."""
-        key = endpoint.key
-        row = self._rows.get(key)
-        if row is None or (key in self._lost) == lost:
-            return False
-        if lost:
-            self._lost.add(key)
-        else:
-            self._lost.discard(key)
-        self._numbers[Column.REACHABLE, row] = self._is_reachable(self._endpoints[key])
-        self._call_hooks(self.on_load_change, endpoint)
-        return True
+        return self._mark(self._lost, endpoint, marked=lost)
 
     def is_lost(self, endpoint: Endpoint) -> bool:
         return endpoint.key in self._lost
 
     def set_ejected(self, endpoint: Endpoint, *, ejected: bool) -> None:
         """Whether it is avoided because it failed requests; it counts as unreachable, and new processes begin without."""
+        self._mark(self._ejected, endpoint, marked=ejected)
+
+    def _mark(self, keys: set[Key], endpoint: Endpoint, *, marked: bool) -> bool:
+        """Whether it is among these, which count as unreachable. Returns whether this is new."""
         key = endpoint.key
         row = self._rows.get(key)
-        if row is None or (key in self._ejected) == ejected:
-            return
-        if ejected:
-            self._ejected.add(key)
+        if row is None or (key in keys) == marked:
+            return False
+        if marked:
+            keys.add(key)
         else:
-            self._ejected.discard(key)
+            keys.discard(key)
         self._numbers[Column.REACHABLE, row] = self._is_reachable(self._endpoints[key])
         self._call_hooks(self.on_load_change, endpoint)
+        return True
 
     def suspect(self, endpoint: Endpoint) -> None:
         """The data plane could not reach it: it is avoided until whoever listens in `on_suspect` says otherwise.

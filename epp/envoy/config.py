@@ -145,7 +145,10 @@ def _subset_filters(settings: EnvoySettings) -> list[Json]:
 
 
 def _ext_proc(settings: EnvoySettings) -> Json:
-    """https://www.envoyproxy.io/docs/envoy/latest/api-v3/extensions/filters/http/ext_proc/v3/ext_proc.proto"""
+    """The filter that asks the picker.
+
+    https://www.envoyproxy.io/docs/envoy/latest/api-v3/extensions/filters/http/ext_proc/v3/ext_proc.proto
+    """
     config = typed_config(
         "filters.http.ext_proc.v3.ExternalProcessor",
         grpc_service={
@@ -216,7 +219,10 @@ def _picker_cluster(settings: EnvoySettings) -> Json:
 
 
 def _health_check() -> Json:
-    """https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/core/v3/health_check.proto"""
+    """Asks for the picker's readiness.
+
+    https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/core/v3/health_check.proto
+    """
     return {
         "timeout": "1s",
         "interval": write_duration(HEALTH_INTERVAL),

@@ -18,7 +18,7 @@ class Flow(Protocol):
         """The one that goes next, by the ordering policy; None: none waits."""
 
     def __len__(self) -> int:
-        """How many wait."""
+        """How many of its requests wait."""
 
 
 class FlowSelector(Protocol):
@@ -89,7 +89,7 @@ class _FirstOfAll:
         return None
 
     def dispatched(self, flow: Flow, queued: QueuedRequest) -> None:
-        """Nothing to remember."""
+        """Who went before does not matter here."""
 
     def _rebuild(self) -> None:
         firsts = [(flow.first, flow) for flow in self._waiting]

@@ -27,7 +27,7 @@ class FlowLengths:
             self._longest = length  # it was the only one of its length
 
     def longest(self) -> FlowQueue | None:
-        """None: nothing waits."""
+        """The flow with the most requests that wait; None: nobody waits."""
         return next(reversed(self._by_length[self._longest]), None) if self._longest else None
 
     def _take(self, flow: FlowQueue, length: int) -> None:

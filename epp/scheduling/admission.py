@@ -83,10 +83,10 @@ class ShedWhenSaturated:
         """Not called, since `admit` lets nothing wait."""
 
     def withdraw(self, waiting: WaitingRequest, now: float) -> None:
-        """Not called."""
+        """Not called, since nothing waits."""
 
     def dispatch(self, now: float) -> float | None:
         return None
 
     def close(self, now: float) -> None:
-        """Nothing waits."""
+        """Nothing waits that would have to go."""

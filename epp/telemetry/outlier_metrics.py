@@ -34,7 +34,7 @@ class Ejections(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OutlierMetrics(Collector):
-    """`name`: the pool's."""
+    """The series of the pool `name` while outlier detection is on; none while it is off."""
 
     name: str
     watch: Ejections

@@ -209,7 +209,7 @@ async def test_a_sheddable_request_is_taken_back_from_its_worker(stage: Stage, e
 
 
 async def test_a_good_reload_keeps_the_queue_and_a_bad_one_changes_nothing(
-    stage: Stage, eventually: Any
+    stage: Stage, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     await stage.open()
     held = asyncio.create_task(stage.ask("held"))
@@ -217,7 +217,7 @@ async def test_a_good_reload_keeps_the_queue_and_a_bad_one_changes_nothing(
     tasks = await stage.wait_in_line(eventually, ("a", "none"), ("b", "none"))
     stage.config.write_text(stage.config.read_text() + "  maxRequests: -1\n")
     stage.server.reread_config()
-    await asyncio.sleep(0.1)
+    await eventually(lambda: "maxRequests" in caplog.text)  # it was read, and refused
     assert await stage.waiting() == 2
     stage.config.write_text((CONFIG % ("600s", "600s")).replace("maxConcurrency: 1", "maxConcurrency: 2"))
     stage.server.reread_config()
