@@ -59,9 +59,8 @@ def check_host(text: str) -> str:
         why = getattr(error, "reason", None) or error.__cause__ or error
         raise ValueError(f"{shown} is not a host name: {why}") from error
     labels = encoded.removesuffix(".").split(".")
-    if labels[
-        -1
-    ].isdecimal():  # such a name cannot exist (RFC 1123 section 2.1), and resolvers read 127.1 as an address
+    # such a name cannot exist (RFC 1123 section 2.1), and resolvers read 127.1 as an address
+    if labels[-1].isdecimal():
         raise ValueError(f"{shown} is not an IPv4 address: four numbers from 0 to 255")
     if len(encoded) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         raise ValueError(

@@ -12,8 +12,11 @@ from pathlib import PurePath
 from typing import Any, Final, NoReturn, TypeVar
 
 from runtime.errors import AdsumError
+from runtime.installed_version import installed_version
 
 T = TypeVar("T")
+
+LOG_FORMATS: Final = ("text", "json")
 
 SUCCEEDED: Final = 0
 """Also after a drain that a signal asked for."""
@@ -30,8 +33,30 @@ INTERRUPTED: Final = 130
 class Parser(argparse.ArgumentParser):
     """Reports wrong arguments in one line, without the usage text, with exit code 2."""
 
+    _given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Remember the arguments: an error of one may have to be printed as another says."""
+        self._given = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
-        sys.exit(print_error(f"{message}; see {self.prog} --help", WRONG_INPUT))
+        as_json = _asks_for_json(self._given)
+        sys.exit(print_error(f"{message}; see {self.prog} --help", WRONG_INPUT, as_json=as_json))
+
+
+def add_log_format(parser: Any) -> None:
+    """`parser`: one, or a group of one."""
+    parser.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        help="of the log, the ready line and errors: text, or JSON, a line each (default: text)",
+    )
+
+
+def _asks_for_json(given: Sequence[str]) -> bool:
+    words = f" {' '.join(given)} ".replace("=", " ")
+    return " --log-format json " in words or " --zap-encoder json " in words
 
 
 def program(package: str) -> str:
@@ -77,12 +102,10 @@ def argument(read: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def show_version() -> NoReturn:
-    from importlib.metadata import PackageNotFoundError, version  # takes 10 ms, needed for --version only
-
-    try:
-        print(f"adsum {version('adsum')}")
-    except PackageNotFoundError:
+    version = installed_version()
+    if version is None:
         sys.exit(print_error("adsum is not installed, so its version is unknown", FAILED))
+    print(f"adsum {version}")
     sys.exit(SUCCEEDED)
 
 
@@ -98,9 +121,14 @@ def install_hint(extra: str) -> str:
     )
 
 
-def print_error(error: BaseException | str, code: int | None = None) -> int:
-    """Print one line and return the exit code; `code` None: `exit_code(error)`."""
-    print(f"error: {error if isinstance(error, str) else describe_error(error)}", file=sys.stderr)
+def print_error(error: BaseException | str, code: int | None = None, *, as_json: bool = False) -> int:
+    """Print one line and return the exit code; `code` None: `exit_code(error)`. JSON if the log is, or with `as_json`."""
+    from runtime.log_form import error_line  # needed by a program that fails only, and --help has to be fast
+
+    print(
+        error_line(error if isinstance(error, str) else describe_error(error), as_json=as_json),
+        file=sys.stderr,
+    )
     return code if code is not None else exit_code(error)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from typing import TypeVar, TypeVarTuple
 
+from runtime.event_loop import EventLoop
 from runtime.tasks import cancel_and_wait
 
 Result = TypeVar("Result")
@@ -89,7 +90,7 @@ class Portal:
 
     def _ensure_thread(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            loop = asyncio.new_event_loop()
+            loop = EventLoop()
             thread = threading.Thread(
                 target=_run, args=(loop, self._stop), name=f"{self._name} portal", daemon=True
             )

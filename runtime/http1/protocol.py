@@ -120,9 +120,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         piece, self._unsent = self._unsent[:_WRITE_SIZE], self._unsent[_WRITE_SIZE:]
         self._transport.write(piece)
-        if (
-            not self._paused
-        ):  # in the loop's next iteration, so that a fast peer does not starve other connections
+        # in the loop's next iteration, so that a fast peer does not starve other connections
+        if not self._paused:
             asyncio.get_running_loop().call_soon(self._write_more)
 
     def time_out(self) -> None:

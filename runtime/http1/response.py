@@ -168,9 +168,8 @@ class ResponseReader:
             self._chunked, self._length = False, 0
         elif not self._chunked and b"content-length" in fields:
             length = lengths.pop()
-            length = (
-                length.lstrip(b"0") or length[-1:]
-            )  # `int` rejects more than 4,300 digits (CVE-2020-10735)
+            # `int` rejects more than 4,300 digits (CVE-2020-10735)
+            length = length.lstrip(b"0") or length[-1:]
             if lengths or not _LENGTH.fullmatch(length):
                 raise ResponseError("its Content-Length is not a number")
             self._length = int(length)

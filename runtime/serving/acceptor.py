@@ -134,10 +134,8 @@ class Acceptor:
             await self._loop.connect_accepted_socket(
                 self._protocol, accepted, ssl=self._tls, ssl_handshake_timeout=handshake
             )
-        except (
-            OSError,
-            TimeoutError,
-        ) as error:  # OSError includes SSLError: the peer's fault, so not a warning
+        except (OSError, TimeoutError) as error:
+            # OSError includes SSLError: the peer's fault, so not a warning
             log.debug("%s: a connection failed before it began: %s", self._name, error)
             accepted.close()
 

@@ -4,15 +4,19 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, cast
 
 from aiohttp import web
 
+from runtime.addresses import authority
+from runtime.os_reason import os_reason
 from runtime.serving.acceptor import Acceptor
 from runtime.serving.connections import Connections
 from runtime.serving.descriptors import connection_limit
+from runtime.serving.sockets import ListenError, listening_sockets
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +73,31 @@ class PageServer:
         server = self._runner.server
         assert server is not None  # noqa: S101  # `start` has set it up
         return _PageConnection(server, self._connections)
+
+
+@asynccontextmanager
+async def served_at(  # noqa: PLR0913
+    host: str,
+    port: int,
+    app: web.Application,
+    name: str,
+    setting: str,
+    limits: ConnectionLimits = _DEFAULT_LIMITS,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[str]:
+    """A PageServer that runs; yields its `host:port`. Raises ListenError, which names the `setting` that chose the port."""
+    try:
+        listening = listening_sockets(host, port)
+    except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
+        reason = os_reason(error) if isinstance(error, OSError) else "no name of a host"
+        expected = f"expected an address of this machine and a free port ({setting})"
+        raise ListenError(f"cannot listen on {authority(host, port)}: {reason}; {expected}") from error
+    server = PageServer(app, listening, name, limits, tls)
+    await server.start()
+    try:
+        yield authority(host, server.port)
+    finally:
+        await server.aclose()
 
 
 class _PageConnection(web.RequestHandler):

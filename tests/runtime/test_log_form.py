@@ -1,3 +1,4 @@
+import asyncio
 import io
 import json
 import logging
@@ -6,6 +7,8 @@ import re
 import pytest
 
 from runtime.log_form import TIMES, JsonForm, TextForm
+from runtime.tracing.current import note_trace, traced
+from runtime.tracing.trace_context import TraceContext
 
 LINE = logging.LogRecord("epp", logging.WARNING, "f.py", 1, "a %s\nof two lines", ("text",), None)
 LINE.created = 1_700_000_000.125
@@ -57,3 +60,24 @@ def test_an_exception_is_a_field() -> None:
     assert (line["level"], line["msg"]) == ("error", "it failed")
     assert line["stacktrace"].startswith("Traceback (most recent call last):")
     assert line["stacktrace"].endswith("KeyError: 'key'")
+
+
+def test_the_trace_of_a_line_is_two_fields() -> None:
+    record = logging.LogRecord("epp", logging.ERROR, "f.py", 1, "a fault", (), None)
+    assert "trace_id" not in json.loads(JsonForm("epoch").format(record))
+    record.trace = TraceContext(10, 11, sampled=True)
+    line = json.loads(JsonForm("epoch").format(record))
+    assert (line["trace_id"], line["span_id"]) == (f"{10:032x}", f"{11:016x}")
+
+
+async def test_a_line_has_the_trace_of_its_task() -> None:
+    async def line() -> logging.LogRecord:
+        traced(TraceContext(10, 11, sampled=True))
+        record = logging.LogRecord("epp", logging.ERROR, "f.py", 1, "a fault", (), None)
+        assert note_trace(record)
+        return record
+
+    record = await asyncio.create_task(line())
+    assert record.trace.trace_id == 10  # type: ignore[attr-defined]
+    assert note_trace(LINE)
+    assert LINE.trace is None  # type: ignore[attr-defined]
