@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from discovery.instance import ENGINES
-from runtime.command_line import Parser, ShowVersion, program
+from runtime.command_line import Parser, ShowVersion, add_log_format, program
 from runtime.durations import parse_duration
 from runtime.quoting import quoted
 
@@ -30,6 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
         "SIGTERM. Readers of the metadata need the bearer token in $ADSUM_TOKEN, if there is one.",
     )
     parser.add_argument("--version", action=ShowVersion)
+    add_log_format(parser)
     _add_server_flags(parser)
     where = parser.add_argument_group("where")
     where.add_argument(

@@ -14,7 +14,9 @@ from runtime.entry_points import PluginGroup
 
 __all__ = ["Instance", "InstanceStatus", "Membership", "OpenMembership", "RegistrationError"]
 
-REGISTRIES: Final = PluginGroup("adsum.registries", "URL scheme", ("file", "kubernetes", "memory", "static"))
+REGISTRIES: Final = PluginGroup(
+    "adsum.registries", "URL scheme", ("etcd", "file", "kubernetes", "memory", "static")
+)
 
 
 class OpenMembership(Protocol):

@@ -118,9 +118,8 @@ class RegisteredInstance:
         self._check_open()
         self._document.set_metadata(metadata)
         ignored = "; ".join(ignored_keys(metadata))
-        if (
-            ignored and ignored != self._ignored
-        ):  # once, though a worker may publish its document again and again
+        # once, though a worker may publish its document again and again
+        if ignored and ignored != self._ignored:
             log.warning("%s: in its metadata %s", self.instance_id(), ignored)
         self._ignored = ignored
 

@@ -11,8 +11,9 @@ from registry.contract import Contract
 from registry.extension import REGISTRIES, open_installed
 from registry.handle import Membership
 from registry.registration import Announcement, MembershipRegistry
+from runtime.command_line import not_installed
 
-_EXPECTED = "file:///path, kubernetes://, memory://name"
+_EXPECTED = "file:///path, kubernetes://, etcd://host:2379/prefix, memory://name"
 
 
 def open(  # noqa: PLR0913  # what a worker may say, each optional and by name; a settings object would only hide it
@@ -26,7 +27,8 @@ def open(  # noqa: PLR0913  # what a worker may say, each optional and by name; 
     token: str | None = None,
     contract: Contract | None = None,
 ) -> MembershipRegistry:
-    """The registry that `url` names: `file:///path`, `kubernetes://`, `memory://name`, or a scheme of an installed package.
+    """The registry that `url` names: `file:///path`, `kubernetes://`, `etcd://host:2379/prefix`, `memory://name`, or a scheme of
+    an installed package.
 
     Without `url`: $ADSUM_DISCOVERY, else `kubernetes://` in a Pod, else `file://`. `address`: the host name or IP address
     at which others reach this machine; None serves the contract on 127.0.0.1 only. `port`: where it is served, None on
@@ -48,7 +50,7 @@ def _registry(url: str, announcement: Announcement) -> MembershipRegistry:
     if rest and scheme.lower() not in REGISTRIES.built_in:
         opened = open_installed(url, scheme.lower())
         return MembershipRegistry(opened, announcement) if opened is not None else _unknown(url)
-    if urlsplit(url).scheme == "kubernetes":
+    if scheme.lower() == "kubernetes":
         from registry.kubernetes.opening import open_pod
 
         return open_pod(url, announcement)
@@ -57,6 +59,8 @@ def _registry(url: str, announcement: Announcement) -> MembershipRegistry:
 
 def _membership(url: str) -> Callable[[], Membership]:
     """A factory of memberships of a built-in scheme, called once for each instance."""
+    if url.partition("://")[0].lower() == "etcd":  # not by urlsplit: it refuses [::1]:80 after another host
+        return _etcd_membership(url)
     parts = urlsplit(url)
     match parts.scheme:
         case "file":
@@ -75,6 +79,14 @@ def _membership(url: str) -> Callable[[], Membership]:
                 f"{url!r} lists fixed addresses, so workers cannot register there; expected one of {_EXPECTED}"
             )
     return _unknown(url)
+
+
+def _etcd_membership(url: str) -> Callable[[], Membership]:
+    try:
+        from registry.etcd.membership import open_etcd_membership
+    except ModuleNotFoundError as error:
+        raise ValueError(f"etcd:// cannot be used: {not_installed(error, 'etcd')}") from error
+    return open_etcd_membership(url)
 
 
 def _unknown(url: str) -> NoReturn:

@@ -104,9 +104,8 @@ def _open_socket(host: str | None, port: int) -> socket.socket:
 
 def _listen_on_every_interface(port: int) -> socket.socket:
     if socket.has_dualstack_ipv6():
-        with suppress(
-            OSError
-        ):  # without an IPv6 address IPv4 works; if the port is taken, the next line raises
+        # without an IPv6 address IPv4 works; if the port is taken, the next line raises
+        with suppress(OSError):
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
     return socket.create_server(("", port), backlog=1024)
 

@@ -18,12 +18,13 @@ from discovery.filesystem.flock import is_held, open_lock
 from discovery.filesystem.record import HEARTBEAT, LOCK_SUFFIX, RECORD_SUFFIX, Record, boot_id, read_record
 from discovery.filesystem.root import CheckedDirectory
 from discovery.instance import Instance, InstanceStatus
+from discovery.record import encode_record
 from discovery.same_address import find_same_address
 from discovery.source import ComponentKey
 from registry.filesystem.cleanup import Cleanup
 from registry.filesystem.directories import create_component_directory, file_mode
 from registry.filesystem.locks import LOCK_TIMEOUT, HeldLock, component_lock
-from registry.filesystem.record_file import encode_record, temporary_path, write_record
+from registry.filesystem.record_file import temporary_path, write_record
 from runtime.tasks import BackgroundTasks
 from runtime.threads import in_thread
 

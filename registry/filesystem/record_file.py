@@ -5,18 +5,8 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from discovery.filesystem.record import RECORD_LIMIT, RECORD_SUFFIX, TEMPORARY_SUFFIX, Record
-
-
-def encode_record(record: Record) -> bytes:
-    """The record as JSON; ValueError if it is larger than readers accept."""
-    encoded = record.model_dump_json().encode()
-    if len(encoded) > RECORD_LIMIT:
-        raise ValueError(
-            f"the record of {record.instance_id} has {len(encoded)} bytes, readers accept {RECORD_LIMIT}: "
-            "shorten its labels"
-        )
-    return encoded
+from discovery.filesystem.record import RECORD_SUFFIX, TEMPORARY_SUFFIX, Record
+from discovery.record import encode_record
 
 
 def write_record(directory: Path, record: Record, *, mode: int = 0o600) -> None:

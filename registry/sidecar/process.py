@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import logging
 import os
-import sys
 from contextlib import AsyncExitStack
 
 import aiohttp
@@ -16,6 +15,7 @@ from registry.sidecar.model_server import MetadataFile
 from registry.sidecar.sidecar import FollowedServer, Sidecar
 from runtime.addresses import authority
 from runtime.command_line import INTERRUPTED, SUCCEEDED, print_error
+from runtime.log_form import form_of, write_log
 from runtime.serving.descriptors import raise_descriptor_limit
 from runtime.signals import stop_signals, until_signalled
 
@@ -24,7 +24,7 @@ log = logging.getLogger("registry")
 
 def run(options: argparse.Namespace) -> int:
     """Returns the exit code: 0 after a drain, 1 if the worker cannot be registered, 2 for a wrong argument or file."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s registry: %(message)s", stream=sys.stderr)
+    write_log(logging.INFO, form_of(options.log_format, "%(asctime)s registry: %(message)s"))
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
     raise_descriptor_limit()
     try:

@@ -185,7 +185,7 @@ async def test_drain_says_so_waits_for_work_and_leaves(ledger: Ledger, client: a
 
     jobs = [asyncio.create_task(work()) for _ in range(2)]
     await asyncio.sleep(0)
-    drain = asyncio.create_task(handle.drain(10))
+    drain = asyncio.create_task(handle.drain(120))
     await asyncio.sleep(0)
     assert ledger.told[-1] == "draining"
     handle.set_ready("ready")
@@ -193,14 +193,14 @@ async def test_drain_says_so_waits_for_work_and_leaves(ledger: Ledger, client: a
     await asyncio.sleep(0.3)
     assert not drain.done()
     done.set()
-    await asyncio.wait_for(drain, 8)
+    await asyncio.wait_for(drain, 90)
     assert all(job.done() for job in jobs)
     assert ledger.told[-2:] == ["draining", "leave"]
 
 
 async def test_drain_waits_for_work_that_came_while_it_believed_to_be_done(ledger: Ledger) -> None:
     handle = await open_over(ledger).register_instance("dynamo", "decode")
-    drain = asyncio.create_task(handle.drain(10))
+    drain = asyncio.create_task(handle.drain(120))
     await asyncio.sleep(0)
     entered = threading.Event()
 
@@ -214,7 +214,7 @@ async def test_drain_waits_for_work_that_came_while_it_believed_to_be_done(ledge
     assert entered.wait(60)  # holds up the loop, and with it the drain, until the work has come
     await asyncio.to_thread(thread.join)
     assert not drain.done()
-    await asyncio.wait_for(drain, 8)
+    await asyncio.wait_for(drain, 90)
 
 
 async def test_drain_is_bounded_and_ends_held_gets(
@@ -228,8 +228,8 @@ async def test_drain_is_bounded_and_ends_held_gets(
     await eventually(lambda: handle._contract.held == 1)
     started = time.monotonic()
     with handle.busy():
-        await handle.drain(0.3)
-    assert 0.25 < time.monotonic() - started < 20
+        await asyncio.wait_for(handle.drain(0.3), 90)
+    assert time.monotonic() - started > 0.25
     async with await held as response:
         assert response.headers["Instance-Status"] == "draining"
     assert "1 requests are not done 0.3 s after draining began" in caplog.text

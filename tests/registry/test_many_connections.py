@@ -17,9 +17,9 @@ async def test_metadata_are_answered_and_the_log_is_short(tmp_path: Path) -> Non
     async with model_server() as server:
         command = ("-m", "registry", *who, "--server", server.url)
         async with few_descriptors(log, *command, soft=128) as running, discovery.open(url) as found:
-            [instance] = await discovery.wait_for_instances(found, "n", "c", count=1, timeout=30)
+            [instance] = await discovery.wait_for_instances(found, "n", "c", count=1, timeout=90)
             assert soft_limit(running.pid) == 256
-            timeout = aiohttp.ClientTimeout(total=20)
+            timeout = aiohttp.ClientTimeout(total=90)
             with idle_connections(instance.authority):
                 for _ in range(3):
                     async with (

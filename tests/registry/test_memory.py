@@ -64,7 +64,7 @@ async def test_status_from_another_thread_reaches_watchers() -> None:
         found.watch("dynamo", "threads") as stream,
     ):
         await asyncio.to_thread(handle.set_ready, "ready")
-        event = await asyncio.wait_for(anext(stream), 20)
+        event = await asyncio.wait_for(anext(stream), 90)
         assert event.instance == handle.instance
         with pytest.raises(ValueError, match="'up' is not an instance status"):
             await asyncio.to_thread(handle.set_ready, "up")

@@ -39,7 +39,13 @@ from registry.contract import Contract
         ),
         ({"url": "static://a:1"}, ValueError, "workers cannot register there"),
         ({"url": "kubernetes://x/y"}, ValueError, "has a path"),
-        ({"url": "etcd://x"}, ValueError, "'etcd://x' is not a registry URL; expected one of file:///path"),
+        (
+            {"url": "consul://x"},
+            ValueError,
+            "'consul://x' is not a registry URL; expected one of file:///path",
+        ),
+        ({"url": "etcd://user:secret@x"}, ValueError, "must hold no user and no password"),
+        ({"url": "etcd://x?ttl=1s"}, ValueError, "ttl='1s'; expected whole seconds from 2"),
         ({"url": "file://tmp/x"}, ValueError, "three slashes"),
     ],
 )

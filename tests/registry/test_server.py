@@ -73,19 +73,18 @@ async def test_held_get_answers_when_the_document_changes(
 ) -> None:
     contract = bound(document)
     url = await serve(contract)
-    loop = asyncio.get_running_loop()
     for change in (
         lambda: document.set_metadata({"a": 1}),
         lambda: document.set_status(InstanceStatus.READY),
         lambda: document.set_status(InstanceStatus.DRAINING),
     ):
-        loop.call_later(0.05, change)
-        started = loop.time()
-        async with client.get(f"{url}/metadata", headers=hold(document)) as response:
+        get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))
+        await eventually(lambda: contract.held == 1)
+        change()
+        async with await get as response:
             assert response.status == 200
             assert response.headers["Preference-Applied"] == "wait=30"
             assert response.headers["ETag"] == document.current.etag
-        assert 0.04 < loop.time() - started < 20
 
 
 async def test_held_get_answers_304_when_time_is_up(
@@ -96,7 +95,7 @@ async def test_held_get_answers_304_when_time_is_up(
     async with client.get(f"{url}/metadata", headers=hold(document)) as response:
         assert (response.status, response.headers["Preference-Applied"]) == (304, "wait=0.2")
         assert await response.read() == b""
-    assert 0.15 < asyncio.get_running_loop().time() - started < 2
+    assert asyncio.get_running_loop().time() - started > 0.15
 
 
 async def test_a_change_from_another_thread_ends_held_gets(
@@ -107,7 +106,7 @@ async def test_a_change_from_another_thread_ends_held_gets(
     get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))
     await eventually(lambda: contract.held == 1)
     await asyncio.to_thread(document.set_metadata, {"from": "a thread"})
-    async with await asyncio.wait_for(get, 20) as response:
+    async with await asyncio.wait_for(get, 90) as response:
         assert await response.json() == {"from": "a thread"}
 
 
@@ -135,8 +134,8 @@ async def test_stopping_ends_held_gets(
     get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))
     await eventually(lambda: contract.held == 1)
     contract.unbind()
-    await asyncio.wait_for(server.aclose(), 20)
-    async with await asyncio.wait_for(get, 20) as response:
+    await asyncio.wait_for(server.aclose(), 90)
+    async with await asyncio.wait_for(get, 90) as response:
         assert (response.status, response.headers["Instance-Status"]) == (200, "draining")
     with pytest.raises(aiohttp.ClientConnectionError):
         await client.get(f"{url}/live")

@@ -41,7 +41,7 @@ async def test_the_program_registers_drains_and_leaves(
             "--instance-id",
             "vllm-0",
             "--drain-timeout",
-            "20s",
+            "120s",
         ),
         stderr=asyncio.subprocess.PIPE,
         env=os.environ | {"ADSUM_TOKEN": "t0ken"},
@@ -51,20 +51,20 @@ async def test_the_program_registers_drains_and_leaves(
             discovery.open(url, token="t0ken") as found,
             found.watch("dynamo", "vllm", metadata=True) as stream,
         ):
-            added = await asyncio.wait_for(anext(stream), 20)
+            added = await asyncio.wait_for(anext(stream), 90)
             assert (added.instance_id, added.instance.labels) == ("vllm-0", {"zone": "a"})
             assert (await added.instance.metadata())["model"]["name"] == "Qwen3"
             process.send_signal(signal.SIGTERM)
-            removed = await asyncio.wait_for(_removal(stream), 20)
+            removed = await asyncio.wait_for(_removal(stream), 90)
             assert removed.reason == "terminating"
             await asyncio.sleep(0.5)
             assert process.returncode is None  # the server still answers
             await server.stop()
-            _, log = await asyncio.wait_for(process.communicate(), 20)
+            _, log = await asyncio.wait_for(process.communicate(), 90)
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await process.communicate()
     assert process.returncode == 0
     lines = [line.partition(" registry: ")[2].partition(":")[0] for line in log.decode().splitlines()]
     assert [line.split()[0] for line in lines] == ["dynamo/vllm", "ready", "draining", "left"]
@@ -84,7 +84,7 @@ async def test_a_second_signal_cuts_the_drain_short_and_the_registration_is_remo
     assert process.stderr is not None
     log = process.stderr
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             while b"ready" not in await log.readline():
                 pass
             process.send_signal(signal.SIGTERM)
@@ -95,7 +95,7 @@ async def test_a_second_signal_cuts_the_drain_short_and_the_registration_is_remo
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await process.communicate()
     assert process.returncode == 0
     assert not list(tmp_path.glob("root/dynamo/vllm/vllm-0*"))
 
@@ -113,14 +113,14 @@ async def test_told_to_stop_while_its_id_is_not_free_yet_it_stops_at_once(
     process = await asyncio.create_subprocess_exec(*command(*asked), stderr=asyncio.subprocess.PIPE)
     assert process.stderr is not None
     try:
-        waiting = await asyncio.wait_for(process.stderr.readline(), 20)
+        waiting = await asyncio.wait_for(process.stderr.readline(), 90)
         assert b"waiting up to 6 s: another host's record holds the id 'w-0'" in waiting
         process.send_signal(number)
-        _, log = await asyncio.wait_for(process.communicate(), 20)
+        _, log = await asyncio.wait_for(process.communicate(), 90)
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await process.communicate()
     assert process.returncode == 0
     assert b"stopped by a signal before it was registered" in log
 
@@ -144,7 +144,7 @@ async def _removal(stream: discovery.InstanceEventStream) -> discovery.InstanceR
         ),
         (["--server", "http://x:1", "--label", "zone"], 2, "'zone' is not a label"),
         (["--server", "http://x:1", "--port", "99999"], 2, "99999 is not a port"),
-        (["--server", "http://x:1", "--discovery", "etcd://x"], 2, "'etcd://x' is not a registry URL"),
+        (["--server", "http://x:1", "--discovery", "consul://x"], 2, "'consul://x' is not a registry URL"),
         (["--server", "http://x:1", "--component", "a/b"], 2, "component 'a/b' is not a DNS-1123 label"),
         (
             ["--server", "http://x:1", "--metadata-file", "/nowhere/m.json"],

@@ -14,27 +14,27 @@ import registry
 Eventually = Callable[..., Awaitable[float]]
 
 PLAIN = """
-    import asyncio, registry
+    import asyncio, registry, sys
     async def main():
         async with registry.open(URL).register_instance("dynamo", "decode") as handle:
-            handle.drain_on_sigterm(timeout=5)
+            handle.drain_on_sigterm(timeout=90)
             handle.set_ready("ready")
             print("up", flush=True)
             with handle.busy():
-                await asyncio.sleep(0.6)
+                await asyncio.to_thread(sys.stdin.readline)
             print("work done", flush=True)
-            await asyncio.sleep(30)
+            await asyncio.sleep(300)
     try:
         asyncio.run(main())
     finally:
         print("end", flush=True)
 """
 AIOHTTP = """
-    import asyncio, registry
+    import asyncio, registry, sys
     from aiohttp import web
     async def life(app):
         async with registry.open(URL).register_instance("dynamo", "decode") as handle:
-            handle.drain_on_sigterm(timeout=5)
+            handle.drain_on_sigterm(timeout=90)
             handle.set_ready("ready")
             asyncio.get_running_loop().create_task(work(handle))
             yield
@@ -42,21 +42,21 @@ AIOHTTP = """
     async def work(handle):
         with handle.busy():
             print("up", flush=True)
-            await asyncio.sleep(0.6)
+            await asyncio.to_thread(sys.stdin.readline)
         print("work done", flush=True)
     app = web.Application()
     app.cleanup_ctx.append(life)
     web.run_app(app, host="127.0.0.1", port=0, print=None)
 """
 UVICORN = """
-    import asyncio, contextlib, fastapi, registry, uvicorn
+    import asyncio, contextlib, fastapi, registry, sys, uvicorn
     from registry.asgi import ContractApp
     contract = registry.Contract()
     @contextlib.asynccontextmanager
     async def life(app):
         opened = registry.open(URL, port=8000, contract=contract)
         async with opened.register_instance("dynamo", "decode") as handle:
-            handle.drain_on_sigterm(timeout=5)
+            handle.drain_on_sigterm(timeout=90)
             handle.set_ready("ready")
             task = asyncio.create_task(work(handle))
             yield
@@ -64,7 +64,7 @@ UVICORN = """
     async def work(handle):
         with handle.busy():
             print("up", flush=True)
-            await asyncio.sleep(0.6)
+            await asyncio.to_thread(sys.stdin.readline)
         print("work done", flush=True)
     app = fastapi.FastAPI(lifespan=life)
     app.mount("/", ContractApp(contract))
@@ -75,10 +75,10 @@ UVICORN = """
 async def start(program: str, root: Path) -> asyncio.subprocess.Process:
     source = f"URL = {f'file://{root}'!r}\n{textwrap.dedent(program)}"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", source, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", source, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout
-    assert await asyncio.wait_for(process.stdout.readline(), 20) == b"up\n"
+    assert await asyncio.wait_for(process.stdout.readline(), 90) == b"up\n"
     return process
 
 
@@ -94,20 +94,22 @@ async def test_sigterm_drains_first_and_then_ends_the_program(
     (record,) = (tmp_path / "dynamo" / "decode").glob("decode-*.json")
     assert '"ready"' in record.read_text()
     process.send_signal(signal.SIGTERM)
-    await eventually(lambda: '"draining"' in record.read_text(), 20)
-    output, _ = await asyncio.wait_for(process.communicate(), 30)
+    await eventually(lambda: '"draining"' in record.read_text())
+    output, _ = await asyncio.wait_for(process.communicate(b"go on\n"), 90)
     assert output.splitlines() == [b"work done", b"end"]
     assert process.returncode in exit_codes
     assert not record.exists()
 
 
 async def test_a_second_sigterm_cuts_the_drain_short(tmp_path: Path, eventually: Eventually) -> None:
-    process = await start(PLAIN.replace("sleep(0.6)", "sleep(20)"), tmp_path)
+    process = await start(
+        PLAIN.replace("asyncio.to_thread(sys.stdin.readline)", "asyncio.sleep(300)"), tmp_path
+    )
     (record,) = (tmp_path / "dynamo" / "decode").glob("decode-*.json")
     process.send_signal(signal.SIGTERM)
-    await eventually(lambda: '"draining"' in record.read_text(), 20)
+    await eventually(lambda: '"draining"' in record.read_text())
     process.send_signal(signal.SIGTERM)
-    output, _ = await asyncio.wait_for(process.communicate(), 15)
+    output, _ = await asyncio.wait_for(process.communicate(), 90)
     assert (output, process.returncode) == (b"end\n", 0)
     assert not record.exists()
 

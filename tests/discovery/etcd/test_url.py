@@ -1,0 +1,104 @@
+"""What an `etcd://` URL says, with etcdctl's environment."""
+
+from pathlib import Path
+
+import pytest
+
+from discovery.etcd.url import EtcdSettings, EtcdTls, parse_etcd_url
+
+
+@pytest.mark.parametrize(
+    ("url", "settings"),
+    [
+        ("etcd://a", EtcdSettings(("a:2379",))),
+        ("etcd://a:1,b:2/x/y/", EtcdSettings(("a:1", "b:2"), "/x/y/")),
+        ("etcd://[::1]:2379,[::2]/p%20q", EtcdSettings(("[::1]:2379", "[::2]:2379"), "/p q/")),
+        ("etcd://a?ttl=30s", EtcdSettings(("a:2379",), ttl=30)),
+        ("etcd://a?tls=true", EtcdSettings(("a:2379",), tls=EtcdTls())),
+        (
+            "etcd://a?cacert=/c&cert=/d&key=/e",
+            EtcdSettings(("a:2379",), tls=EtcdTls(Path("/c"), Path("/d"), Path("/e"))),
+        ),
+        (
+            "etcd://a?user=me&password_file=/p",
+            EtcdSettings(("a:2379",), user="me", password_file=Path("/p")),
+        ),
+    ],
+)
+def test_a_url(url: str, settings: EtcdSettings) -> None:
+    assert parse_etcd_url(url, {}) == settings
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "settings"),
+    [
+        (
+            "etcd:///p",
+            {"ETCDCTL_ENDPOINTS": "http://a:1,b"},
+            EtcdSettings(("a:1", "b:2379"), "/p/"),
+        ),
+        ("etcd://", {"ETCDCTL_ENDPOINTS": "https://a:1"}, EtcdSettings(("a:1",), tls=EtcdTls())),
+        ("etcd://mine", {"ETCDCTL_ENDPOINTS": "https://a:1"}, EtcdSettings(("mine:2379",))),
+        ("etcd://a", {"ETCDCTL_CACERT": "/c"}, EtcdSettings(("a:2379",), tls=EtcdTls(Path("/c")))),
+        ("etcd://a?tls=false", {"ETCDCTL_CACERT": "/c"}, EtcdSettings(("a:2379",))),
+        ("etcd://a", {"ETCDCTL_USER": "me:pw:1"}, EtcdSettings(("a:2379",), user="me", password="pw:1")),
+        (
+            "etcd://a?user=you",
+            {"ETCDCTL_USER": "me:pw", "ETCDCTL_PASSWORD": "other"},
+            EtcdSettings(("a:2379",), user="you", password="other"),
+        ),
+    ],
+)
+def test_etcdctls_environment(url: str, environment: dict[str, str], settings: EtcdSettings) -> None:
+    assert parse_etcd_url(url, environment) == settings
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "words"),
+    [
+        ("etcd://", {}, r"no host, and \$ETCDCTL_ENDPOINTS is not set"),
+        ("etcd://a:b", {}, "'a:b' is not host:port"),
+        ("etcd://http://a", {}, "not host:port"),
+        ("etcd://a,a:2379", {}, "a member appears twice"),
+        ("etcd://" + ",".join(f"h{n}" for n in range(33)), {}, "more than 32 members"),
+        ("etcd://a/x//y", {}, "is not a path"),
+        ("etcd://a/x%00y", {}, "is not a path"),
+        ("etcd://a/" + "x" * 600, {}, "at most 512"),
+        ("etcd://a?ttl=1.5s", {}, "expected whole seconds from 2 to 3600"),
+        ("etcd://a?ttl=forever", {}, "expected whole seconds"),
+        ("etcd://a?lease=3s", {}, "unknown parameter lease"),
+        ("etcd://a?ttl=3s&ttl=4s", {}, "a parameter appears twice"),
+        ("etcd://a?tls=yes", {}, "expected true or false"),
+        ("etcd://a?cert=/c", {}, "both cert= and key="),
+        ("etcd://a?tls=false&cacert=/c", {}, "tls=false excludes cacert="),
+        ("etcd://a?user=me", {}, r"has no password: set \$ETCDCTL_PASSWORD"),
+        ("etcd://a?password_file=/p", {}, "needs user=NAME"),
+        (
+            "etcd://a?tls=true",
+            {"ETCDCTL_INSECURE_SKIP_TLS_VERIFY": "true"},
+            "name the authority: cacert=PATH",
+        ),
+    ],
+)
+def test_a_url_that_is_none(url: str, environment: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words) as refused:
+        parse_etcd_url(url, environment)
+    assert "expected etcd://host:2379" in str(refused.value)
+    assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "etcd://me:s3cret@a",
+        "etcd://a?user=me&password=s3cret",
+        "etcd://a?user=me:s3cret",
+        "etcd://a?passwd=s3cret",
+        "etcd://a:x?password=s3cret",
+    ],
+)
+def test_no_password_is_ever_repeated(url: str) -> None:
+    with pytest.raises(ValueError, match=".") as refused:
+        parse_etcd_url(url, {})
+    assert "s3cret" not in str(refused.value)
+    assert "s3cret" not in repr(EtcdSettings(("a:1",), user="me", password="s3cret"))
