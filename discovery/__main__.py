@@ -1,4 +1,4 @@
-"""`python -m discovery list|watch|explain|check|eds`: the command line; its commands are in `commands.py`."""
+"""`python -m discovery list|watch|explain|serve|check|eds`: the command line; its commands are in `commands.py`."""
 
 import argparse
 import sys
@@ -7,7 +7,17 @@ from pathlib import Path
 
 from discovery.errors import AdsumError
 from discovery.source import SCHEMES
-from runtime.command_line import INTERRUPTED, Parser, ShowVersion, on_broken_pipe, print_error, program
+from runtime.command_line import (
+    INTERRUPTED,
+    Parser,
+    ShowVersion,
+    add_log_format,
+    on_broken_pipe,
+    print_error,
+    program,
+)
+
+DEFAULT_LISTEN = "127.0.0.1:8082"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,8 +49,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=ShowVersion)
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     place = Parser(add_help=False)
-    place.add_argument("namespace")
-    place.add_argument("component")
+    place.add_argument("namespace", help="of the workers, as they registered")
+    place.add_argument("component", help="of the workers in it, such as decode")
     place.add_argument(
         "--discovery",
         metavar="URL",
@@ -58,6 +68,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--metadata", action="store_true", help="follow their metadata and reachability too"
     )
     commands.add_parser("explain", parents=[shared], help="every candidate, and why it is no instance")
+    _add_serve_flags(
+        commands.add_parser(
+            "serve", parents=[place], help="a page of who is there, and metrics, until Ctrl-C"
+        )
+    )
     _add_eds_flags(
         commands.add_parser(
             "eds", parents=[place], help="keep an Envoy cluster's endpoints current, until Ctrl-C"
@@ -68,7 +83,19 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_serve_flags(parser: argparse.ArgumentParser) -> None:
+    add_log_format(parser)
+    listen = f"where the page and /metrics are ({DEFAULT_LISTEN})"
+    add = parser.add_argument
+    add("--listen", default=DEFAULT_LISTEN, metavar="ADDRESS:PORT", help=listen)
+    senders = "show the page to who sends this token too, not to this machine alone"
+    add("--debug-token-file", type=Path, metavar="FILE", help=senders)
+    address = "a port of its own for the page, served to all who reach it unless there is a token"
+    add("--debug-address", metavar="ADDRESS:PORT", help=address)
+
+
 def _add_eds_flags(parser: argparse.ArgumentParser) -> None:
+    add_log_format(parser)
     add = parser.add_argument
     add("--out", type=Path, metavar="FILE", help="write an EDS file, which Envoy watches")
     add("--listen", metavar="ADDRESS:PORT", help="serve EDS over gRPC, state of the world; in plain text")

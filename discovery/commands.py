@@ -14,7 +14,8 @@ from typing import Any
 from discovery.check import Verdict, check_contract
 from discovery.errors import AdsumError
 from discovery.events import InstanceEvent, InstanceRemovedEvent
-from discovery.explanation import Explanation
+from discovery.explanation import is_faultless
+from discovery.health_changes import HealthChanges
 from discovery.instance import Instance
 from discovery.metadata.lookup import MetadataLookup, look_up, look_up_all
 from discovery.opening import display_url, open
@@ -23,6 +24,7 @@ from discovery.service import ServiceDiscovery
 from runtime.command_line import SUCCEEDED, program
 from runtime.serving.descriptors import raise_descriptor_limit
 from runtime.signals import cancel_on
+from runtime.tasks import cancel_and_wait
 
 _LONGEST_SHOWN = 400
 """Characters of a document in one line of text."""
@@ -32,7 +34,9 @@ _COLUMNS = ("ID", "URL", "STATUS")
 def run(options: argparse.Namespace) -> int:
     """Returns the exit code."""
     raise_descriptor_limit()  # a watch holds a GET for each worker
-    commands = {"list": _list, "watch": _watch, "explain": _explain, "check": _check, "eds": _eds}
+    commands = {
+        "list": _list, "watch": _watch, "explain": _explain, "serve": _serve, "check": _check, "eds": _eds
+    }  # fmt: skip
     try:
         return asyncio.run(commands[options.command](options))
     except asyncio.CancelledError:  # SIGTERM
@@ -101,12 +105,20 @@ async def _watch(options: argparse.Namespace) -> int:
         open(options.discovery, token=_token()) as service,
         service.watch(options.namespace, options.component, metadata=options.metadata) as stream,
     ):
-        last: dict[str, MetadataLookup] = {}
-        async for event in stream:
-            lookup = await _look_up_event(event, last)
-            document = {"metadata": lookup.metadata} if options.metadata else {}
-            _print_event(event, lookup.instance, document, as_json=options.json)
+        telling = asyncio.create_task(HealthChanges(_tell).follow(lambda: stream.health))
+        try:
+            last: dict[str, MetadataLookup] = {}
+            async for event in stream:
+                lookup = await _look_up_event(event, last)
+                document = {"metadata": lookup.metadata} if options.metadata else {}
+                _print_event(event, lookup.instance, document, as_json=options.json)
+        finally:
+            await cancel_and_wait(telling)
     return 0
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 async def _look_up_event(event: InstanceEvent, last: dict[str, MetadataLookup]) -> MetadataLookup:
@@ -134,7 +146,7 @@ async def _explain(options: argparse.Namespace) -> int:
             )
     else:
         print(explanation)
-    return 0 if _is_faultless(explanation) else 1
+    return 0 if is_faultless(explanation) else 1
 
 
 async def _check(options: argparse.Namespace) -> int:
@@ -160,12 +172,14 @@ async def _eds(options: argparse.Namespace) -> int:
     return await serve(options)
 
 
+async def _serve(options: argparse.Namespace) -> int:
+    from discovery.web.process import serve  # aiohttp's server, which the others do without
+
+    return await serve(options)
+
+
 def _token() -> str | None:
     return os.environ.get("ADSUM_TOKEN") or None
-
-
-def _is_faultless(explanation: Explanation) -> bool:
-    return bool(explanation.candidates) and not any(candidate.reason for candidate in explanation.candidates)
 
 
 def _print_event(

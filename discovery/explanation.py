@@ -49,6 +49,11 @@ class Explanation:
             yield f"{candidate.id} {verdict}{f': {candidate.reason}' if candidate.reason else ''}"
 
 
+def is_faultless(explanation: Explanation) -> bool:
+    """Whether there are candidates, and nothing is wrong with any."""
+    return bool(explanation.candidates) and not any(candidate.reason for candidate in explanation.candidates)
+
+
 def with_shared_addresses(candidates: Iterable[ExplainedCandidate]) -> Iterator[ExplainedCandidate]:
     """The candidates, with a reason added to instances that share their address."""
     candidates = list(candidates)

@@ -21,7 +21,9 @@ __all__ = [
     "Source",
 ]
 
-SOURCES: Final = PluginGroup("adsum.sources", "URL scheme", ("file", "kubernetes", "memory", "static"))
+SOURCES: Final = PluginGroup(
+    "adsum.sources", "URL scheme", ("etcd", "file", "kubernetes", "memory", "static")
+)
 
 _MEMBERS: Final = ("run", "suspect", "explain", "components", "aclose")
 

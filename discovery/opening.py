@@ -11,6 +11,7 @@ from discovery.metadata.client import MetadataClient
 from discovery.metadata.silence import silence_timings
 from discovery.service import SourceDiscovery
 from discovery.source import SCHEMES, Source
+from runtime.command_line import not_installed
 
 _POD_VARIABLE: Final = "KUBERNETES_SERVICE_HOST"
 
@@ -55,6 +56,8 @@ def open_source(url: str) -> Source:
     scheme, _, rest = url.partition("://")
     if rest and scheme.lower() not in SOURCES.built_in:  # a new scheme below needs its name there too
         return open_installed(url, scheme.lower()) or _raise_unknown(url)
+    if scheme.lower() == "etcd":
+        return _open_etcd(url)
     if scheme.lower() == "static":  # not by urlsplit: it refuses [::1]:80 after another host
         from discovery.static.source import open_static
 
@@ -75,6 +78,14 @@ def open_source(url: str) -> Source:
 
             return open_kubernetes(parts, url)
     return _raise_unknown(url)
+
+
+def _open_etcd(url: str) -> Source:
+    try:
+        from discovery.etcd.source import open_etcd_source
+    except ModuleNotFoundError as error:
+        raise ValueError(f"etcd:// cannot be used: {not_installed(error, 'etcd')}") from error
+    return open_etcd_source(url)
 
 
 def _raise_unknown(url: str) -> NoReturn:

@@ -93,6 +93,11 @@ class SourceDiscovery:
         shared = self._shared.get(component_key(namespace, component))
         return {} if shared is None else shared.missing()
 
+    def excluded(self, namespace: str, component: str) -> dict[str, InstanceStatus | None]:
+        """The candidates that open watches do not show, by id, with their status if they have a valid record. Without I/O."""
+        shared = self._shared.get(component_key(namespace, component))
+        return {} if shared is None else shared.excluded()
+
     def without_document(self, namespace: str, component: str) -> dict[str, str]:
         """Why listed instances in the open watches with metadata have no valid document, by id. Without I/O. Workers that
         answered 404, 405 or 501 are left out: having no document is no fault.

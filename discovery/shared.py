@@ -9,7 +9,7 @@ from functools import partial
 from discovery.copy_on_write import FrozenDict
 from discovery.errors import DiscoveryTimeoutError, MetadataUnavailableError
 from discovery.explanation import describe_failure
-from discovery.instance import Instance, MetadataReader
+from discovery.instance import Instance, InstanceStatus, MetadataReader
 from discovery.metadata.client import MetadataClient
 from discovery.metadata.document import read_metadata
 from discovery.metadata.follower import DocumentFollower, FollowRules
@@ -126,11 +126,24 @@ class SharedWatch:
     def missing(self) -> dict[str, str]:
         """As `SourceDiscovery.missing`: from what is known, without I/O."""
         reasons = {c.id: c.reason for c in self._snapshot.others if c.reason is not None}
-        published = self.membership.instances
         if self._follower is not None and self._document_watchers:
-            published = self._follower.truth.instances
             reasons |= self._follower.problems()
+        published = self._published
         return {i: reason for i, reason in reasons.items() if i not in published}
+
+    def excluded(self) -> dict[str, InstanceStatus | None]:
+        """As `SourceDiscovery.excluded`: from what is known, without I/O."""
+        found: dict[str, InstanceStatus | None] = dict.fromkeys(c.id for c in self._snapshot.others)
+        found |= {i: instance.status for i, instance in self._snapshot.known.items()}
+        published = self._published
+        return {i: status for i, status in found.items() if i not in published}
+
+    @property
+    def _published(self) -> Mapping[str, Instance]:
+        """What watches have been told."""
+        if self._follower is not None and self._document_watchers:
+            return self._follower.truth.instances
+        return self.membership.instances
 
     def without_document(self) -> dict[str, str]:
         """As `SourceDiscovery.without_document`: from what is known, without I/O."""
@@ -142,7 +155,7 @@ class SharedWatch:
         unavailable = "its metadata is unavailable: "
         try:
             if self._follower is not None and self._follower.follows(instance.id):
-                if (problem := self._follower.problems().get(instance.id)) is not None:
+                if (problem := self._follower.problem(instance.id)) is not None:
                     return unavailable + problem
                 document = await self._follower.read(instance)
             else:

@@ -14,7 +14,7 @@ from discovery.instance import (
     check_namespace,
 )
 
-SCHEMES: Final = "file:///path, static://host:port,..., static:///file.yaml, kubernetes://[namespace][?pool=NAME], memory://name"
+SCHEMES: Final = "file:///path, static://host:port,..., static:///file.yaml, kubernetes://[namespace][?pool=NAME], etcd://host:2379/prefix, memory://name"
 """Of the built-in sources, for help and error messages."""
 
 

@@ -10,9 +10,10 @@ from typing import Final
 from discovery.eds.assignment import Assignment, assign
 from discovery.eds.assignment_file import AssignmentFileError
 from discovery.errors import DiscoveryTimeoutError
+from discovery.health_changes import HealthChanges
 from discovery.service import SourceDiscovery
 from discovery.source import ComponentKey
-from discovery.watch import Truth, WatchState
+from discovery.watch import Truth
 
 log = logging.getLogger("discovery.eds")
 
@@ -45,7 +46,7 @@ class AssignmentFeed:
         self._settings = settings
         self._publishers = publishers
         self._published: Assignment | None = None
-        self._degraded: str | None = None
+        self._health = HealthChanges(log.warning)
         self.first = asyncio.Event()
         """Set once an assignment is published."""
 
@@ -72,7 +73,7 @@ class AssignmentFeed:
             while truth.error is None:
                 subscription.wake.clear()
                 subscription.dirty.clear()
-                self._log_health(truth)
+                self._health.note(truth.health)
                 again = not self._try_publish(self._assign(truth))
                 await asyncio.sleep(self._settings.interval)  # what changes meanwhile goes out together
                 with suppress(TimeoutError):
@@ -115,16 +116,6 @@ class AssignmentFeed:
                 "left out, because EDS needs IP addresses and these registered a host name: %s",
                 ", ".join(assignment.without_ip[:10]),
             )
-
-    def _log_health(self, truth: Truth) -> None:
-        """A line when the source goes out of reach, and when it is back."""
-        degraded = truth.health.reason if truth.health.state is WatchState.DEGRADED else None
-        if (degraded is None) != (self._degraded is None):
-            what = (
-                "the source answers again" if degraded is None else f"the source is out of reach: {degraded}"
-            )
-            log.warning("%s", what)
-        self._degraded = degraded
 
     async def _wait_for_documents(self, truth: Truth) -> None:
         with suppress(TimeoutError), truth.subscribe() as subscription:

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import logging
 import os
-import sys
 from contextlib import AsyncExitStack
 
 from discovery.eds.assignment_file import AssignmentFile
@@ -14,6 +13,7 @@ from discovery.source import component_key
 from runtime.addresses import split_authority
 from runtime.command_line import not_installed
 from runtime.errors import AdsumError
+from runtime.log_form import form_of, print_ready, write_log
 from runtime.signals import stop_signals, until_signalled
 from runtime.tasks import first_of
 
@@ -24,7 +24,7 @@ class MissingLibraryError(AdsumError):
 
 async def serve(options: argparse.Namespace) -> int:
     """Returns the exit code. Raises AdsumError, ValueError and OSError."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s eds: %(message)s", stream=sys.stderr)
+    write_log(logging.INFO, form_of(options.log_format, "%(asctime)s eds: %(message)s"))
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
     settings = _settings(options)
     publishers: list[Publish] = []
@@ -80,7 +80,7 @@ async def _listen(stack: AsyncExitStack, options: argparse.Namespace, publishers
 async def _run(feed: AssignmentFeed, where: list[str]) -> None:
     async def say_ready() -> None:
         await feed.first.wait()
-        print("ready", *where, flush=True)
+        print_ready(where)
         await asyncio.Event().wait()
 
     await first_of(feed.run(), say_ready())

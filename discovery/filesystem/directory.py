@@ -17,10 +17,13 @@ from discovery.filesystem.flock import is_held, is_same_file, open_lock
 from discovery.filesystem.record import LOCK_SUFFIX, RECORD_SUFFIX, Record, is_record_name, read_record
 from discovery.filesystem.root import CheckedDirectory, user_name
 from discovery.source import Candidate, Snapshot
+from runtime.quoting import printable
 
 SILENT_AFTER: Final = 6.0
 """Seconds without a new counter after which another host's worker counts as dead: three heartbeats."""
 
+_MAX_NAME: Final = 255
+"""Characters of a file name, as most file systems have it."""
 _FILE_ERRORS: Final = frozenset(
     [
         errno.EACCES,
@@ -66,7 +69,7 @@ class DirectoryEntry:
 
     def rejected_candidate(self, reason: str) -> Candidate:
         if self.candidate is None or self.candidate.reason != reason:
-            self.candidate = Candidate(_printable(self.id), reason=reason)
+            self.candidate = Candidate(printable(self.id, _MAX_NAME), reason=reason)
         return self.candidate
 
 
@@ -187,7 +190,7 @@ class ComponentDirectory:
         entry.is_dead = True
         entry.close()
         return entry.rejected_candidate(
-            "its owner is dead; the next worker that registers here removes the record"
+            "its process has ended; another worker that is registered here removes the record"
         )
 
     def _is_owned(self, entry: DirectoryEntry) -> bool:
@@ -219,11 +222,6 @@ def _has_spare_descriptors(descriptor: int) -> bool:
 def _signature(found: os.stat_result) -> tuple[int, int, int]:
     """Changes when the file is written or replaced."""
     return found.st_mtime_ns, found.st_ino, found.st_size
-
-
-def _printable(name: str) -> str:
-    """The file name, with control characters escaped: it is shown in terminals and logs."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def _instance_id(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The record of one instance on disk: its fields, its validation, and the boot id of this machine.
+"""The record of one instance on disk: what it has beside `discovery.record`, and the boot id of this machine.
 
 `<root>/<namespace>/<component>/<instance_id>.json` is the record. Its owner holds `<instance_id>.lock` beside it with
 flock for its life: not the record itself, since each update renames a new file into its place, and a lock belongs to the
@@ -9,12 +9,13 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-
-from discovery.instance import Instance, InstanceStatus, check_address, check_instance_id
+from discovery.instance import Instance
+from discovery.record import RECORD_LIMIT, InstanceRecord, decode_record
+from discovery.source import ComponentKey
 
 RECORD_SUFFIX: Final = ".json"
 LOCK_SUFFIX: Final = ".lock"
@@ -22,39 +23,17 @@ COMPONENT_LOCK: Final = ".lock"
 TEMPORARY_SUFFIX: Final = ".tmp"
 HEARTBEAT: Final = 2.0
 """Seconds between two rewrites of the record's counter, by which other hosts see that the owner is alive."""
-RECORD_LIMIT: Final = 64 * 1024
-"""Largest record in encoded bytes, on both ends."""
 
 
-class Record(BaseModel):
-    """One instance on disk. Unknown keys are ignored: a newer version may write more."""
+class Record(InstanceRecord):
+    """One instance on disk. `host`: the boot id of its owner's machine, whose locks prove that the owner lives. `counter`:
+    what other machines watch instead."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    version: Literal[1] = 1
-    instance_id: Annotated[str, AfterValidator(check_instance_id)]
-    namespace: str
-    component: str
-    incarnation: str = Field(min_length=1)
     host: str
-    address: Annotated[str, AfterValidator(check_address)]
-    port: int = Field(ge=0, le=65535)
-    status: InstanceStatus
-    labels: dict[str, str] = {}
     counter: int = 0
 
     def instance(self) -> Instance:
-        return Instance(
-            id=self.instance_id,
-            namespace=self.namespace,
-            component=self.component,
-            address=self.address,
-            port=self.port,
-            incarnation=self.incarnation,
-            status=self.status,
-            labels=self.labels,
-            node=self.host,
-        )
+        return replace(super().instance(), node=self.host)
 
 
 def is_record_name(name: str) -> bool:
@@ -65,18 +44,8 @@ def is_record_name(name: str) -> bool:
 def read_record(path: Path) -> Record:
     """The record at `path`. Raises ValueError if it is not valid or does not belong to its path; OSError."""
     raw = _read_regular(path, RECORD_LIMIT + 1)
-    if len(raw) > RECORD_LIMIT:
-        raise ValueError(f"the record is larger than {RECORD_LIMIT} bytes")
-    try:
-        record = Record.model_validate_json(raw)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"not a valid record: {where + ': ' if where else ''}{first['msg']}") from error
-    expected = (path.parent.parent.name, path.parent.name, path.name.removesuffix(RECORD_SUFFIX))
-    if (record.namespace, record.component, record.instance_id) != expected:
-        raise ValueError("a foreign record: its namespace, component or id is not the one of its path")
-    return record
+    key = ComponentKey(path.parent.parent.name, path.parent.name)
+    return decode_record(Record, raw, key, path.name.removesuffix(RECORD_SUFFIX))
 
 
 def _read_regular(path: Path, limit: int) -> bytes:

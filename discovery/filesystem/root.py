@@ -155,9 +155,8 @@ def _checked_directory(path: Path, found: os.stat_result) -> CheckedDirectory:
         )
     mode = stat.S_IMODE(found.st_mode)
     if not mode & stat.S_ISGID and _is_private_group(found.st_uid, found.st_gid):
-        mode &= (
-            ~stat.S_IWGRP
-        )  # with umask 002 and a group of one's own, all new directories are group-writable
+        # with umask 002 and a group of one's own, all new directories are group-writable
+        mode &= ~stat.S_IWGRP
     return CheckedDirectory(path, found.st_uid, found.st_gid, mode)
 
 

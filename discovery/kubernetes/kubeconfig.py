@@ -90,9 +90,8 @@ async def _load(paths: str, context: str | None, timings: Timings) -> _LoadedCon
             f"the kubeconfig {paths} provided no credentials within {timings.credentials_deadline:g} s: "
             "its exec plugin hangs, or its identity provider does not answer"
         ) from error
-    except (
-        Exception
-    ) as error:  # the loader does not check the file's structure: it raises KeyError and the like
+    except Exception as error:
+        # the loader does not check the file's structure: it raises KeyError and the like
         raise InputFileError(_load_error(paths, context, error)) from error
     return _LoadedConfig(configuration, loader)
 

@@ -30,9 +30,8 @@ class LineSplitter:
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that `chunk` completes, without their line ends; empty ones are left out."""
         lines: list[bytes] = []
-        searched = len(
-            self._rest
-        )  # or a long line in small chunks would be searched from its start each time
+        # or a long line in small chunks would be searched from its start each time
+        searched = len(self._rest)
         self._rest += chunk
         start = 0
         while (end := self._rest.find(b"\n", max(start, searched))) >= 0:

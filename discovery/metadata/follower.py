@@ -89,6 +89,11 @@ class DocumentFollower:
             return read_metadata(instance, followed.document)
         raise MetadataUnavailableError(instance.id, instance.authority, "this instance is no longer there")
 
+    def problem(self, instance_id: str) -> str | None:
+        """Why this member is unpublished or unreachable."""
+        followed = self._followed.get(instance_id)
+        return None if followed is None else followed.problem
+
     def problems(self) -> Mapping[str, str]:
         """Why members are unpublished or unreachable, by instance id."""
         return {key: f.problem for key, f in self._followed.items() if f.problem is not None}

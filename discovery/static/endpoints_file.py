@@ -182,9 +182,8 @@ def _decode(raw: bytes, path: Path) -> Any:
             return json.loads(raw)
         import yaml  # from an extra that only YAML files need
 
-        loader = getattr(
-            yaml, "CSafeLoader", yaml.SafeLoader
-        )  # libyaml, if PyYAML was built with it: ten times as fast
+        # libyaml, if PyYAML was built with it: ten times as fast
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         _check_depth(yaml.parse(raw, Loader=loader))
         return yaml.load(raw, Loader=loader)  # noqa: S506  # both are safe loaders
     except ModuleNotFoundError as error:

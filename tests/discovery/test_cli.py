@@ -59,7 +59,7 @@ def test_watch_prints_changes_until_it_is_ended(tmp_path: Path) -> None:
             "w-0",
         )
         watching.terminate()
-        assert watching.wait(10) == 0
+        assert watching.wait(90) == 0
         assert watching.stderr is not None
         assert watching.stderr.read() == ""
     finally:
@@ -102,7 +102,7 @@ async def test_a_watch_with_metadata_prints_documents_and_reachability(
             *(sys.executable, "-m", "discovery", "watch", "prod", "decode"),
             *("--metadata", "--discovery", url, *flags),
             stdout=asyncio.subprocess.PIPE,
-            env=os.environ | {"ADSUM_TOKEN": "s3cret"},
+            env=os.environ | {"ADSUM_TOKEN": "s3cret", "ADSUM_SILENT_AFTER": "60"},
         )
         assert watching.stdout is not None
         try:
@@ -200,9 +200,9 @@ def test_explain_names_the_url_it_asked_and_what_to_do(tmp_path: Path) -> None:
             "the following arguments are required: component; see python -m discovery list",
         ),
         (
-            ("list", "prod", "decode", "--discovery", "etcd://x"),
+            ("list", "prod", "decode", "--discovery", "consul://x"),
             2,
-            "'etcd://x' is not a discovery URL; expected one of",
+            "'consul://x' is not a discovery URL; expected one of",
         ),
         (("list", "prod", "decode", "--discovery", "file://tmp/x"), 2, "a path needs three slashes"),
         (("list", "prod", "decode", "--discovery", "file:///nowhere/at/all"), 1, "does not exist"),

@@ -71,7 +71,7 @@ async def test_an_unexpected_error_affects_one_worker_and_is_logged_once(
     gone = FakeWorker()
     async with (
         SourceDiscovery(
-            Faulty(store), client=MetadataClient(timeout=1.0, silence=SilenceTimings(wait=1.0))
+            Faulty(store), client=MetadataClient(timeout=60.0, silence=SilenceTimings(wait=1.0, margin=60.0))
         ) as service,
         service.watch("prod", "decode", metadata=True) as stream,
     ):
@@ -140,8 +140,10 @@ async def test_a_worker_that_does_not_hold_gets_is_polled(
     store.put(worker.instance())
     async with discovering.watch("prod", "decode", metadata=True) as stream:
         await anext(stream)
+        begun = asyncio.get_running_loop().time()
         await asyncio.sleep(1.5)
-        assert len(worker.requests) <= at_most
+        longer = asyncio.get_running_loop().time() - begun - 1.5
+        assert len(worker.requests) <= at_most + 5 * longer, "one in 0.2 s at most"
         await eventually(lambda: len(worker.requests) >= 2)
 
 
@@ -161,14 +163,13 @@ async def test_changes_in_quick_succession_still_arrive_at_once(
     store.put(worker.instance())
     async with discovering.watch("prod", "decode", metadata=True) as stream:
         await anext(stream)
-        started = asyncio.get_running_loop().time()
         for count in range(2, 8):
             changed.set()
             changed = asyncio.Event()
             event = await anext(stream)
             assert isinstance(event, InstanceUpdatedEvent)
             assert event.new.revision == f"a.b.{count}"
-        assert asyncio.get_running_loop().time() - started < 0.5
+        assert all("Prefer" in request.headers for request in worker.requests[1:]), "held, not polled"
 
 
 async def test_an_invalid_entity_tag_does_not_stop_updates(

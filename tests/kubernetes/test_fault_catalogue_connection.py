@@ -7,13 +7,13 @@ import asyncio
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import discovery
-from discovery import DiscoveryError
 from discovery.kubernetes import Cluster, ClusterTransport
 from discovery.watch import WatchState
 from tests.kubernetes.fake.api_server import FakeApiServer
@@ -21,7 +21,14 @@ from tests.kubernetes.fake.chaos_proxy import ChaosProxy, SynBlackHole
 from tests.kubernetes.fake.faults import (
     cut,
 )
-from tests.kubernetes.fake.over_http import FAST, assert_changes_arrive, fields_of, watching
+from tests.kubernetes.fake.over_http import (
+    FAST,
+    PATIENT,
+    assert_changes_arrive,
+    assert_refused,
+    fields_of,
+    watching,
+)
 from tests.kubernetes.fake.world import World, within
 
 
@@ -30,7 +37,7 @@ async def test_the_whole_way_by_url(server: FakeApiServer, cluster: World) -> No
         found = await service.list_instances("dynamo", "decode")
         assert [(i.id, i.port, i.node) for i in found] == [("a", 8080, "node-a"), ("b", 8080, "node-a")]
         assert {i.incarnation for i in found} == cluster.uids
-        async with asyncio.timeout(5), service.watch("dynamo", "decode") as stream:
+        async with asyncio.timeout(90), service.watch("dynamo", "decode") as stream:
             assert {(await anext(stream)).instance_id, (await anext(stream)).instance_id} == {"a", "b"}
             cluster.pod("a", ready=False)
             gone = await anext(stream)
@@ -38,7 +45,8 @@ async def test_the_whole_way_by_url(server: FakeApiServer, cluster: World) -> No
 
 
 async def test_row_05_watches_that_time_out(server: FakeApiServer, cluster: World) -> None:
-    async with watching(cluster, Cluster(server.url), FAST) as recorder:
+    short = replace(PATIENT, watch_timeout=FAST.watch_timeout)
+    async with watching(cluster, Cluster(server.url), short) as recorder:
         await within(4, lambda: len(server.api.asked("watch")) >= 2)
         assert not recorder.transitions()
         assert len(server.api.asked("list")) == 1
@@ -102,8 +110,7 @@ async def test_row_09_half_open_after_the_headers(server: FakeApiServer, cluster
     ):
         proxy.mode = "pause"
         cluster.delete("a")
-        took = await within(2.5, lambda: recorder.stream.health.state is WatchState.DEGRADED)
-        assert took < 9.0, "the watch's time and its slack are 1.3 s; the kernel would take 10 s"
+        await within(2.5, lambda: recorder.stream.health.state is WatchState.DEGRADED)
         assert recorder.names == {"a", "b"}
         proxy.mode = "pass"
         await within(2, lambda: recorder.names == {"b"})
@@ -137,9 +144,10 @@ async def test_row_10_accepts_and_never_answers(server: FakeApiServer, cluster: 
         proxy.mode = "blackhole"
         cluster.delete("a")
         proxy.reset()
-        before = proxy.accepted
+        before, begun = proxy.accepted, time.monotonic()
         await asyncio.sleep(1.2)
-        assert proxy.accepted - before <= 4, "each try lasts a header deadline, then a pause"
+        most = (time.monotonic() - begun) / FAST.header_deadline + 1
+        assert proxy.accepted - before <= most, "each try lasts a header deadline, then a pause"
         await within(1, lambda: proxy.accepted - before >= 2)
         await within(1, lambda: "no answer" in (recorder.stream.health.reason or ""))
         assert recorder.names == {"a", "b"}
@@ -164,16 +172,10 @@ async def test_row_12_syn_black_hole(cluster: World) -> None:
     with SynBlackHole() as hole:
         transport = ClusterTransport(Cluster(f"http://127.0.0.1:{hole.port}"), FAST)
         async with cluster.discovering(transport, **fields_of(FAST)) as service:
-            started = time.monotonic()
-            with pytest.raises(DiscoveryError) as caught:
-                await service.list_instances("dynamo", "decode", timeout=0.6)
-            assert time.monotonic() - started < 20
-            assert "did not sync within 0.6 s" in str(caught.value)
-            assert str(hole.port) in str(caught.value), "the reason names what cannot be reached"
+            await assert_refused(service, 0.6, "did not sync within 0.6 s", str(hole.port))
 
 
 async def test_row_12_a_name_that_does_not_resolve(cluster: World) -> None:
     transport = ClusterTransport(Cluster("http://no-such-host.invalid:6443"), FAST)
     async with cluster.discovering(transport, **fields_of(FAST)) as service:
-        with pytest.raises(DiscoveryError, match=r"no-such-host\.invalid"):
-            await service.list_instances("dynamo", "decode", timeout=0.6)
+        await assert_refused(service, 0.6, "no-such-host.invalid")

@@ -2,6 +2,7 @@
 
 import asyncio
 import stat
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,15 @@ from discovery.kubernetes.credentials import TokenFileCredentials
 from discovery.watch import WatchState
 from tests.kubernetes.fake.api_server import FakeApiServer
 from tests.kubernetes.fake.authority import Authority
-from tests.kubernetes.fake.over_http import FAST, LONG_WATCHES, assert_changes_arrive, fields_of, watching
+from tests.kubernetes.fake.over_http import (
+    FAST,
+    LONG_WATCHES,
+    PATIENT,
+    assert_changes_arrive,
+    assert_refused,
+    fields_of,
+    watching,
+)
 from tests.kubernetes.fake.world import World, within
 
 
@@ -31,7 +40,7 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
-def with_token(server: FakeApiServer, token: Path, timings: Timings = LONG_WATCHES) -> Cluster:
+def with_token(server: FakeApiServer, token: Path, timings: Timings = PATIENT) -> Cluster:
     return Cluster(server.url, credentials=TokenFileCredentials(token, None, timings))
 
 
@@ -40,7 +49,7 @@ async def test_row_27_the_token_rotates(
     server: FakeApiServer, cluster: World, token: Path, reread: float
 ) -> None:
     server.api.tokens = {"one"}
-    who = with_token(server, token, replace(LONG_WATCHES, token_refresh=reread))
+    who = with_token(server, token, replace(PATIENT, token_refresh=reread))
     async with watching(cluster, who) as recorder:
         _replace(token, "two\n")
         await asyncio.sleep(0.1)
@@ -81,11 +90,12 @@ async def test_row_28_401_until_a_new_token(server: FakeApiServer, cluster: Worl
         server.api.tokens = {"two"}
         server.api.end_watches()
         since = len(server.api.calls)
+        begun = asyncio.get_running_loop().time()
         await asyncio.sleep(1.0)
-        asked = server.api.calls[since:]
+        asked, took = server.api.calls[since:], asyncio.get_running_loop().time() - begun
         await within(1, lambda: recorder.stream.health.state is WatchState.DEGRADED)
         assert "401" in (recorder.stream.health.reason or "")
-        assert len(asked) <= 2 * 14, "at most one more try for each request, and a backoff"
+        assert len(asked) <= 2 * (4 + took / 0.1), "at most one more try for each request, and a backoff"
         _replace(token, "two")
         await assert_changes_arrive(cluster, recorder, 1.5)
         assert all("Bearer" in call.headers["Authorization"] for call in asked)
@@ -110,8 +120,7 @@ async def test_row_29_a_server_that_cannot_be_trusted(tmp_path: Path, server: Fa
     async with FakeApiServer(server.api, Authority("another").server_context(tmp_path)) as tls:
         transport = ClusterTransport(await _in_cluster(tls, account), FAST)
         async with World(server.api).discovering(transport, **fields_of(FAST)) as service:
-            with pytest.raises(DiscoveryError, match=r"certificate verify failed"):
-                await service.list_instances("dynamo", "decode", timeout=0.5)
+            await assert_refused(service, 0.5, "certificate verify failed")
 
 
 async def test_row_29_an_exec_plugin_that_hangs(
@@ -121,7 +130,10 @@ async def test_row_29_an_exec_plugin_that_hangs(
     server.api.tokens = {"one"}
     config = _kubeconfig(tmp_path, server, plugin := tmp_path / "plugin")
     _write_plugin(plugin, "one")
-    loaded = await load_cluster(kubeconfig=str(config), timings=LONG_WATCHES)
+    loaded = None
+    while loaded is None:
+        with suppress(DiscoveryError):  # on a busy machine a shell takes longer than we wait
+            loaded = await load_cluster(kubeconfig=str(config), timings=LONG_WATCHES)
     async with watching(cluster, loaded) as recorder:
         plugin.write_text("#!/bin/sh\nexec sleep 0.8\n")  # longer than we wait for it
         server.api.end_watches()
@@ -136,7 +148,7 @@ async def test_row_29_an_exec_plugin_that_fails_at_first(tmp_path: Path, server:
     plugin.write_text("#!/bin/sh\nexit 3\n")
     plugin.chmod(plugin.stat().st_mode | stat.S_IXUSR)
     with pytest.raises(DiscoveryError, match="kubeconfig"):
-        await load_cluster(kubeconfig=str(config), timings=FAST)
+        await load_cluster(kubeconfig=str(config), timings=PATIENT)
 
 
 async def test_row_30_a_proxy_in_the_pods_environment(
@@ -164,7 +176,7 @@ def _service_account(folder: Path, authority: Authority) -> Path:
 
 async def _in_cluster(server: FakeApiServer, account: Path) -> Cluster:
     environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.port)}
-    return await load_cluster(environ=environ, service_account=account, timings=FAST)
+    return await load_cluster(environ=environ, service_account=account, timings=PATIENT)
 
 
 def _kubeconfig(folder: Path, server: FakeApiServer, plugin: Path) -> Path:

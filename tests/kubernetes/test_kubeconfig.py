@@ -1,6 +1,5 @@
 """Cluster and credentials: of the own pod, of a kubeconfig, of an exec plugin."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -10,6 +9,7 @@ import pytest
 
 from discovery import DiscoveryError
 from discovery.kubernetes import ClusterTransport, load_cluster
+from tests.eventually import eventually
 from tests.kubernetes.http_servers import FAST, Serve, TokenServer, get, servers
 
 
@@ -115,7 +115,7 @@ async def test_an_exec_plugin_that_hangs(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path, **plugin(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 1"))
     with pytest.raises(DiscoveryError, match=r"no credentials within 0\.3 s.*exec plugin hangs"):
         await load_cluster(kubeconfig=path, timings=replace(FAST, credentials_deadline=0.3))
-    pid = int((tmp_path / "pid").read_text())
-    async with asyncio.timeout(90):
-        while Path(f"/proc/{pid}").exists():  # it is not ours to kill: the loader keeps it to itself
-            await asyncio.sleep(0.01)
+    written = tmp_path / "pid"
+    await eventually(lambda: written.exists() and written.read_text().endswith("\n"))
+    pid = int(written.read_text())  # it is not ours to kill: the loader keeps it to itself
+    await eventually(lambda: not Path(f"/proc/{pid}").exists())

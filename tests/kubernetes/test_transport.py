@@ -26,6 +26,7 @@ from discovery.kubernetes.credentials import (
     TokenFileCredentials,
 )
 from discovery.kubernetes.transport import keepalive_socket
+from tests.free_port import free_port
 from tests.kubernetes.http_servers import FAST, Serve, TokenServer, get, servers
 from tests.open_connections import connected
 
@@ -56,8 +57,7 @@ async def test_what_is_sent(serve: Serve) -> None:
 async def test_can_connect(serve: Serve) -> None:
     """Nothing is sent; a proxy that accepts connections shows nothing of the server."""
     served = await serve(echo)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        nobody = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    nobody = f"http://127.0.0.1:{free_port()}"
     there, absent = ClusterTransport(Cluster(served)), ClusterTransport(Cluster(nobody))
     assert await there.can_connect()
     assert not await absent.can_connect()
@@ -94,7 +94,7 @@ async def test_a_watch_that_is_left_leaves_no_socket(tmp_path: Path) -> None:
             with context.wrap_socket(accepted, server_side=True) as peer:
                 peer.recv(65536)
                 peer.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-                over.wait(10)
+                over.wait(90)
 
         peer = threading.Thread(target=say_the_head_and_nothing_more)
         peer.start()
@@ -152,14 +152,13 @@ async def test_a_server_that_never_answers_is_given_up(serve: Serve) -> None:
 
 
 async def test_nobody_listens_and_nobody_has_that_name() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     for server, reason in (
-        (f"http://127.0.0.1:{port}", "Connect call failed"),
+        (f"http://127.0.0.1:{free_port()}", "Connect call failed"),
         ("http://no.invalid:1", "known|fail"),
     ):
-        transport = ClusterTransport(Cluster(server), replace(FAST, header_deadline=5.0))
+        transport = ClusterTransport(
+            Cluster(server), replace(FAST, header_deadline=60.0, connect_timeout=60.0)
+        )
         with pytest.raises(TransportError, match=reason):
             await get(transport)
         await transport.aclose()

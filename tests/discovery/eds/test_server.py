@@ -26,16 +26,6 @@ ONE = Assignment((LbEndpoint("", "10.0.0.1", 8000),))
 TWO = Assignment((*ONE.endpoints, LbEndpoint("east", "10.0.0.2", 8000, HealthStatus.UNHEALTHY)))
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module", autouse=True)
-async def one_loop_a_module(anyio_backend: str) -> None:
-    """grpc.aio tells a loop of calls that ended after their channel was closed: it must not be closed by then."""
-
-
 @pytest.fixture
 async def server() -> AsyncIterator[EdsServer]:
     async with EdsServer("127.0.0.1", 0, "workers") as running:

@@ -58,9 +58,8 @@ async def test_without_descriptors_the_last_set_stays_and_the_watch_is_degraded(
             aside.rename(component / "a.json")
 
             def degraded() -> bool:
-                with suppress(
-                    OSError
-                ):  # a look that was under way gave one back: take it, and have it look again
+                # a look that was under way gave one back: take it, and have it look again
+                with suppress(OSError):
                     taken.callback(os.close, os.open(os.devnull, os.O_RDONLY))
                 os.utime(component / "a.json")
                 return stream.health.state is WatchState.DEGRADED
@@ -161,8 +160,14 @@ async def test_new_directories_have_the_roots_permissions(tmp_path: Path, mode: 
 async def test_a_first_scan_that_fails_is_retried_and_reported(
     component: Path, discovering: SourceDiscovery
 ) -> None:
-    with descriptors_left(1), pytest.raises(DiscoveryTimeoutError, match="Too many open files"):
-        await discovering.list_instances("prod", "decode", timeout=3.0)
+
+    async def is_said() -> bool:
+        with pytest.raises(DiscoveryTimeoutError) as caught:
+            await discovering.list_instances("prod", "decode", timeout=2.0)
+        return "Too many open files" in str(caught.value)
+
+    with descriptors_left(1):
+        await eventually(is_said)
     assert await discovering.list_instances("prod", "decode") == []
 
 

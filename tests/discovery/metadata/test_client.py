@@ -112,7 +112,7 @@ async def test_retries_that_hang_delay_no_first_fetch(worker: FakeWorker) -> Non
 
 
 async def test_the_bearer_token_is_sent_and_never_shown(worker: FakeWorker) -> None:
-    client = MetadataClient(token="s3cret", timeout=1.0)
+    client = MetadataClient(token="s3cret", timeout=60.0)
 
     async def deny(request: web.Request) -> web.Response:
         return web.Response(status=403)

@@ -47,7 +47,7 @@ ANSWERS = {
 
 
 @asynccontextmanager
-async def watching(*workers: FakeWorker, silent_after: float = 4.0) -> AsyncIterator[InstanceEventStream]:
+async def watching(*workers: FakeWorker, silent_after: float = 60.0) -> AsyncIterator[InstanceEventStream]:
     url = "static://" + ",".join(f"{worker.host}:{worker.port}" for worker in workers)
     async with (
         discovery.open(url, silent_after=silent_after) as service,
@@ -109,6 +109,7 @@ async def test_a_listed_worker_is_added_once_it_accepts_connections() -> None:
 async def test_a_listed_worker_that_stops_is_unreachable_until_it_returns() -> None:
     worker = FakeWorker()
     worker.handler = says(401)
+    worker.port = free_port()
     async with serving(worker):
         stream_of = watching(worker)
         stream = await stream_of.__aenter__()

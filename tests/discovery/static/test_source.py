@@ -200,9 +200,12 @@ def test_a_file_that_did_not_change_is_not_read_again(tmp_path: Path) -> None:
     assert read() is first
     write(2, 50)
     assert [endpoint.port for endpoint in read()] == [2]
-    write(3, 0)  # just now: another change could carry the same time
-    fresh = read()
-    assert read() is not fresh
+
+    def is_read_twice() -> bool:
+        write(3, 0)  # just now: another change could carry the same time
+        return read() is not read()
+
+    assert any(is_read_twice() for _ in range(20)), "at least where the machine does not stand still for 2 s"
     path.write_text("{")
     os.utime(path, (1, 1))
     for _ in range(2):
@@ -217,7 +220,7 @@ async def test_a_list_that_is_slow_to_read_blocks_no_other_task() -> None:
 
     def read() -> list[FixedEndpoint]:
         started.set()
-        assert may_go.wait(5)
+        assert may_go.wait(90)
         return [FixedEndpoint("10.0.0.1", 80)]
 
     async with SourceDiscovery(StaticSource(read)) as service:

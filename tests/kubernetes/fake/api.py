@@ -234,9 +234,8 @@ class FakeApi:
     async def _watch(self, call: Call, options: ListOptions) -> Answer:
         version = _version(options.version)
         answer = Answer(200, self._stream(call, options, version))
-        if (
-            options.initial_events and options.bookmarks and _accepts_gzip(call)
-        ):  # WatchListCompression, on since 1.37
+        # WatchListCompression, on since 1.37
+        if options.initial_events and options.bookmarks and _accepts_gzip(call):
             answer.body = gzip_members(answer.body)
             answer.headers["Content-Encoding"] = "gzip"
         return answer

@@ -81,9 +81,8 @@ async def recording_events(
         reading = asyncio.create_task(recorder.read(), name="recorder")
         try:
             yield recorder
-            for _ in range(
-                5_000
-            ):  # iterations of the loop, in which the recorder reads what is left in the stream
+            # iterations of the loop, in which the recorder reads what is left in the stream
+            for _ in range(5_000):
                 if recorder.instances == dict(stream.instances):
                     break
                 await asyncio.sleep(0)

@@ -7,7 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
 
+import pytest
+
+from discovery import DiscoveryError, SourceDiscovery
 from discovery.kubernetes import Cluster, ClusterTransport, Timings
+from tests.eventually import eventually
 from tests.kubernetes.fake.event_recorder import EventRecorder
 from tests.kubernetes.fake.world import World, within
 
@@ -24,11 +28,15 @@ FAST: Final = Timings(
     credentials_deadline=0.5,
 )
 LONG_WATCHES: Final = replace(FAST, watch_timeout=(300.0, 300.0))
+PATIENT: Final = replace(
+    LONG_WATCHES, list_deadline=60.0, connect_timeout=60.0, header_deadline=60.0, credentials_deadline=60.0
+)
+"""For servers that answer, however slow the machine is."""
 
 
 @asynccontextmanager
 async def watching(
-    world: World, cluster: Cluster, timings: Timings = LONG_WATCHES
+    world: World, cluster: Cluster, timings: Timings = PATIENT
 ) -> AsyncIterator[EventRecorder]:
     transport = ClusterTransport(cluster, timings)
     async with world.recorder(transport, settle=0.0, grace=0.05, **fields_of(timings)) as recorder:
@@ -41,6 +49,17 @@ async def watching(
 
 def fields_of(timings: Timings) -> dict[str, Any]:
     return {field.name: getattr(timings, field.name) for field in dataclasses.fields(timings)}
+
+
+async def assert_refused(service: SourceDiscovery, seconds: float, *said: str) -> None:
+    """No list within `seconds`; the error says so and all of that, at the first time on a machine that is not busy."""
+
+    async def is_said() -> bool:
+        with pytest.raises(DiscoveryError) as caught:
+            await service.list_instances("dynamo", "decode", timeout=seconds)
+        return all(words in str(caught.value) for words in said)
+
+    await eventually(is_said)
 
 
 async def assert_changes_arrive(world: World, recorder: EventRecorder, seconds: float) -> None:

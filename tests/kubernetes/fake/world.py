@@ -105,8 +105,11 @@ class World:
             grace=grace,
             timings=replace(virtual_timings(), **timings),
         )
+        is_virtual = isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
         async with SourceDiscovery(
-            source, client=client or MetadataClient(silence=SilenceTimings.detected_within(0))
+            source,
+            client=client or MetadataClient(silence=SilenceTimings.detected_within(0)),
+            sync_timeout=10.0 if is_virtual else 90.0,
         ) as discovery:
             yield discovery
 
@@ -138,11 +141,11 @@ def address_of(name: str) -> str:
 async def within(seconds: float, predicate: Callable[[], object]) -> float:
     """Wait until it is true, by the loop's clock; returns the seconds that it took.
 
-    On the machine's clock ten times as long may pass: other work may delay us.
+    On the machine's clock it is a bound for hangs only: other work may delay us.
     """
     loop = asyncio.get_running_loop()
     started = loop.time()
-    most = seconds if isinstance(loop, VirtualTimeLoop) else 10 * seconds
+    most = seconds if isinstance(loop, VirtualTimeLoop) else max(90.0, 10 * seconds)
     while not predicate():
         assert loop.time() - started <= most, f"not within {most} s"
         await asyncio.sleep(max(0.01, seconds / 1000))

@@ -1,0 +1,174 @@
+"""Follows one component for its page: what is known of it now, and what happened."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from discovery.errors import DiscoveryTimeoutError, MetadataUnavailableError
+from discovery.events import InstanceAddedEvent, InstanceEvent, InstanceRemovedEvent, diff
+from discovery.instance import Instance
+from discovery.service import SourceDiscovery
+from discovery.source import ComponentKey
+from discovery.watch import Truth, WatchHealth, WatchState
+from discovery.watch_metrics import WatchMetric, WatchMetrics
+from discovery.web.component_page import ComponentState, candidate_state, model_name
+from discovery.web.membership_log import MembershipLog
+from discovery.web.reasons import CandidateReasons
+
+log = logging.getLogger("discovery.serve")
+
+_TURN: Final = 0.1
+"""Seconds between two looks at a component that keeps changing."""
+
+
+class ComponentFollower:
+    """`source`: its URL, for people. `log`: the changes since the start."""
+
+    def __init__(self, service: SourceDiscovery, key: ComponentKey, source: str) -> None:
+        self.key = key
+        self.log = MembershipLog()
+        self._metrics = WatchMetrics(str(key), lambda: service.excluded(key.namespace, key.component))
+        self._service = service
+        self._source = source
+        self._reasons = CandidateReasons(service, key)
+        self._truth: Truth | None = None
+        self._health = WatchHealth(WatchState.DEGRADED, time.monotonic(), "not synced yet")
+        self._degraded: str | None = None
+        self._known: Mapping[str, Instance] = {}
+        self._published: dict[str, Instance] = {}
+        self._outside: Mapping[str, Instance] = {}
+        self._since: dict[str, float] = {}
+        self._models: dict[str, str] = {}
+        self._changes = 0
+
+    async def run(self) -> None:
+        """Until cancelled. Raises the source's final error; a source out of reach is waited for."""
+        try:
+            while True:
+                try:
+                    async with self._service.truth(*self.key) as truth:
+                        await self._follow(truth)
+                except DiscoveryTimeoutError as error:
+                    self._note_health(WatchHealth(WatchState.DEGRADED, self._health.since, str(error)))
+        finally:
+            await self._reasons.aclose()
+
+    @property
+    def health(self) -> WatchHealth:
+        return self._health
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether the source has answered, since the start."""
+        return self._truth is not None
+
+    @property
+    def version(self) -> object:
+        """It differs once `state` does, and takes less."""
+        return self._changes, self._health, self._reasons.version
+
+    def state(self) -> ComponentState:
+        """What is known now, without I/O."""
+        began = time.time() - (time.monotonic() - self._health.since)
+        return ComponentState(
+            self.key,
+            self._source,
+            self._health,
+            round(began, 1),
+            self._known,
+            self._published,
+            self._reasons.of(self._known, self._published),
+            self._models,
+            self._since,
+            self._reasons.remarks(self._known),
+        )
+
+    def metrics(self) -> Iterable[WatchMetric]:
+        return self._metrics.families(self._published, self._health)
+
+    def look(self) -> None:
+        """Somebody looks: find out why candidates are no instances, if that is not known."""
+        if self._truth is not None:
+            self._reasons.look(self._changes)
+
+    async def explained(self, timeout: float) -> None:
+        """As `look`; returns when it is known, at the latest after `timeout` seconds."""
+        self.look()
+        await self._reasons.settled(timeout)
+
+    async def _follow(self, truth: Truth) -> None:
+        with truth.subscribe() as subscription:
+            subscription.dirty.update(self._published)  # of an earlier try
+            self._truth = truth
+            while truth.error is None:
+                subscription.wake.clear()
+                changed, subscription.dirty = subscription.dirty, set()
+                await self._take(truth, changed)
+                await asyncio.sleep(_TURN)  # what changes meanwhile is taken together
+                await subscription.wake.wait()
+        raise truth.error
+
+    async def _take(self, truth: Truth, changed: set[str]) -> None:
+        at = time.time()
+        members, self._known = truth.instances, truth.known
+        removed = set()
+        why = self._reasons.watched()
+        for event in diff(self._published, members, self._known, changed):
+            await self._tell(at, event, why.get(event.instance_id))
+            if isinstance(event, InstanceRemovedEvent):
+                removed.add(event.instance_id)
+        self._take_outside(at, removed, why)
+        self._since = {id: since for id, since in self._since.items() if id in self._known}
+        self._models = {id: model for id, model in self._models.items() if id in self._known}
+        self._note_health(truth.health)
+        self._changes += 1
+
+    async def _tell(self, at: float, event: InstanceEvent, why: str | None) -> None:
+        self.log.instance_event(at, event, why)
+        self._metrics.count(event)
+        instance = event.instance
+        if isinstance(event, InstanceRemovedEvent):
+            del self._published[instance.id]
+            return
+        before = self._published.get(instance.id)
+        self._published[instance.id] = instance
+        if before is None or before.reachable != instance.reachable:
+            self._since[instance.id] = at
+        if isinstance(event, InstanceAddedEvent) or event.old.revision != event.new.revision:
+            await self._read_model(instance)
+
+    async def _read_model(self, instance: Instance) -> None:
+        self._models.pop(instance.id, None)
+        try:  # the pushed copy: no request
+            name = model_name(await instance.metadata())
+        except MetadataUnavailableError:
+            return
+        if name is not None:
+            self._models[instance.id] = name
+
+    def _take_outside(self, at: float, removed: set[str], why: Mapping[str, str]) -> None:
+        """The candidates that are no instances; `removed`: those that were."""
+        before, known = self._outside, self._known
+        outside = {id: one for id, one in known.items() if id not in self._published}
+        for id in before:
+            if id not in known and id not in removed:
+                self.log.candidate_left(at, id, why.get(id))
+        for id, one in outside.items():
+            if id not in before and id not in removed:
+                self.log.candidate_came(at, one)
+            if id not in before or candidate_state(before[id], None) is not candidate_state(one, None):
+                self._since[id] = at
+        self._outside = outside
+
+    def _note_health(self, health: WatchHealth) -> None:
+        self._health = health
+        degraded = (health.reason or "out of reach") if health.state is WatchState.DEGRADED else None
+        if degraded is not None and self._degraded is None:
+            self.log.add(time.time(), "degraded", detail=degraded)
+            log.warning("the source is out of reach: %s", degraded)
+        elif degraded is None and self._degraded is not None:
+            self.log.add(time.time(), "synced")
+            log.warning("the source answers again")
+        self._degraded = degraded
