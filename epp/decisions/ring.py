@@ -1,0 +1,101 @@
+"""Keeps the last decisions, in a bounded number and in bounded memory. Pure."""
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from epp.endpoints.endpoint import Endpoint
+from epp.scheduling.decision import KEPT_ROWS, MOST_TEXT, NOT_YET, Decision
+
+DEFAULT_MOST: Final = 1000
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Memory of one ring: about 1,000 decisions among 1,000 endpoints with three scorers."""
+_BYTES: Final = 4000
+"""Memory of one decision without its columns, measured, with all texts at their limit."""
+_TEXT: Final = 150
+"""Memory of a text in a set, beside its characters."""
+_EACH: Final = 8
+"""Of each endpoint: a number in a column, or itself in a tuple."""
+
+
+class DecisionRing:
+    """`most`: decisions that are kept; fewer if those take more than `max_bytes`. Sequences begin with 1."""
+
+    __slots__ = ("_bytes", "_endpoints", "_kept", "_last", "_max_bytes", "most")
+
+    def __init__(self, most: int = DEFAULT_MOST, max_bytes: int = MAX_BYTES) -> None:
+        self.most = most
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._kept: deque[Decision] = deque()
+        self._last = 0
+        self._endpoints: tuple[Endpoint, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def last(self) -> int:
+        """The sequence of the newest decision; 0: there was none."""
+        return self._last
+
+    @property
+    def bytes(self) -> int:
+        """An estimate from above."""
+        return self._bytes
+
+    def add(self, decision: Decision) -> None:
+        self._last = decision.sequence = self._last + 1
+        decision.size = size = self._size_of(decision)
+        kept, held = self._kept, self._bytes + size
+        kept.append(decision)
+        while len(kept) > self.most or (held > self._max_bytes and len(kept) > 1):
+            held -= kept.popleft().size
+        self._bytes = held
+
+    def _size_of(self, decision: Decision) -> int:
+        """Bytes of memory, as if it shared no column with others."""
+        columns = KEPT_ROWS + len(decision.steps) + 1
+        for run in decision.runs:
+            columns += run.plan.most_columns
+            if run.late is not None or run.fresh is not None:
+                columns += 2
+        endpoints = decision.endpoints
+        size = _BYTES + _EACH * len(endpoints) * columns
+        return size if endpoints is self._endpoints else size + self._size_of_new(endpoints)
+
+    def _size_of_new(self, endpoints: tuple[Endpoint, ...]) -> int:
+        """Bytes of the endpoints that no earlier decision had: it keeps them alive, and workers choose how large they are."""
+        known = {id(endpoint) for endpoint in self._endpoints}
+        self._endpoints = endpoints
+        return sum([_size_of_endpoint(one) for one in endpoints if id(one) not in known])
+
+    def newest(self) -> Iterator[Decision]:
+        """All, the newest first."""
+        return reversed(self._kept)
+
+    def after(self, sequence: int) -> Iterator[Decision]:
+        """Those after this one, the oldest first."""
+        if not self._kept:
+            return iter(())
+        skipped = sequence + 1 - self._kept[0].sequence
+        return islice(self._kept, max(0, skipped), None)
+
+
+def _size_of_endpoint(endpoint: Endpoint) -> int:
+    texts = [*endpoint.models, *(model.id for model in endpoint.listed_models)]
+    for name, value in endpoint.labels.items():
+        texts += (name, value)
+    return sum(map(len, texts)) + _TEXT * len(texts)
+
+
+def time_to_headers(decision: Decision, now: float) -> float:
+    """Seconds from the request to its response headers; so far, if they have not come."""
+    if decision.responded_at != NOT_YET:
+        return decision.responded_at - decision.at
+    return (now if decision.ended_at == NOT_YET else decision.ended_at) - decision.at
+
+
+def is_of(decision: Decision, request_id: str) -> bool:
+    return decision.request_id == request_id[:MOST_TEXT]

@@ -1,0 +1,128 @@
+"""`epp decisions` and `epp explain`: ask a picker, and print its answer."""
+
+import argparse
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from discovery.errors import AdsumError
+from epp.questions.decision_text import details, line
+from epp.questions.picker_client import PickerClient, picker_client
+from epp.questions.request_file import explained_request
+from runtime.command_line import INTERRUPTED, SUCCEEDED, on_broken_pipe, print_error
+
+_POLL: Final = 0.5
+"""Seconds between two questions for new decisions."""
+_PAGE: Final = 1000
+_MOST_ROWS: Final = 20_000
+"""Candidates in one answer, as docs/decisions.md says."""
+_DECISIONS: Final = "/debug/decisions"
+
+Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
+
+
+def run(command: Command, options: argparse.Namespace) -> int:
+    """Returns the exit code."""
+    try:
+        return asyncio.run(command(options))
+    except KeyboardInterrupt:
+        return SUCCEEDED if getattr(options, "follow", False) else INTERRUPTED
+    except BrokenPipeError:
+        return on_broken_pipe()
+    except (AdsumError, ValueError, OSError) as error:
+        return print_error(error)
+
+
+async def explain(options: argparse.Namespace) -> int:
+    document = explained_request(options.request, options.path, dict(options.header))
+    async with picker_client(options.picker, options.token_file, options.ca_file) as picker:
+        answer = await picker.post("/debug/explain", {"candidates": str(options.candidates)}, document)
+        with picker.understood():
+            if options.json:
+                _print_json(answer)
+            else:
+                print("\n".join(details(answer)))
+    return SUCCEEDED
+
+
+async def decisions(options: argparse.Namespace) -> int:
+    if options.follow and options.request is not None:
+        raise ValueError("--follow and --request exclude each other: --request shows what is there")
+    async with picker_client(options.picker, options.token_file, options.ca_file) as picker:
+        query = {"limit": str(options.limit), "candidates": _candidates(options.limit, options)}
+        if options.request is not None:
+            query |= {"request_id": options.request, "candidates": "1000"}
+        if options.slow is not None:
+            query["slow"] = f"{options.slow * 1000:.0f}ms"
+        page = await picker.get(_DECISIONS, query)
+        with picker.understood():
+            if options.request is not None and not page["decisions"]:
+                raise AdsumError(
+                    f"no decision about the request {options.request[:60]!r} is kept; the picker keeps {page['capacity']}"
+                )
+            for decision in page["decisions"]:
+                _show(decision, options)
+            if options.follow:
+                await _follow(picker, options, int(page["last"]))
+    return SUCCEEDED
+
+
+async def _follow(picker: PickerClient, options: argparse.Namespace, seen: int) -> None:
+    """Show each decision after `seen` once its response headers came, or it can have none."""
+    shown: set[int] = set()
+    while True:
+        query = {"after": str(seen), "limit": str(_PAGE), "candidates": _candidates(_PAGE, options)}
+        page = await picker.get(_DECISIONS, query)
+        found = page["decisions"]
+        if page["last"] < seen:  # another process
+            seen, shown = 0, set()
+            continue
+        for decision in found:
+            if decision["sequence"] not in shown and _is_due(decision, options.slow):
+                shown.add(decision["sequence"])
+                _show(decision, options)
+        before, seen = seen, _settled(found, seen)
+        full = len(found) == _PAGE
+        if full and seen == before:  # so many are unanswered: what comes after them counts more
+            seen = found[-1]["sequence"]
+        shown = {sequence for sequence in shown if sequence > seen}
+        if not full:
+            await asyncio.sleep(_POLL)
+
+
+def _candidates(limit: int, options: argparse.Namespace) -> str:
+    """As many as may be asked for at once; a line of text needs none."""
+    return str(min(10, _MOST_ROWS // limit)) if options.json else "0"
+
+
+def _settled(found: list[Any], seen: int) -> int:
+    """The sequence up to which nothing changes any more that is shown."""
+    for decision in found:
+        if decision["outcome"]["state"] == "sent":
+            return seen
+        seen = decision["sequence"]
+    return seen
+
+
+def _is_due(decision: Any, slow: float | None) -> bool:
+    outcome = decision["outcome"]
+    waits = outcome["state"] == "sent"
+    if slow is None:
+        return not waits
+    taken = outcome["time_to_headers"]
+    return bool((outcome["seconds"] if taken is None else taken) >= slow)
+
+
+def _show(decision: Any, options: argparse.Namespace) -> None:
+    if options.json:
+        _print_json(decision)
+    elif options.request is not None:
+        print("\n".join(details(decision)))
+    else:
+        print(line(decision), flush=True)
+
+
+def _print_json(document: Any) -> None:
+    # in ASCII: a client's text may hold control characters of a terminal
+    print(json.dumps(document), flush=True)

@@ -1,0 +1,164 @@
+"""Decisions as text for a terminal: in one line, or with every candidate; texts of clients without control characters. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+_MOST: Final = 60
+_LEFT: Final = ("endpoint", "destination")
+_LEAST_WAIT: Final = 0.0005
+"""Seconds; what is shorter would be shown as 0 ms."""
+
+
+def line(decision: Mapping[str, Any]) -> str:
+    """`03:40:00.123 #17 6f1f… tiny -> decode-0 10.0.0.1:8000 (0.82, 1 of 4): 200 in 120 ms`"""
+    request = decision["request"]
+    what = " ".join(filter(None, (_plain(request["id"]), _plain(request["model"]))))
+    return f"{decision['time'][11:23]} #{decision['sequence']} {what} {_where(decision)}: {_became(decision)}"
+
+
+def details(decision: Mapping[str, Any]) -> Iterator[str]:
+    """All about one decision, line by line."""
+    request = decision["request"]
+    yield f"{_plain(request['path'])}, request {_plain(request['id'])}"
+    asked = request["asked_model"]
+    facts = [
+        f"model {_plain(request['model'])}" + (f" (asked for {_plain(asked)})" if asked is not None else ""),
+        f"priority {request['priority']}"
+        + (f" by {_plain(request['objective'])}" if request["objective"] else ""),
+        f"fairness id {_plain(request['fairness_id'])}",
+        f"about {request['prompt_tokens']} prompt tokens",
+        *["streamed"] * request["streaming"],
+    ]
+    yield "  " + ", ".join(fact for fact in facts if request["model"] or not fact.startswith("model"))
+    yield f"  {decision['time'][:23].replace('T', ' ')} UTC {_where(decision)}: {_became(decision)}"
+    if decision["refusal"] is not None:
+        yield f"  {_plain(decision['refusal']['message'], 400)}"
+    yield from _left_out(decision["left_out"])
+    for profile in decision["profiles"]:
+        yield from _profile(profile)
+
+
+def _where(decision: Mapping[str, Any]) -> str:
+    choice = decision["choice"]
+    if choice is None:
+        return f"-> nowhere, {decision['endpoints']} endpoints"
+    fallbacks = ", ".join(_plain(one["id"]) for one in decision["fallbacks"])
+    helpers = [
+        f"{_plain(role)} {_plain(one['id'])}" for role, group in decision["helpers"].items() for one in group
+    ]
+    more = [*[f"then {fallbacks}"] * bool(fallbacks), *helpers, f"of {decision['endpoints']}"]
+    return f"-> {_plain(choice['id'])} {_plain(choice['destination'])} ({', '.join(more)})"
+
+
+def _became(decision: Mapping[str, Any]) -> str:
+    outcome, waited = decision["outcome"], decision["waited"]
+    said = [outcome["state"]]
+    if decision["refusal"] is not None:
+        said.append(f"{decision['refusal']['status'] or 'fault'} {_plain(decision['refusal']['code'])}")
+    elif outcome["status"]:
+        said.append(f"{outcome['status']} in {_milliseconds(outcome['time_to_headers'])}")
+    if waited is not None and waited >= _LEAST_WAIT:
+        said.append(f"waited {_milliseconds(waited)}")
+    served, choice = outcome["served_by"], decision["choice"]
+    if served and choice and served != choice["destination"]:
+        said.append(f"served by {_plain(served)}")
+    if outcome["seconds"] is not None and outcome["status"] is None:
+        said.append(f"after {_milliseconds(outcome['seconds'])}")
+    return ", ".join(said)
+
+
+def _left_out(groups: Sequence[Mapping[str, Any]], indent: str = "  ") -> Iterator[str]:
+    for group in groups:
+        names = ", ".join(_plain(one["id"]) for one in group["endpoints"][:8])
+        more = f" and {group['count'] - 8} more" if group["count"] > 8 else ""
+        yield f"{indent}left out by {_plain(group['by'])}: {names}{more}"
+
+
+def _profile(profile: Mapping[str, Any]) -> Iterator[str]:
+    scorers = profile["scorers"]
+    weights = ", ".join(f"{_plain(one['name'])} x {one['weight']:g}" for one in scorers) or "nothing scored"
+    yield f"  profile {_plain(profile['name'])}: {weights}; {_plain(profile['picker'])} of {profile['scored']}"
+    yield from _left_out(profile["left_out"], "    ")
+    if not profile["candidates"]:
+        return
+    head = [
+        "",
+        *_LEFT,
+        "total",
+        *[_plain(one["name"]) for one in scorers],
+        "in flight",
+        "waiting",
+        "running",
+        "cache",
+        "age",
+        "",
+    ]
+    rows = [head, *[_row(one, scorers) for one in profile["candidates"]]]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(head))]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if at in (1, 2, len(head) - 1) else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield ("    " + "  ".join(cells)).rstrip()
+    if profile["scored"] > len(profile["candidates"]):
+        yield f"    and {profile['scored'] - len(profile['candidates'])} more"
+    if profile["tie"] is not None:
+        yield f"    {_tie(profile['tie'])}"
+
+
+def _tie(tie: Mapping[str, Any]) -> str:
+    count, fewest = tie["endpoints"], tie["fewest_in_flight"]
+    if tie["broken_by"] == "inflight":
+        return (
+            f"tie: {count} endpoints were equally good; of these the choice had the fewest requests in flight"
+        )
+    among = (
+        "all with as many requests in flight"
+        if fewest == count
+        else f"{fewest} of them with the fewest requests in flight"
+    )
+    return f"tie: {count} endpoints were equally good, {among}; chance chose"
+
+
+def _row(candidate: Mapping[str, Any], scorers: Sequence[Mapping[str, Any]]) -> list[str]:
+    age = candidate["age"]
+    chosen = candidate["chosen"]
+    notes = [
+        *["chosen" if chosen == 1 else f"fallback {(chosen or 1) - 1}"] * (chosen is not None),
+        *["stale"] * candidate["stale"],
+        *["late"] * candidate["late"],
+    ]
+    kv_usage = candidate["kv_usage"]
+    return [
+        str(candidate["rank"] or "-"),
+        _plain(candidate["id"]),
+        _plain(candidate["destination"]),
+        _score(candidate["total"]),
+        *[_score(candidate["scores"].get(one["name"])) for one in scorers],
+        _count(candidate["inflight"]),
+        _count(candidate["waiting"]),
+        _count(candidate["running"]),
+        "-" if kv_usage is None else f"{kv_usage:.0%}",
+        "never" if age is None else _milliseconds(age),
+        ", ".join(notes),
+    ]
+
+
+def _score(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds:.2f} s" if seconds >= 10.0 else f"{seconds * 1000.0:.0f} ms"
+
+
+def _plain(text: str, most: int = _MOST) -> str:
+    shown = text if len(text) <= most else f"{text[:most]}…"
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in shown)
