@@ -1,4 +1,6 @@
-"""`python -m epp`: the endpoint picker. `envoy-config`: the Envoy configuration that goes with it. `validate FILE`."""
+"""`python -m epp`: the endpoint picker. `envoy-config`: the Envoy configuration that goes with it. `validate FILE`.
+`decisions` and `explain`: ask a picker that runs.
+"""
 
 import argparse
 import sys
@@ -20,8 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """The picker's flags, and the commands with theirs; shell completion reads this parser."""
     from epp.envoy import flags as envoy_flags
+    from epp.questions import flags as question_flags
 
-    commands = {"envoy-config": envoy_flags.build_parser(), "validate": flags.validate_parser()}
+    commands = {
+        "envoy-config": envoy_flags.build_parser(),
+        "validate": flags.validate_parser(),
+        "decisions": question_flags.decisions_parser(),
+        "explain": question_flags.explain_parser(),
+    }
     return with_commands(flags.build_parser(), commands)
 
 
@@ -34,8 +42,10 @@ def _run(given: Sequence[str]) -> int:
         from epp.config.validate import validate
 
         return validate(file)
+    if given[:1] in (["decisions"], ["explain"]):
+        return _question(given[0], given[1:])
     if given and not given[0].startswith("-"):
-        problem = f"there is no command {given[0]!r}; there are envoy-config and validate"
+        problem = f"there is no command {given[0]!r}; there are envoy-config, validate, decisions and explain"
         return print_error(
             f"{problem}, without a command the picker starts; see {program('epp')} --help", WRONG_INPUT
         )
@@ -43,6 +53,16 @@ def _run(given: Sequence[str]) -> int:
     from epp.process import run
 
     return run(settings, log_settings, ignored)
+
+
+def _question(name: str, given: Sequence[str]) -> int:
+    from epp.questions import flags as question_flags
+
+    parser = question_flags.decisions_parser() if name == "decisions" else question_flags.explain_parser()
+    options = parser.parse_args(given)
+    from epp.questions import commands
+
+    return commands.run(commands.decisions if name == "decisions" else commands.explain, options)
 
 
 def _envoy_config(given: Sequence[str]) -> int:

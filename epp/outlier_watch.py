@@ -10,7 +10,7 @@ from typing import Any, Never
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
 from epp.outliers.detection import TICK, OutlierDetection
-from epp.outliers.outlier_record import Cause
+from epp.outliers.outlier_record import Cause, OutlierRecord
 from epp.outliers.settings import OutlierSettings
 from epp.outliers.slow_start import SlowStart, SlowStartSettings
 from epp.scheduling.director import Director
@@ -74,6 +74,11 @@ class OutlierWatch:
     @property
     def overflows(self) -> int:
         return self._overflows + (0 if self.detection is None else self.detection.overflows)
+
+    @property
+    def avoided(self) -> list[OutlierRecord]:
+        """Those that get no requests, or only one on trial."""
+        return [] if self.detection is None else list(self.detection.ejected)
 
     def describe(self) -> dict[str, Any]:
         """For /status: nothing while it is off."""

@@ -15,6 +15,7 @@ from epp.config.log_flags import LogSettings
 from epp.config.settings import Settings, TransportKind
 from runtime.command_line import FAILED, INTERRUPTED, SUCCEEDED, WRONG_INPUT, print_error
 from runtime.config.problems import ConfigError
+from runtime.log_form import print_ready, write_log
 from runtime.serving.descriptors import raise_descriptor_limit
 from runtime.signals import stop_signals, until_signalled
 
@@ -26,13 +27,10 @@ _GC_THRESHOLD = 10_000
 
 def run(settings: Settings, log_settings: LogSettings, ignored: Sequence[str]) -> int:
     """Returns the exit code; `ignored`: given flags without effect."""
-    signal.signal(
-        signal.SIGHUP, signal.SIG_IGN
-    )  # until the loop handles it, so that none ends a picker that starts
+    # until the loop handles it, so that none ends a picker that starts
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     raise_descriptor_limit()
-    handler = logging.StreamHandler()
-    handler.setFormatter(log_settings.form())
-    logging.basicConfig(level=log_settings.level, handlers=[handler])
+    write_log(log_settings.level, log_settings.form())
     for library in ("grpc", "watchfiles", "asyncio", "hpack"):
         logging.getLogger(library).setLevel(max(logging.WARNING, log_settings.level))
     if ignored:
@@ -46,12 +44,10 @@ def run(settings: Settings, log_settings: LogSettings, ignored: Sequence[str]) -
 
 
 async def _run_picker(settings: Settings) -> int:
-    os.environ.setdefault(
-        "GRPC_VERBOSITY", "NONE"
-    )  # what fails is said once, by us; read when grpc is imported
-    if (
-        settings.transport is TransportKind.GRPC and settings.tls.ciphers
-    ):  # grpc has no option for it, only this variable
+    # what fails is said once, by us; read when grpc is imported
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # grpc has no option for it, only this variable
+    if settings.transport is TransportKind.GRPC and settings.tls.ciphers:
         os.environ["GRPC_SSL_CIPHER_SUITES"] = ":".join(settings.tls.ciphers)
     from epp.ext_proc import exchange
     from epp.server import FAILURES, INPUT_ERRORS, PickerServer
@@ -91,7 +87,7 @@ async def serve(server: RunningPicker) -> int:
     """
     try:
         with stop_signals() as signals:
-            print(server.ready_line, flush=True)
+            print_ready(server.ready_line.split()[1:])
             await until_signalled(signals, server.wait())
         await server.drain()
     except AdsumError as error:

@@ -69,6 +69,11 @@ class Queueing:
             {EFFECTIVE: self._director.saturation(now)} if controller is None else controller.saturations(now)
         )
 
+    @property
+    def controller(self) -> FlowController | None:
+        """None: flow control is off."""
+        return self._switch.controller
+
     def gauges(self, pool_name: str) -> tuple[Collector, ...]:
         bands = BandGauges(
             pool_name,

@@ -16,6 +16,7 @@ from epp.endpoints.endpoint_document import EndpointDefaults
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.timed_plugins import PluginTimes, time_plugins
+from epp.scheduling.traced_plugins import trace_plugins
 from epp.scraping.schedule import ScrapeIntervals
 from epp.scraping.scraper import Scraper, ScrapeSettings
 from runtime.config.problems import ConfigError
@@ -112,6 +113,8 @@ class Reconfiguration:
 def scheduler_of(config: PickerConfig, settings: Settings, times: PluginTimes) -> Scheduler:
     scheduler = config.scheduler.with_reported_scores() if settings.emit_endpoint_scores else config.scheduler
     time_plugins(scheduler, times)
+    if settings.tracing:
+        trace_plugins(scheduler)
     return scheduler
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 import discovery
@@ -19,6 +20,8 @@ from epp.config.picker_config import PickerConfig, load_config
 from epp.config.settings import LAME_DUCK, Settings
 from epp.config.validate import read_text
 from epp.config.worker_source import WorkerSource, asks_for_tokens, choose_source, metrics_pool_name
+from epp.decisions.query import DecisionReader
+from epp.decisions.ring import DecisionRing
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.worker_metrics import WORKER_METRICS
@@ -31,10 +34,13 @@ from epp.queueing import Queueing
 from epp.reconfiguration import ConfiguredParts, Reconfiguration, defaults_of, scheduler_of, scraping_of
 from epp.request.body import MemoryBudget
 from epp.request.model_rewrite import ModelRewrites
+from epp.request.subset import Subset
 from epp.scheduling.admission import AdmissionController
+from epp.scheduling.decision import Decision
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
+from epp.scheduling.prefix.hits import Credit
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.timed_plugins import PluginTimes
 from epp.scraping.model_lists import ModelListRules, ModelLists
@@ -43,7 +49,10 @@ from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
 from epp.telemetry.build_info import BuildInfo
 from epp.telemetry.config_gauges import ConfigGauges
-from epp.telemetry.counters import Telemetry, TimedDirector
+from epp.telemetry.counters import Telemetry, TimedDirector, TimedScheduling
+from epp.telemetry.decision_pages import DecisionPages
+from epp.telemetry.discovery_metrics import DiscoveryMetrics
+from epp.telemetry.explain_page import ExplainPage
 from epp.telemetry.in_flight_metrics import InFlightMetrics
 from epp.telemetry.outlier_metrics import OutlierMetrics
 from epp.telemetry.plugin_durations import PluginDurations
@@ -53,6 +62,7 @@ from epp.telemetry.rewrite_decisions import RewriteDecisions
 from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
 from epp.telemetry.stream_counts import StreamCounts
 from epp.timers import dispatch_waiting, expire_bodies
+from epp.web.picker_page import PickerPage, PickerParts
 from epp.wire.certificate import CertificateError
 from epp.wire.opening import grpc_address, open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
@@ -61,6 +71,7 @@ from runtime.config.problems import ConfigError
 from runtime.resource_owner import ResourceOwner
 from runtime.serving.sockets import ListenError
 from runtime.tasks import cancel_and_wait
+from runtime.tracing.opening import Tracing
 
 if TYPE_CHECKING:
     from epp.kubernetes.pool_resources import PoolResources
@@ -98,15 +109,18 @@ class PickerServer(ResourceOwner):
         self._plugin_times = PluginTimes(time.perf_counter)
         self._rewrites = ModelRewrites()
         self._admission = admission
+        self._decisions: DecisionRing | None = None
         self._objectives = dict(settings.objectives)
         self._resources: PoolResources | None = None
         self._live_config: LiveConfig | None = None
+        self._tracing = Tracing("llm-d-epp", "adsum.epp")
 
     @property
     def ready_line(self) -> str:
         """One line for programs: the address of each port."""
-        ports = f"grpc={self._listener.address} health={self._health_listener.address} metrics={self._metrics_address}"
-        return f"ready {ports}"
+        ports = f"grpc={self._listener.address} health={self._health_listener.address} metrics={self._pages.metrics}"
+        debug = self._pages.debug
+        return f"ready {ports}" + (f" debug={debug}" if debug else "")
 
     async def wait(self) -> None:
         """Wait until one of the tasks that must not end does; raises its exception."""
@@ -146,6 +160,8 @@ class PickerServer(ResourceOwner):
         settings = self._settings
         rng = random.Random()
         config = self._load_config(rng)
+        if settings.tracing:
+            await self._stack.enter_async_context(self._tracing)
         source = choose_source(settings, config.file_discovery, os.environ)
         if source.ignored_flags:
             log.warning(
@@ -170,6 +186,8 @@ class PickerServer(ResourceOwner):
     def _open_director(self, config: PickerConfig, rng: random.Random) -> None:
         policy, scheduler = self._policy(config), scheduler_of(config, self._settings, self._plugin_times)
         self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
+        if self._settings.decisions:
+            self._director.decisions = self._decisions = DecisionRing(self._settings.decisions)
         memory = self._settings.max_buffered_bytes
         self._queueing = Queueing(self._director, self._datastore, self._telemetry, memory, self._clock)
         self._use_queueing(config)
@@ -199,6 +217,8 @@ class PickerServer(ResourceOwner):
         director = TimedDirector(
             self._director, self._telemetry.scheduled, self._telemetry.enqueued, time.perf_counter
         )
+        timed = TimedScheduling(self._director, self._telemetry.scheduled, time.perf_counter)
+        self._director.waiting.scheduler = timed
         use_subset_hint = not settings.disable_endpoint_subset_filter
         self._exchange_settings = ExchangeSettings(
             settings.protocol_version,
@@ -207,6 +227,7 @@ class PickerServer(ResourceOwner):
             response_readers=(self._telemetry.read_answer,) if settings.usage_metrics else (),
             response_headers=config.response_headers,
             early_ends=_early_ends(config),
+            tracer=self._tracing.tracer,
         )
         budget = MemoryBudget(settings.max_buffered_bytes)
 
@@ -266,17 +287,58 @@ class PickerServer(ResourceOwner):
         gauges.register(PrefixMetrics(self._prefix_producers))
         gauges.register(InFlightMetrics(self._in_flight_loads))
         gauges.register(OutlierMetrics(self._pool_name, self._outliers))
+        gauges.register(DiscoveryMetrics(self._workers.metrics))
         for collector in self._queueing.gauges(self._pool_name):
             gauges.register(collector)
-        app = status.application(
-            self._telemetry.registry,
-            gauges,
-            lambda: status.describe(self._pool(), self._queueing.saturation),
-            self._describe_status,
-        )
+        self._picker_page = self._open_page()
+        shown = self._describe_endpoints, self._describe_status, self._picker_page.page
+        app = status.application(self._telemetry.registry, gauges, *shown)
+        debug_app = web.Application()
+        status.add_debug_routes(debug_app, *shown)
+        reader = self._decision_reader()
+        kept, explained = DecisionPages(reader), ExplainPage(self._explain, reader)
+        for one in (app, debug_app):
+            kept.add_to(one)
+            explained.add_to(one)
         reviewed_at = (source.url or default_url()) if asks_for_tokens(settings, source) else None
-        port = metrics_port.serve_metrics(app, settings, self._start, reviewed_at)
-        self._metrics_address = await self._stack.enter_async_context(port)
+        ports = metrics_port.serve_metrics(app, settings, self._start, reviewed_at, debug_app)
+        self._pages = await self._stack.enter_async_context(ports)
+
+    def _open_page(self) -> PickerPage:
+        page = PickerPage(
+            PickerParts(
+                name=self._pool_name,
+                pool=self._pool,
+                saturation=lambda: self._queueing.saturation,
+                status=self._describe_status,
+                absent=self._workers.absent,
+                outliers=lambda: self._outliers.avoided,
+                flow_control=lambda: self._queueing.controller,
+                decisions=self._decisions,
+                picks=self._telemetry.picks,
+                credits=self._credits,
+                stale_after=self._settings.metrics_staleness_threshold,
+                clock=self._clock,
+            )
+        )
+        self._workers.on_event.append(page.discovered)
+        self._start(page.run())
+        return page
+
+    def _credits(self) -> Mapping[tuple[str, str], Credit]:
+        """Of the first producer: several see the same prompts."""
+        producers = self._prefix_producers()
+        return producers[0].hits.credits if producers else {}
+
+    def _describe_endpoints(self) -> dict[str, Any]:
+        return status.describe(self._pool(), self._queueing.saturation)
+
+    def _decision_reader(self) -> DecisionReader:
+        ring = DecisionRing(0) if self._decisions is None else self._decisions
+        return DecisionReader(ring, self._clock, time.time)
+
+    def _explain(self, headers: Mapping[str, str], body: bytes | None, subset: Subset | None) -> Decision:
+        return self._director.explain(headers, body, subset, self._clock())
 
     def _prefix_producers(self) -> list[PrefixCacheProducer]:
         return [one for one in self._director.producers if isinstance(one, PrefixCacheProducer)]
@@ -291,6 +353,7 @@ class PickerServer(ResourceOwner):
             **self._workers.describe(),
             **self._outliers.describe(),
             **self._queueing.describe(),
+            **({"tracing": self._tracing.describe()} if self._settings.tracing else {}),
             "config": None if config is None else config.describe(),
             **({} if resources is None else resources.describe()),
         }

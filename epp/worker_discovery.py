@@ -4,14 +4,16 @@ import asyncio
 import contextlib
 import logging
 import shlex
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import discovery
+from discovery.health_changes import HealthChanges
 from discovery.opening import display_url
 from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
+from discovery.watch_metrics import WatchMetric, WatchMetrics
 from epp.config.settings import Settings
 from epp.config.worker_source import WorkerSource
 from epp.endpoints.datastore import Datastore
@@ -22,6 +24,13 @@ from runtime.tasks import cancel_and_wait
 
 _METADATA_TIMEOUT: Final = 1.0
 """Seconds that the start waits, at most, for the metadata of workers that are already known."""
+
+_WHY: Final[Mapping[discovery.InstanceStatus | None, str]] = {
+    discovery.InstanceStatus.READY: "its metadata have not arrived",
+    discovery.InstanceStatus.NOT_READY: "it says that it is not ready",
+    discovery.InstanceStatus.DRAINING: "it drains",
+    None: "its record is not valid",
+}
 
 log = logging.getLogger(__name__)
 
@@ -36,25 +45,47 @@ class WorkerDiscovery(ResourceOwner):
         self._source = source
         self._key = settings.namespace, settings.component
         self._datastore = datastore
+        self._found: discovery.SourceDiscovery | None = None
         self._watch: discovery.InstanceEventStream | None = None
+        self._metrics: WatchMetrics | None = None
         self.tasks: list[asyncio.Task[None]] = []
+        self.on_event: list[Callable[[discovery.InstanceEvent], None]] = []
+        """Told of each worker that comes, changes or goes."""
 
     def describe(self) -> dict[str, Any]:
-        """For /status."""
+        """Where the workers are looked for, and whether that source is in reach: a part of /status."""
         health = None if self._watch is None else self._watch.health
         return {
             "workers": self._where,
             "watch": {"state": health.state, "reason": health.reason} if health is not None else None,
         }
 
+    def metrics(self) -> Iterable[WatchMetric]:
+        """For the metrics page; nothing until the workers are watched."""
+        if self._watch is None or self._metrics is None:
+            return ()
+        return self._metrics.families(self._watch.instances, self._watch.health)
+
+    def absent(self) -> dict[str, str]:
+        """The workers that are known and get no requests, and why, by id. Without I/O."""
+        if self._found is None:
+            return {}
+        statuses = self._found.excluded(*self._key)
+        reasons = {name: _WHY.get(status, "it is not ready") for name, status in statuses.items()}
+        return reasons | self._found.missing(*self._key)
+
     async def _open(self) -> None:
         found = await self._stack.enter_async_context(_open_discovery(self._source))
-        self._watch = await self._stack.enter_async_context(found.watch(*self._key, metadata=True))
-        self._start(follow_discovery(self._watch, self._datastore))
+        self._found = found
+        watch = await self._stack.enter_async_context(found.watch(*self._key, metadata=True))
+        metrics = WatchMetrics("/".join(self._key), lambda: found.excluded(*self._key))
+        self._watch, self._metrics = watch, metrics
+        self._start(follow_discovery(_counted(watch, metrics), self._datastore, self.on_event))
         members = await found.list_instances(*self._key)
         if not members:
             self._warn_of_no_worker()
         await self._wait_for_metadata({member.id for member in members})
+        self._start(HealthChanges(log.warning).follow(lambda: watch.health))
         self._start(MissingWorkers(lambda: found.missing(*self._key)).run())
         self._start(MissingWorkers(lambda: found.without_document(*self._key), Consequence.NO_DOCUMENT).run())
 
@@ -87,6 +118,14 @@ class WorkerDiscovery(ResourceOwner):
     def _where(self) -> str:
         file = self._source.file
         return file.path if file is not None else display_url(self._source.url)
+
+
+async def _counted(
+    events: discovery.InstanceEventStream, metrics: WatchMetrics
+) -> AsyncIterator[discovery.InstanceEvent]:
+    async for event in events:
+        metrics.count(event)
+        yield event
 
 
 def _open_discovery(source: WorkerSource) -> discovery.SourceDiscovery:

@@ -211,9 +211,8 @@ def _detector(given: DetectorParameters, rng: random.Random) -> UtilizationDetec
 
 def _prefix_producer(given: PrefixProducerParameters, rng: random.Random) -> PrefixCacheProducer:
     block_tokens = max(given.block_size_tokens, MIN_BLOCK_TOKENS)
-    tokens = (
-        given.lru_capacity_per_server * given.block_size_tokens
-    )  # the parameter counts the worker's blocks, not ours
+    # the parameter counts the worker's blocks, not ours
+    tokens = given.lru_capacity_per_server * given.block_size_tokens
     return PrefixCacheProducer(
         block_tokens=block_tokens,
         max_tokens=given.max_prefix_tokens_to_match,

@@ -34,80 +34,115 @@ class Section(ConfigSection):
 
 
 class PluginSpec(Section):
-    """`name`: empty means the type's name."""
+    """A plugin, its name in this file, and its parameters."""
 
     type: str = Field(min_length=1)
+    """A built-in one, or one of an installed package."""
     name: str = ""
+    """By which the rest of the file names it; without it its `type`."""
     parameters: dict[str, Any] = Field(default_factory=dict)
+    """Those of its type: [parameters of plugins](#parameters-of-plugins)."""
 
 
 class Ref(Section):
     """A reference to a plugin by its name."""
 
     plugin_ref: str = Field(min_length=1)
+    """The `name` of a plugin."""
 
 
 class ProfilePlugin(Ref):
-    """A plugin of a profile; only scorers have a weight."""
+    """A plugin of a profile."""
 
     weight: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
+    """Of a scorer, 1 without it; other plugins have none."""
 
 
 class ProfileSpec(Section):
+    """Plugins that choose together."""
+
     name: str
+    """By which a profile handler names it."""
     plugins: list[ProfilePlugin] = Field(default_factory=list)
+    """Its filters, scorers and picker; filters in this order."""
 
 
 class SourceSpec(Ref):
     """A data source and its extractors."""
 
     extractors: list[Ref] = Field(default_factory=list)
+    """What reads the source's answers."""
 
 
 class DataLayer(Section):
     """The sources of metrics and of endpoints."""
 
     inject_defaults: bool = True
+    """Add the usual source of metrics pages, unless the file names one."""
     sources: list[SourceSpec] = Field(default_factory=list)
+    """Where the numbers of endpoints come from."""
     discovery: Ref | None = None
+    """A `file-discovery`: the workers are those of its file."""
     peer_discovery: Ref | None = None
+    """No effect: pickers share no state."""
     cross_replica_syncer_plugin_ref: str | None = None
+    """No effect: pickers share no state."""
     cross_replica_sync_interval: Duration | None = None
+    """No effect: pickers share no state."""
 
 
 class DetectorRef(Section):
+    """A reference to a saturation detector."""
+
     plugin_ref: str = "utilization-detector"
+    """The `name` of a saturation detector: it says how full the pool is."""
 
 
 class PriorityBandSection(Section):
-    """What may wait at one priority. A limit of 0 is the default; the defaults of bands need no `priority`."""
+    """What may wait at one priority."""
 
     priority: int = Field(default=0, ge=-(2**63), lt=2**63)
+    """Of the requests in this band; the defaults of bands need none."""
     max_bytes: Quantity | None = None
+    """Bytes of bodies that may wait at this priority; 0 or nothing: 1G."""
     max_requests: Quantity | None = None
+    """Requests that may wait at this priority; 0 or nothing: 5000."""
     fairness_policy_ref: str | None = None
+    """Whose request goes next; without it `global-strict-fairness-policy`."""
     ordering_policy_ref: str | None = None
+    """Which of them; without it `fcfs-ordering-policy`."""
 
 
 class FlowControl(Section):
-    """Without the feature gate flowControl only `saturation_detector` has an effect."""
+    """Without the feature gate `flowControl` only `saturation_detector` has an effect."""
 
     max_bytes: Quantity | None = None
+    """Bytes of bodies that may wait in all; without it no limit but `--max-buffered-bytes`."""
     max_requests: Quantity | None = None
+    """Requests that may wait in all; without it no limit."""
     default_request_ttl: Wait | None = Field(default=None, alias="defaultRequestTTL")
+    """How long a request may wait while the pool has endpoints; without it 60s, 0s: no limit."""
     no_endpoint_request_ttl: Wait | None = Field(default=None, alias="noEndpointRequestTTL")
+    """How long while it has none; without it `defaultRequestTTL`."""
     default_priority_band: PriorityBandSection | None = None
+    """The limits of priorities without a band of their own."""
     default_negative_priority_band: PriorityBandSection | None = None
+    """The same below 0; without it `defaultPriorityBand`."""
     priority_bands: list[PriorityBandSection] = Field(default_factory=list)
+    """The limits and policies of one priority each."""
     usage_limit_policy_plugin_ref: str | None = None
+    """How full the pool may be for each priority; without it `static-usage-limit-policy`."""
     saturation_detector: DetectorRef | None = None
+    """What says that the pool is full; without it a `utilization-detector`."""
     enable_eviction: bool = False
+    """Requests of negative priority make room for higher ones."""
 
 
 class RequestHandler(Section):
     """The parsers of request bodies."""
 
     parsers: list[Ref] = Field(default_factory=list)
+    """`passthrough-parser`: bodies are not parsed. The others are built in."""
 
 
 _DEFAULTS: Final = OutlierSettings()
@@ -120,22 +155,36 @@ _SLOW_START: Final = SlowStartSettings()
 
 
 class OutlierDetectionSection(Section):
-    """Names and defaults of Envoy's outlier detection, with those of `OutlierSettings` where they differ."""
+    """Names and defaults are those of Envoy's outlier detection, but where a default of Envoy's is told."""
 
     consecutive_5xx: Count = Field(default=_DEFAULTS.consecutive_5xx, alias="consecutive5xx")
+    """So many answers in a row with a 5xx eject a worker."""
     consecutive_local_origin_failure: Count = _DEFAULTS.consecutive_local_origin_failure
+    """So many requests in a row that could not be sent there, were cut, or timed out, eject it."""
     failure_percentage_threshold: Percent = _DEFAULTS.failure_percentage_threshold
+    """So many percent of its requests that failed in one `interval` eject it."""
     failure_percentage_minimum_hosts: Count = _DEFAULTS.failure_percentage_minimum_hosts
+    """That rule needs so many workers with enough requests. Envoy: 5."""
     failure_percentage_request_volume: Count = _DEFAULTS.failure_percentage_request_volume
+    """That rule needs so many requests of one worker in one `interval`."""
     interval: Pause = _DEFAULTS.interval
+    """Over which percentages are counted."""
     base_ejection_time: Pause = _DEFAULTS.base_ejection_time
+    """The first pause; each further ejection in short succession makes it longer by as much."""
     max_ejection_time: Pause | None = None
+    """The longest pause; without it 300s, or `baseEjectionTime` if that is longer."""
     max_ejection_percent: Percent = _DEFAULTS.max_ejection_percent
+    """Never more of the pool at once, rounded down; one of two or more always may be. Envoy: 10."""
     stall_timeout: Annotated[Duration, Field(ge=0, le=86400.0)] = _DEFAULTS.stall_timeout
+    """Silence for so long, while others answered what was sent later, ejects it."""
     suspect_timeout: Annotated[Duration, Field(ge=0, le=86_400)] = _DEFAULTS.suspect_timeout
+    """After silence of so long it is avoided until it answers."""
     stalled_requests: Annotated[Count, Field(ge=1)] = _DEFAULTS.stalled_requests
+    """Both rules of silence need so many requests that wait."""
     probe_path: str = _DEFAULTS.probe_path
+    """Asked for on the port that serves when a pause is over; empty: nothing is asked."""
     probe_timeout: Pause = _DEFAULTS.probe_timeout
+    """Of that request."""
 
     @field_validator("probe_path")
     @classmethod
@@ -163,11 +212,14 @@ class OutlierDetectionSection(Section):
 
 
 class SlowStartSection(Section):
-    """Names and defaults of Envoy's slow start; its window has a default here."""
+    """The names are those of Envoy's slow start."""
 
     window: Pause = _SLOW_START.window
+    """How long a new worker gets fewer requests."""
     aggression: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] = _SLOW_START.aggression
+    """1: its share grows evenly; above 1: faster at first."""
     min_weight_percent: Percent = _SLOW_START.min_weight_percent
+    """Its share at first, in percent."""
 
     def settings(self) -> SlowStartSettings:
         return SlowStartSettings(**self.model_dump())
@@ -178,20 +230,32 @@ KIND: Final = "EndpointPickerConfig"
 
 
 class ConfigDocument(Section):
-    """The whole file, before plugins are built."""
+    """One YAML or JSON document."""
 
     api_version: Literal["llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"]
+    """Of the file's form."""
     kind: Literal["EndpointPickerConfig"]
+    """Of the file."""
     feature_gates: list[str] = Field(default_factory=list)
+    """`flowControl` switches flow control on."""
     plugins: list[PluginSpec] = Field(default_factory=list)
+    """The plugins that the rest of the file names."""
     scheduling_profiles: list[ProfileSpec] = Field(default_factory=list)
+    """Which filters, scorers and picker choose together. Without any: the default policy."""
     data_layer: DataLayer = DataLayer()
+    """Where endpoints and their numbers come from."""
     flow_control: FlowControl = FlowControl()
+    """Lets requests wait while the pool is full."""
     request_handler: RequestHandler = RequestHandler()
+    """How bodies are read."""
     outlier_detection: OutlierDetectionSection | None = None
+    """Ejects workers that fail; without it none is ejected."""
     slow_start: SlowStartSection | None = None
+    """Sends new workers fewer requests at first; without it as many as others."""
     saturation_detector: DetectorRef | None = None
+    """The older place of `flowControl.saturationDetector`."""
     parser: Ref | None = None
+    """The older place of `requestHandler.parsers`."""
 
 
 S = TypeVar("S", bound=Section)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from epp.config.metric_flags import parse_metric
 from epp.scraping.engines import Series
+from runtime.addresses import authority, check_host, split_authority
 from runtime.command_line import argument
 from runtime.durations import parse_go_duration
 from runtime.quoting import quoted
@@ -21,6 +22,21 @@ def port(text: str) -> int:
     number = _number(text, 65535)
     if number is None:
         raise argparse.ArgumentTypeError(f"{quoted(text)} is not a port, 0 to 65535")
+    return number
+
+
+@argument
+def host_port(text: str) -> str:
+    """A host, which may be a name, and a port; 0 is any free one."""
+    host, number = split_authority(text, min_port=0)
+    return authority(check_host(host), number)
+
+
+def count(text: str) -> int:
+    """A number of things, up to a million."""
+    number = _number(text, 1_000_000)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not a whole number from 0 to 1000000")
     return number
 
 

@@ -11,7 +11,9 @@ from typing import Any, Final
 from epp.config import go_flags, log_flags
 from epp.config.flag_values import (
     boolean,
+    count,
     duration,
+    host_port,
     message_size,
     metric,
     objective,
@@ -96,7 +98,7 @@ def _exclusive_flags(given: argparse.Namespace) -> str | None:
         return "--discovery and --endpoint exclude each other: both name the source of workers"
     if given.config_file is not None and given.config_text is not None:
         return "--config-file and --config-text exclude each other"
-    return None
+    return log_flags.exclusive(given)
 
 
 def _inconsistent_flags(settings: Settings) -> str | None:
@@ -278,7 +280,28 @@ def _serving(group: Any) -> None:
 
 def _observing(group: Any) -> None:
     log_flags.add(group)
+    group.add_argument(
+        "--decisions",
+        type=count,
+        metavar="N",
+        help="keep the last N decisions for /debug/decisions, in 64 MiB at most; 0: none (default: 1000)",
+    )
     _switch(group, "enable-pprof", "serve /debug/profile?seconds=5 on the metrics port (default: false)")
+    group.add_argument(
+        "--debug-token-file",
+        type=Path,
+        metavar="FILE",
+        help="show the page and /debug/decisions to who sends this token too, not to this machine alone",
+    )
+    group.add_argument(
+        "--debug-address",
+        type=host_port,
+        metavar="HOST:PORT",
+        help="a port of its own for them, served to all who reach it unless there is a token",
+    )
+    _switch(
+        group, "tracing", "record traces with OpenTelemetry, as OTEL_* say; docs/tracing.md (default: false)"
+    )
     usage = "count tokens and times of answers; Envoy must send their bodies: envoy-config --usage-metrics"
     _switch(group, "usage-metrics", f"{usage} (default: false)")
     _switch(group, "enable-grpc-stream-metrics", "count ext_proc streams by how they end (default: false)")

@@ -12,21 +12,23 @@ from epp.flow_control.usage_limit_policy import StaticUsageLimit
 
 
 class StaticUsageLimitParameters(Section):
-    """`threshold`: the share of the pool that may be in use."""
-
     threshold: float = Field(default=1.0, gt=0.0, le=1.0)
+    """The share of the pool that may be in use."""
 
     def policy(self) -> StaticUsageLimit:
         return StaticUsageLimit(self.threshold)
 
 
 class PriorityHoldbackParameters(Section):
-    """`min_ceiling`: of the lowest priority; `max_ceiling`: of the highest. `domain`: what places the others between them."""
-
     shape: Literal["linear"] = "linear"
+    """The only one."""
     domain: Literal["rank", "value"] = "rank"
+    """The ceilings of the other priorities lie evenly between the two (`rank`), or as their numbers do
+    (`value`)."""
     min_ceiling: float = Field(ge=0.0, lt=1.0)
+    """The share of the pool that the lowest priority may fill."""
     max_ceiling: float = Field(default=1.0, gt=0.0, le=1.0)
+    """The share that the highest may fill."""
 
     @model_validator(mode="after")
     def _check_order(self) -> "PriorityHoldbackParameters":
@@ -39,14 +41,18 @@ class PriorityHoldbackParameters(Section):
 
 
 class ProgramAwareParameters(Section):
-    """`strategy`: the only one. `eviction_sweep_seconds` has no effect: a program is forgotten when another one is served."""
-
     strategy: Literal["", "las"] = "las"
+    """The only one."""
     las_weight_service: float = Field(default=0.8, ge=0.0, allow_inf_nan=False)
+    """The weight of how little a program got."""
     las_weight_head_wait: float = Field(default=0.2, ge=0.0, allow_inf_nan=False)
+    """The weight of how long it waits."""
     las_half_life_seconds: float = Field(default=60.0, ge=0.0, allow_inf_nan=False)
+    """What it got counts half after so long; 0: never."""
     eviction_ttl_seconds: float = Field(default=3600.0, ge=0.0, allow_inf_nan=False)
+    """A program without a request for so long is forgotten."""
     eviction_sweep_seconds: float = Field(default=300.0, gt=0.0, allow_inf_nan=False)
+    """No effect: a program is forgotten when another one is served."""
 
     def policy(self) -> ProgramAware:
         settings = ProgramAwareSettings(

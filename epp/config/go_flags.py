@@ -11,7 +11,6 @@ from epp.config.flag_values import duration, quantity
 
 ALWAYS_OFF: Final[Mapping[str, str]] = {
     "ha-enable-leader-election": "every replica serves: there is no leader",
-    "tracing": "traces are not built yet",
 }
 """Boolean flags that have no effect if they are true."""
 

@@ -9,10 +9,10 @@ from epp.scheduling.filters.utilization import KV_CACHE
 
 
 class ConditionParameters(Section):
-    """`max_value`: the most that an endpoint may have."""
-
     metric: Literal["active-requests", "running-requests", "waiting-queue", "kv-cache-utilization"]
+    """What is looked at."""
     max_value: float = Field(ge=0.0, allow_inf_nan=False)
+    """The most that an endpoint may have."""
 
     @model_validator(mode="after")
     def _check_share(self) -> "ConditionParameters":
@@ -22,16 +22,19 @@ class ConditionParameters(Section):
 
 
 class UtilizationFilterParameters(Section):
-    """`in_flight_load_producer_name` has no effect: requests in flight are always counted."""
-
     conditions: list[ConditionParameters] = Field(min_length=1)
+    """All have to hold."""
     fallback_on_empty: bool = False
+    """Keep all endpoints if none would stay."""
     in_flight_load_producer_name: str | None = None
+    """No effect: requests in flight are always counted."""
 
 
 class FixedRangeParameters(Section):
     min: float = Field(default=0.0, allow_inf_nan=False)
+    """Scored as the low end."""
     max: float = Field(default=0.0, allow_inf_nan=False)
+    """Scored as the high end."""
 
     @model_validator(mode="after")
     def _check_order(self) -> "FixedRangeParameters":
@@ -45,10 +48,12 @@ class AdaptiveRangeParameters(Section):
 
 
 class NormalizationParameters(Section):
-    """At most one of them; none: `adaptive_range`."""
+    """At most one of both."""
 
     fixed_range: FixedRangeParameters | None = None
+    """Between two given numbers."""
     adaptive_range: AdaptiveRangeParameters | None = None
+    """`{}`: between the least and the most of the candidates; so too without either."""
 
     @model_validator(mode="after")
     def _check_one(self) -> "NormalizationParameters":
@@ -59,49 +64,64 @@ class NormalizationParameters(Section):
 
 class ScoringAlgorithmParameters(Section):
     type: Literal["linear_lower_is_better", "linear_higher_is_better"]
+    """Which end scores 1."""
     normalization: NormalizationParameters = NormalizationParameters()
+    """Between which numbers."""
 
 
 class AttributeScorerParameters(Section):
-    """`producer` None: core-metrics-extractor."""
-
     attribute_key: str = Field(min_length=1)
+    """Of `customMetrics`."""
     producer: str | None = None
+    """The `name` of the extractor; without it `core-metrics-extractor`."""
     algorithm: ScoringAlgorithmParameters
+    """How the number becomes a score. An endpoint without it scores 0."""
 
 
 class ThresholdParameters(Section):
     operator: Literal["LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Equal", "NotEqual"]
+    """Compares the number of an endpoint with `value`."""
     value: float = Field(default=0.0, allow_inf_nan=False)
+    """Endpoints stay for which that holds."""
 
 
 class FilteringAlgorithmParameters(Section):
     type: Literal["threshold"]
+    """The only one."""
     threshold: ThresholdParameters
+    """Which endpoints stay."""
 
 
 class AttributeFilterParameters(Section):
-    """`producer` None: core-metrics-extractor. `on_missing`: whether an endpoint without the number stays."""
-
     attribute: str = Field(min_length=1)
+    """The `attributeKey` of `customMetrics`."""
     producer: str | None = None
+    """The `name` of the extractor; without it `core-metrics-extractor`."""
     on_missing: Literal["", "Pass", "Fail"] = "Pass"
+    """Whether an endpoint without the number stays."""
     fallback_on_empty: bool = False
+    """Keep all endpoints if none would stay."""
     algorithm: FilteringAlgorithmParameters
+    """Which endpoints stay."""
 
 
 class ProbabilisticAdmitterParameters(Section):
-    """The probability of a refusal is saturation to the `power`, times `k`."""
-
     queue_depth_threshold: int = Field(default=5, ge=1)
+    """The queue length that counts as full."""
     kv_cache_util_threshold: float = Field(default=0.8, gt=0.0, allow_inf_nan=False)
+    """The share of the KV cache in use that counts as full."""
     power: float = Field(default=5.0, gt=0.0, allow_inf_nan=False)
+    """The probability of a refusal is the saturation to this power, times `k`."""
     k: float = Field(default=300.0, gt=0.0, allow_inf_nan=False)
+    """See `power`."""
 
 
 class KubernetesNotificationParameters(Section):
     """Accepted without effect: discovery follows the workers by itself."""
 
     group: str = ""
+    """No effect."""
     version: str = Field(min_length=1)
+    """No effect."""
     kind: str = Field(min_length=1)
+    """No effect."""

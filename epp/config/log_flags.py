@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from epp.config.flag_values import boolean
+from runtime.command_line import add_log_format
 from runtime.log_form import TIMES, JsonForm, TextForm
 from runtime.quoting import quoted
 
@@ -46,10 +47,11 @@ def add(group: Any) -> None:
         metavar="LEVEL",
         help="debug, info, error, panic or a number as for -v",
     )
+    add_log_format(group)
     group.add_argument(
         "--zap-encoder",
         choices=("console", "json"),
-        help="the log as text or as JSON, a line each (default: console)",
+        help="the Go picker's name of --log-format: console is text",
     )
     group.add_argument(
         "--zap-devel",
@@ -66,8 +68,20 @@ def add(group: Any) -> None:
 
 def read(given: argparse.Namespace) -> LogSettings:
     level = _level_of(given.v) if given.zap_log_level is None else given.zap_log_level
+    if given.log_format is not None:
+        return LogSettings(level, given.log_format == "json", given.zap_time_encoding)
     encoder = given.zap_encoder or ("json" if given.zap_devel is False else "console")
     return LogSettings(level, encoder == "json", given.zap_time_encoding)
+
+
+def exclusive(given: argparse.Namespace) -> str | None:
+    """The problem of two flags that say different things; None if there is none."""
+    if given.log_format is None or given.zap_encoder is None:
+        return None
+    agree = (given.log_format == "json") == (given.zap_encoder == "json")
+    return (
+        None if agree else "--log-format and --zap-encoder name different forms of the log; give one of them"
+    )
 
 
 def _level_of(verbosity: int) -> int:

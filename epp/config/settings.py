@@ -35,7 +35,7 @@ class Settings:
 
     `endpoint_target_ports`: lists with commas, one for each time that the flag was given. `refresh_metrics_interval` None:
     short for endpoints with requests, longer for others. `metrics_endpoint_auth` None: as in the Go picker, if it is
-    started like one (`worker_source.py`).
+    started like one (`worker_source.py`). `debug_address`: `host:port`.
     """
 
     discovery: str | None = None
@@ -63,12 +63,16 @@ class Settings:
     metrics_cert_dir: Path | None = None
     metrics_client_ca_file: Path | None = None
     metrics_endpoint_auth: bool | None = None
+    debug_address: str | None = None
+    debug_token_file: Path | None = None
     enable_pprof: bool = False
+    tracing: bool = False
     enable_grpc_stream_metrics: bool = False
     disable_endpoint_subset_filter: bool = False
     emit_endpoint_scores: bool = False
     models_endpoint: bool = True
     usage_metrics: bool = False
+    decisions: int = 1000
     refresh_metrics_interval: float | None = None
     metrics_staleness_threshold: float = 2.0
     serving_port_name: str | None = None

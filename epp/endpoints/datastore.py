@@ -232,9 +232,8 @@ class Datastore:
         for column, value in values:
             if column is None or value is None or value == numbers[column, row]:
                 continue
-            changed |= not (
-                math.isnan(value) and math.isnan(numbers[column, row])
-            )  # an optional number: still unknown
+            # an optional number: still unknown
+            changed |= not (math.isnan(value) and math.isnan(numbers[column, row]))
             numbers[column, row] = value
         return changed
 
@@ -331,9 +330,8 @@ class Datastore:
         self._change_inflight(endpoint, 1)
         row = self._rows.get(endpoint.key)
         numbers = self._numbers
-        if (
-            row is not None and numbers.item(_SCRAPED_AT, row) != NEVER
-        ):  # otherwise no scrape resets the count
+        # otherwise no scrape resets the count
+        if row is not None and numbers.item(_SCRAPED_AT, row) != NEVER:
             numbers[_UNREPORTED, row] = numbers.item(_UNREPORTED, row) + 1.0
         used = self.on_use.pop(endpoint.key, None)
         if used is not None:

@@ -66,12 +66,12 @@ class Column(IntEnum):
     RUNNING = 1
     KV_USAGE = 2
     INFLIGHT = 3
-    MAX_LORA = 4
+    UNREPORTED = 4
     SCRAPED_AT = 5
     REACHABLE = 6
     PERIOD = 7
     PAGELESS = 8
-    UNREPORTED = 9
+    MAX_LORA = 9
     LATE_AT = 10
 
 

@@ -1,7 +1,7 @@
 """Applies discovery's events, with each instance's metadata, to the datastore, and logs each event."""
 
 import logging
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from typing import Any
 
 from discovery import (
@@ -16,10 +16,16 @@ from epp.endpoints.datastore import Datastore
 logger = logging.getLogger(__name__)
 
 
-async def follow_discovery(events: AsyncIterable[InstanceEvent], datastore: Datastore) -> None:
-    """Apply events until the stream ends; raises what the stream raises."""
+async def follow_discovery(
+    events: AsyncIterable[InstanceEvent],
+    datastore: Datastore,
+    on_event: Sequence[Callable[[InstanceEvent], None]] = (),
+) -> None:
+    """Apply events until the stream ends; raises what the stream raises. `on_event`: told of each."""
     async for event in events:
         logger.info("%s", _describe(event))
+        for told in on_event:
+            told(event)
         document: Mapping[str, Any] | None = None
         if not isinstance(event, InstanceRemovedEvent):
             try:

@@ -17,6 +17,7 @@ from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
+from runtime.tracing.trace_context import LENGTH, TRACEPARENT, TRACESTATE
 
 CHUNK: Final = 62_000
 """Bytes of a body in one answer, as in the Go picker; Envoy recommends at most 64 KB (processing_mode.proto)."""
@@ -68,6 +69,37 @@ def route(
 
 cached_route: Final = lru_cache(maxsize=8192)(route)
 """The same, cached: only for headers whose names clients cannot invent, or they would fill the cache."""
+
+
+def with_trace(routed: bytes, kind: RoutedKind, traceparent: str, *, drops_state: bool) -> bytes:
+    """The answer of `route` that also sets `traceparent`; `drops_state`: the `tracestate` that came is of no trace of ours.
+
+    A message behind another one of its type is merged into it (https://protobuf.dev/programming-guides/encoding/#last-one-wins),
+    so the cached answer stays as it is.
+    """
+    before, after = _trace_parts(kind)
+    traced = b"".join((routed, before, traceparent.encode(), after))
+    return traced + _without_state(kind) if drops_state else traced
+
+
+@lru_cache
+def _trace_parts(kind: RoutedKind) -> tuple[bytes, bytes]:
+    """The bytes before and after a `traceparent`, whose length is constant."""
+    answer = ProcessingResponse()
+    mutation = getattr(answer, kind).response.header_mutation
+    protocol.set_header(mutation, TRACEPARENT, _PLACEHOLDER)
+    before, _, after = answer.SerializeToString().partition(_PLACEHOLDER.encode())
+    return before, after
+
+
+_PLACEHOLDER: Final = "x" * LENGTH
+
+
+@lru_cache
+def _without_state(kind: RoutedKind) -> bytes:
+    answer = ProcessingResponse()
+    getattr(answer, kind).response.header_mutation.remove_headers.append(TRACESTATE)
+    return answer.SerializeToString()
 
 
 def with_body(routed: bytes, body: bytes) -> bytes:
@@ -189,9 +221,8 @@ _FIELDS: Final = {"request_body": 3, "response_body": 4}
 @lru_cache(maxsize=4096)
 def _message_head(kind: BodyKind, size: int, end_of_stream: bool) -> bytes:
     """The bytes before `size` bytes of a body in their message: the field and the length of each level."""
-    start = (
-        delimited.field_head(1, size) if size else b""
-    )  # StreamedBodyResponse.body; proto3 leaves out an empty one
+    # StreamedBodyResponse.body; proto3 leaves out an empty one
+    start = delimited.field_head(1, size) if size else b""
     end = len(_END_OF_STREAM) if end_of_stream else 0
     for field in (3, 3, 1, _FIELDS[kind]):  # streamed_response, body_mutation, response, the kind itself
         start = delimited.field_head(field, len(start) + size + end) + start

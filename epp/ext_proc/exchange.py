@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Final
 
 from epp.ext_proc import answers, protocol
-from epp.ext_proc.answers import Answer
+from epp.ext_proc.answers import Answer, RoutedKind
 from epp.ext_proc.exchange_settings import ExchangeSettings, ProtocolVersion
 from epp.ext_proc.exchange_state import ExchangeState
 from epp.ext_proc.first_piece import open_first_piece
 from epp.ext_proc.request_director import Deferral, Observer, RequestDirector
+from epp.ext_proc.request_spans import REQUEST, RequestSpans
 from epp.ext_proc.response_readers import ResponseReaders, open_readers
 from epp.request.body import Body, Buffer, MemoryBudget
 from epp.request.inference_request import InferenceRequest
@@ -24,6 +25,8 @@ from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest
+from runtime.tracing.span import Trace, Tracer
+from runtime.tracing.trace_context import TRACESTATE, TraceContext
 
 _HEADERS_ONLY: Final = (ProcessingMode.NONE, ProcessingMode.STREAMED)
 _FULL_DUPLEX: Final[int] = ProcessingMode.FULL_DUPLEX_STREAMED
@@ -69,8 +72,10 @@ class Exchange:
         "_responded_at",
         "_response_mode",
         "_settings",
+        "_spans",
         "_started",
         "_subset",
+        "_trace",
         "closed_by",
         "state",
     )
@@ -99,6 +104,8 @@ class Exchange:
         self._deferral: Deferral | None = None
         self._answer: Callable[[list[Answer]], None] | None = None
         self._fail: Callable[[ExchangeError], None] | None = None
+        self._trace: Trace | None = None
+        self._spans: RequestSpans | None = None
         self.closed_by: str | None = None
 
     def on_answer(
@@ -135,6 +142,11 @@ class Exchange:
             return [] if self.state is _OVER else self._request_body(body, end_of_stream, now)
         except Rejection as rejection:
             return [self._reject(rejection, now)]
+
+    @property
+    def trace(self) -> TraceContext | None:
+        """The trace of the request, if it is recorded; for logs."""
+        return None if self._spans is None else self._spans.context
 
     @property
     def responded(self) -> bool:
@@ -174,6 +186,10 @@ class Exchange:
         self._body.discard()
         if self._observer is not None:
             self._observer.evicted(self._pick, rejection, now)
+        if self._pick.decision is not None:
+            self._pick.decision.evicted(rejection)
+        if self._spans is not None:
+            self._spans.refused(rejection)
         self._answer([answers.immediate(rejection)])
         return True
 
@@ -183,10 +199,14 @@ class Exchange:
             return
         self.closed_by = cause
         self._abandon(now)
+        if self._spans is not None:
+            self._spans.end(cause)
         self.state = _OVER
         self._body.discard()
         if self._pick is not None:
             self._pick.evict = None
+            if self._pick.decision is not None:
+                self._pick.decision.ended(cause, now)
             self._director.release(self._pick, now)
             early_ends = self._settings.early_ends
             if early_ends is not None and self._responded_at:
@@ -214,6 +234,8 @@ class Exchange:
         self._started = now
         request = message.request_headers
         self._headers, self._controls = protocol.read_headers(request.headers)
+        if self._settings.tracer is not None:
+            self._begin_trace(self._settings.tracer)
         if message.HasField("protocol_config"):
             config = message.protocol_config
             self._mode = config.request_body_mode
@@ -274,15 +296,17 @@ class Exchange:
         self.state = waiting
         self._body.end()
         try:
-            outcome = self._director.direct(self._headers, body, self._subset, now)
+            outcome = self._ask(body, now)
         except Rejection:
             raise
         except Exception as error:
-            raise _failed(error) from error
+            raise self._failed(error) from error
         if isinstance(outcome, Pick):
             return self._picked(outcome, now)
         if isinstance(outcome, OwnAnswer):
             self.state = _OVER
+            if self._spans is not None:
+                self._spans.answered_here()
             return [answers.own(outcome)]
         if self._answer is None:
             outcome.abandon(now)
@@ -292,6 +316,11 @@ class Exchange:
             self._body.replace([body])
         outcome.subscribe(self._settle)
         return []
+
+    def _ask(self, body: Buffer | None, now: float) -> Pick | Deferral | OwnAnswer:
+        if self._spans is None:
+            return self._director.direct(self._headers, body, self._subset, now)
+        return self._director.direct(self._headers, body, self._subset, now, self._spans.direct())
 
     def _settle(self, outcome: Pick | Exception, now: float) -> None:
         self._deferral = None
@@ -305,9 +334,9 @@ class Exchange:
             elif isinstance(outcome, Rejection):
                 self._answer([self._reject(outcome, now)])
             else:
-                self._fail(_failed(outcome))
+                self._fail(self._failed(outcome))
         except Exception as error:  # noqa: BLE001  # no caller to raise to: it ends this stream, as in feed
-            self._fail(_failed(error))
+            self._fail(self._failed(error))
 
     def _picked(self, pick: Pick, now: float) -> list[Answer]:
         waited = self.state
@@ -317,13 +346,15 @@ class Exchange:
         self.state = waited.after_pick()
         if self._observer is not None:
             self._observer.picked(pick, now)
+        if self._spans is not None:
+            self._spans.picked(pick)
         whole = waited is _WAITING_BODY
         length = None if pick.request.rewritten_from is None else self._rewrite_model(pick.request)
         if whole and self._mode not in _DUPLEX:
-            answer = answers.picked(pick, self._settings.version, self._controls, "request_body", length)
+            answer = self._route(pick, "request_body", length)
             rewritten = pick.request.rewritten_from is not None
             return [answers.with_body(answer, b"".join(self._body.detach())) if rewritten else answer]
-        answer = answers.picked(pick, self._settings.version, self._controls, "request_headers", length)
+        answer = self._route(pick, "request_headers", length)
         if whole or waited is ExchangeState.WAITING_PIECES:
             return [answer, *answers.streamed("request_body", self._body.detach(), end_of_stream=whole)]
         if waited is not ExchangeState.WAITING_TRAILERS:
@@ -332,6 +363,27 @@ class Exchange:
         pieces = self._body.detach()
         body = answers.streamed("request_body", pieces, end_of_stream=False) if pieces else []
         return [answer, *body, answers.unchanged("request_trailers")]
+
+    def _route(self, pick: Pick, kind: RoutedKind, length: int | None) -> bytes:
+        answer = answers.picked(pick, self._settings.version, self._controls, kind, length)
+        trace = self._trace
+        if trace is None or trace.traceparent is None:
+            return answer
+        drops_state = trace.begins and TRACESTATE in self._headers
+        return answers.with_trace(answer, kind, trace.traceparent, drops_state=drops_state)
+
+    def _begin_trace(self, tracer: Tracer) -> None:
+        self._trace = trace = tracer.begin(REQUEST, "server", self._headers)
+        if trace.span is not None:
+            self._spans = RequestSpans(trace.span)
+
+    def _failed(self, cause: Exception) -> ExchangeError:
+        """An ExchangeError with its cause, which the log shows; mypyc drops the cause of `raise ... from`."""
+        fault = ExchangeError(f"the director failed: {type(cause).__name__}")
+        fault.__cause__ = cause
+        if self._spans is not None:
+            self._spans.failed(cause)
+        return fault
 
     def _rewrite_model(self, request: InferenceRequest) -> int | None:
         """Let the body name the model that serves it; return its new Content-Length, None if its client sent none."""
@@ -350,6 +402,8 @@ class Exchange:
         self._body.discard()
         if self._observer is not None:
             self._observer.rejected(rejection, now)
+        if self._spans is not None:
+            self._spans.refused(rejection)
         return answers.immediate(rejection)
 
     def _response_headers(self, message: ProcessingRequest, now: float) -> list[Answer]:
@@ -425,15 +479,10 @@ class Exchange:
         self._director.responded(pick, status, now, failure)
         if self._observer is not None:
             self._observer.responded(pick, status, now)
+        if self._spans is not None:
+            self._spans.responded(status, served, pick.endpoints[0].destination)
 
     def _abandon(self, now: float) -> None:
         deferral, self._deferral = self._deferral, None
         if deferral is not None:
             deferral.abandon(now)
-
-
-def _failed(cause: Exception) -> ExchangeError:
-    """An ExchangeError with its cause, which the log shows; mypyc drops the cause of `raise ... from`."""
-    fault = ExchangeError(f"the director failed: {type(cause).__name__}")
-    fault.__cause__ = cause
-    return fault

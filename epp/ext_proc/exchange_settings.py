@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from epp.ext_proc.early_ends import EarlyEnds
 from epp.ext_proc.response_body import ResponseReaderOpener, UnreadBodies
+from runtime.tracing.span import Tracer
 
 if TYPE_CHECKING:  # `--help` reads these settings, and must not load numpy
     from epp.scheduling.pick import Pick
@@ -29,7 +30,8 @@ class ExchangeSettings:
 
     `use_subset_hint` False: the data plane's hint about which endpoints may be picked is ignored. `response_readers`: each
     may read the bodies of responses. `unread_bodies` hears of a body that had to be read and does not come.
-    `response_headers`: None if no plugin sets any. `early_ends` hears how long streamed answers last; None: nobody counts them.
+    `tracer`: None if no traces are recorded. `response_headers`: None if no plugin sets any. `early_ends` hears how long
+    streamed answers last; None: nobody counts them.
     """
 
     version: ProtocolVersion = ProtocolVersion.V1_0
@@ -39,6 +41,7 @@ class ExchangeSettings:
     unread_bodies: UnreadBodies = field(default_factory=UnreadBodies)
     response_headers: ResponseHeaders | None = None
     early_ends: EarlyEnds | None = None
+    tracer: Tracer | None = None
 
     @property
     def reads_subset_hint(self) -> bool:

@@ -126,9 +126,8 @@ _header_cache: Final[dict[bytes, tuple[str, str, bool]]] = {}
 def read_status(headers: HeaderMap) -> int | None:
     """The status of a response; None if it is absent or malformed. Raises UnreadableError."""
     for header in islice(headers.headers, _MAX_FIELDS):
-        name, text, _ = _header_cache.get(header) or _parse_header(
-            header
-        )  # pseudo-headers come first (RFC 9113 section 8.3)
+        # pseudo-headers come first (RFC 9113 section 8.3)
+        name, text, _ = _header_cache.get(header) or _parse_header(header)
         if name == ":status":
             return int(text) if _STATUS.fullmatch(text) else None
     return None

@@ -8,6 +8,7 @@ from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
+from runtime.tracing.span import Span
 
 
 class Deferral(Protocol):
@@ -29,8 +30,12 @@ class RequestDirector(Protocol):
         body: bytes | bytearray | memoryview | None,
         subset: Subset | None,
         now: float,
+        span: Span | None = None,
     ) -> Pick | Deferral | OwnAnswer:
-        """Pick and reserve; `body` None: there may be one, but the pick does not see it. Raises `Rejection`."""
+        """Pick and reserve; `body` None: there may be one, but the pick does not see it. Raises `Rejection`.
+
+        `span`: given only if the trace is recorded.
+        """
 
     def served(self, pick: Pick, destination: str, now: float) -> None:
         """The data plane reports which destination served the request."""

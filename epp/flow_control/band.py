@@ -86,6 +86,10 @@ class Band:
         self._remove(queued, self._flows[flow.fairness_id], first=True)
         return queued
 
+    def lengths(self) -> dict[str, int]:
+        """How many requests wait in each flow."""
+        return {name: len(flow) for name, flow in self._flows.items()}
+
     def oldest(self) -> QueuedRequest | None:
         """The one that came first."""
         return next(iter(self.waiting.values()), None)

@@ -8,7 +8,7 @@ from epp.endpoints.endpoint import EndpointPool
 from epp.flow_control import refusals
 from epp.flow_control.band import Band
 from epp.flow_control.eviction import InFlightEviction
-from epp.flow_control.pool_load import PoolLoad
+from epp.flow_control.pool_load import EFFECTIVE, PoolLoad
 from epp.flow_control.queued_request import QueuedRequest
 from epp.flow_control.settings import FlowControlSettings
 from epp.request.inference_request import InferenceRequest
@@ -91,6 +91,15 @@ class FlowController:
                 return False
         load.sent()
         return True
+
+    def would_admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
+        priority = request.priority
+        blocked = bool(self._queued) and self._waits_at_or_above(priority)
+        saturation = self.saturations(now)[EFFECTIVE]
+        if not blocked and saturation < self._ceiling_of(priority, saturation):
+            return True
+        self._check_room(priority, request)
+        return False
 
     def enqueue(self, waiting: WaitingRequest, now: float) -> None:
         request = waiting.request
@@ -224,6 +233,12 @@ class FlowController:
             lowest = min(lowest, ceiling)
             band.ceiling = lowest
 
+    def _ceiling_of(self, priority: int, saturation: float) -> float:
+        """As `_set_ceilings` would set it, for a priority that may have no band yet."""
+        priorities = sorted({priority, *self._by_priority}, reverse=True)
+        given = self._settings.usage_limit.ceilings(saturation, priorities)
+        return min(given[: priorities.index(priority) + 1])
+
     def _collect_idle(self, now: float) -> None:
         """Forget bands that were made on demand, once nobody used them for long."""
         idle = self._settings.idle_band
@@ -258,6 +273,18 @@ class FlowController:
     def _ttl(self) -> float:
         return self._settings.no_endpoint_ttl if self._empty else self._settings.request_ttl
 
+    def _check_room(self, priority: int, request: InferenceRequest) -> None:
+        """Raise `Rejection` where `_make_room` would, without making any."""
+        size, band = request.body_size, self._by_priority.get(priority)
+        if band is None or band.fits(size):
+            if self._fits(size) or self._may_evict(priority, size):
+                return
+        else:
+            other = band.gives_way(request.fairness_id, size)
+            if other is not None and self._fits(size, without=1, without_bytes=other.size):
+                return
+        raise refusals.queue_full(priority, empty=self._empty)
+
     def _make_room(self, band: Band, request: InferenceRequest, now: float) -> None:
         """Raise `Rejection` if it cannot wait in the band."""
         size = request.body_size
@@ -279,15 +306,21 @@ class FlowController:
             settings.max_bytes is None or held + size <= settings.max_bytes
         )
 
-    def _evict(self, priority: int, size: int, now: float) -> bool:
-        """Refuse requests below 0 that wait, lowest priority and latest arrival first, until there is room."""
+    def _sheddable(self) -> list[Band]:
+        return [band for band in reversed(self._bands) if band.priority < 0 and band.waiting]
+
+    def _may_evict(self, priority: int, size: int) -> bool:
         if not self._settings.eviction or priority < 0:
             return False
-        sheddable = [band for band in reversed(self._bands) if band.priority < 0 and band.waiting]
+        sheddable = self._sheddable()
         count, held = sum(len(band.waiting) for band in sheddable), sum(band.bytes for band in sheddable)
-        if not self._fits(size, without=count, without_bytes=held):
+        return self._fits(size, without=count, without_bytes=held)
+
+    def _evict(self, priority: int, size: int, now: float) -> bool:
+        """Refuse requests below 0 that wait, lowest priority and latest arrival first, until there is room."""
+        if not self._may_evict(priority, size):
             return False
-        for band in sheddable:
+        for band in self._sheddable():
             while not self._fits(size) and (newest := band.newest()) is not None:
                 self._forget(newest)
                 newest.waiting.refuse(refusals.evicted(band.priority), now)

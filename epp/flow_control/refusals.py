@@ -8,7 +8,7 @@ from typing import Final
 
 from epp.request.rejection import Rejection
 from epp.scheduling.admission import SATURATED
-from epp.scheduling.director import NO_ENDPOINTS
+from epp.scheduling.candidates import NO_ENDPOINTS
 
 TTL_EXPIRED: Final = "rejected-ttl-expired"
 EVICTED: Final = "evicted-queue-pressure"

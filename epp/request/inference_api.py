@@ -288,7 +288,6 @@ def _check_tools(raw: Raw) -> None:
 
 def _text_prefix(raw: Raw, limit: int | None) -> bytes:
     view = memoryview(raw)
-    text = (
-        view[1:-1] if bytes(view[:1]) == b'"' else view
-    )  # without its closing quote, where a longer text goes on
+    # without its closing quote, where a longer text goes on
+    text = view[1:-1] if bytes(view[:1]) == b'"' else view
     return bytes(text[:limit])

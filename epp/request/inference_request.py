@@ -19,6 +19,7 @@ from epp.request.inference_api import (
 )
 from epp.request.lone_surrogates import replace_lone_surrogates
 from epp.request.rejection import Rejection
+from runtime.tracing.span import Span
 
 Body: TypeAlias = bytes | bytearray | memoryview
 Decoded = TypeVar("Decoded")
@@ -76,13 +77,15 @@ class InferenceRequest:
     request is scheduled, since it keeps the whole body in memory. `prefixes`: the prompt's block hashes, by data producer.
     `data`: what other data producers keep with it, by producer. `scores`: of the scored endpoints, by destination, if the
     profile reports them. `peer`: the `Endpoint` that another profile chose for the request, if the profile handler says so.
-    `counts`: what data producers count for it until its end.
+    `counts`: what data producers count for it until its end. `decision`: the notes of who records decisions. `span`: the part
+    of its trace in which it is scheduled; None: its trace is not recorded.
     """
 
     __slots__ = (
         "body_size",
         "counts",
         "data",
+        "decision",
         "fairness_id",
         "headers",
         "model",
@@ -96,6 +99,7 @@ class InferenceRequest:
         "request_id",
         "rewritten_from",
         "scores",
+        "span",
         "streaming",
     )
 
@@ -117,6 +121,8 @@ class InferenceRequest:
         self.scores: Mapping[str, float] | None = None
         self.peer: object = None
         self.counts: tuple[RequestCount, ...] = ()
+        self.decision: Any = None
+        self.span: Span | None = None
 
     @property
     def prompt_tokens(self) -> int:

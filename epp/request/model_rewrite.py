@@ -84,14 +84,17 @@ class ModelRewrites:
         self._exact: Mapping[str, _Choice] = exact
         self._generic = generic
 
-    def target(self, model: str, headers: Mapping[str, str], rng: random.Random) -> str | None:
+    def target(
+        self, model: str, headers: Mapping[str, str], rng: random.Random, *, counted: bool = True
+    ) -> str | None:
         """The model that serves a request for `model`; None: no rule and no header asks for another.
 
         As in the Go picker, a rule goes before the header.
         """
         choice = self._exact.get(model) or self._generic
         if choice is not None and (target := choice.target(rng)) is not None:
-            self.on_decision(choice.name, model, target)
+            if counted:
+                self.on_decision(choice.name, model, target)
             return target
         for name in MODEL_REWRITE:
             if value := headers.get(name, "").strip():

@@ -32,6 +32,9 @@ class AdmissionController(Protocol):
     def admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
         """True: schedule the request now among the candidates. False: it waits. Raises `Rejection`: it is refused."""
 
+    def would_admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
+        """What `admit` would say, and whether a request that waits would be refused; without any effect."""
+
     def enqueue(self, waiting: WaitingRequest, now: float) -> None:
         """Queue a request. May refuse others to make room for it, but dispatches none."""
 
@@ -78,6 +81,9 @@ class ShedWhenSaturated:
             return True
         message = f"the endpoints are saturated, and a request of priority {request.priority} has to wait"
         raise Rejection(429, "saturated", message, reason=SATURATED, retry_after=self.retry_after)
+
+    def would_admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
+        return self.admit(request, candidates, now)
 
     def enqueue(self, waiting: WaitingRequest, now: float) -> None:
         """Not called, since `admit` lets nothing wait."""

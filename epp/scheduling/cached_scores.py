@@ -13,6 +13,7 @@ import numpy as np
 
 from epp.endpoints.endpoint import Column, EndpointPool, Floats, Indices
 from epp.request.inference_request import InferenceRequest
+from epp.scheduling.decision import KeptScores, kept_scores
 from epp.scheduling.plugin import Scorer, Scores
 
 TIE_BREAK: Final = 1e-9
@@ -62,7 +63,7 @@ def add_scores(total: Floats, weighted_scores: WeightedScores) -> Floats:
 class CachedScores:
     """The scores of the endpoints with fresh numbers, valid for pool times in [`valid_from`, `valid_until`).
 
-    `rows`: the rows of these endpoints in the pool; None: all of them.
+    `rows`: the rows of these endpoints in the pool; None: all of them. `parts`: of which `scores` is the sum.
     """
 
     fresh: EndpointPool
@@ -70,6 +71,8 @@ class CachedScores:
     scores: Floats
     valid_from: float
     valid_until: float
+    parts: WeightedScores = ()
+    _kept: KeptScores | None = None
     _best: tuple[Sequence[int], float] | None = None
 
     def best(self) -> tuple[Sequence[int], float]:
@@ -77,6 +80,12 @@ class CachedScores:
         if self._best is None:
             self._best = _best_rows(self.scores)
         return self._best
+
+    def kept(self) -> KeptScores:
+        """The parts as decisions keep them."""
+        if self._kept is None:
+            self._kept = kept_scores(self.parts, len(self.scores))
+        return self._kept
 
     def current(self, pool: EndpointPool) -> EndpointPool:
         """The endpoints of `pool` with fresh numbers, their requests in flight brought up to date."""
@@ -121,8 +130,9 @@ class ScoreCache:
                 mask = stale_at >= pool.now
                 fresh, rows = pool.select(mask), mask.nonzero()[0]
                 valid_until = float(stale_at.min(initial=np.inf, where=mask))
-        scores = add_scores(np.zeros(len(fresh)), run_scorers(self._scorers, request, fresh))
-        return CachedScores(fresh, rows, scores, pool.now, valid_until)
+        parts = run_scorers(self._scorers, request, fresh)
+        scores = add_scores(np.zeros(len(fresh)), parts)
+        return CachedScores(fresh, rows, scores, pool.now, valid_until, parts)
 
 
 def _best_rows(scores: Floats) -> tuple[Sequence[int], float]:

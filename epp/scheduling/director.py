@@ -3,12 +3,9 @@
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
-
-import numpy as np
 
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
+from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.endpoints.models_page import MODELS_PATH, ModelsPage
 from epp.outliers.detection import OutlierDetection
 from epp.outliers.failure import Failure
@@ -29,13 +26,21 @@ from epp.scheduling import reservations
 from epp.scheduling.admission import AdmissionController, EvictableRequests, ShedWhenSaturated
 from epp.scheduling.burst.producer import BurstPrefixProducer
 from epp.scheduling.burst.window import BurstWindow
+from epp.scheduling.candidates import (
+    model_not_found,
+    narrowed,
+    no_endpoints,
+    without_slow_starters,
+    without_unreachable,
+)
+from epp.scheduling.decision import NOT_YET, Decision, DecisionLog
+from epp.scheduling.following import Following
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.waiting import WaitingRequest, WaitingRequests
-
-NO_ENDPOINTS: Final = "rejected-no-endpoints"
+from runtime.tracing.span import Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,7 @@ class Director:
     ) -> None:
         self._datastore = datastore
         self._schedule = scheduler.schedule
+        self._rehearse = scheduler.rehearse
         self.producers: list[DataProducer] = []
         """Those that are told of the next picks."""
         self.evictable: EvictableRequests | None = None
@@ -83,7 +89,9 @@ class Director:
         """Told of all requests, if there is one."""
         self.slow_start: SlowStart | None = None
         """Leaves new endpoints out of some picks, if there is one."""
-        self._follow: list[_Following] = []
+        self.decisions: DecisionLog | None = None
+        """Gets the notes of all requests, if there is one."""
+        self._follow: list[Following] = []
         self._detector = detector
         self._policy = policy
         self._models_page = ModelsPage(policy.models) if policy.models_endpoint else None
@@ -103,6 +111,7 @@ class Director:
         """
         self._use(scheduler.producers)
         self._schedule = scheduler.schedule
+        self._rehearse = scheduler.rehearse
         self._detector, self._policy = detector, policy
         self._models_page = ModelsPage(policy.models) if policy.models_endpoint else None
         if self._sheds:
@@ -138,7 +147,7 @@ class Director:
             self._follow.remove(following)
         for producer in producers:
             if not _has(self.producers, producer):
-                self._follow.append(_Following(producer, self._datastore))
+                self._follow.append(Following(producer, self._datastore))
         self.producers = producers
 
     def direct(
@@ -147,17 +156,39 @@ class Director:
         body: bytes | bytearray | memoryview | None,
         subset: Subset | None,
         now: float,
+        span: Span | None = None,
     ) -> Pick | WaitingRequest | OwnAnswer:
         """Pick endpoints and reserve them, let the request wait, or answer it; `headers` with lower-case names.
 
         `body` None: there may be one, but the pick does not see it. Raises `Rejection`; any other exception is a fault of a
-        plugin. If it raises, nothing is reserved.
+        plugin. If it raises, nothing is reserved. `span`: of the trace, if it is recorded.
         """
         if not body and self._models_page is not None and _asks_for_models(headers):
             page = self._models_page.render(self._allowed(subset))
             if page is not None:
                 return OwnAnswer(page)
-        request = self._prepare(headers, body)
+        if self.decisions is None:
+            return self._direct(self._prepare(headers, body), subset, now, span)
+        decision = Decision(now)
+        try:
+            request = self._prepare(headers, body)
+            request.decision = decision
+            decision.request = request
+            return self._direct(request, subset, now, span)
+        except Exception as error:
+            if decision.request is None:
+                decision.of_headers(headers)
+            decision.refused(error, now)
+            self.decisions.add(decision)
+            raise
+
+    def _direct(
+        self, request: InferenceRequest, subset: Subset | None, now: float, span: Span | None
+    ) -> Pick | WaitingRequest:
+        if span is not None:
+            request.span = span
+            span.set("target_model", request.model)
+            span.set("request_prio", request.priority)
         try:
             candidates = self.candidates(request, subset, now)
         except Rejection:
@@ -171,7 +202,55 @@ class Director:
             return self._pick(request, candidates)
         return self._wait(request, subset, now)
 
+    def explain(
+        self,
+        headers: Mapping[str, str],
+        body: bytes | bytearray | memoryview | None,
+        subset: Subset | None,
+        now: float,
+    ) -> Decision:
+        """What would be decided about such a request now. Nothing is reserved, credited, counted or queued.
+
+        Plugins prepare and score it as any other request, and are not told of a pick.
+        """
+        decision = Decision(now)
+        decision.explained = True
+        chance = self._rng.getstate()
+        try:
+            request = self._prepare(headers, body, counted=False)
+            request.decision = decision
+            decision.request = request
+            self._explain(request, subset, now, decision)
+        except Exception as error:  # noqa: BLE001  # the decision about this request
+            if decision.request is None:
+                decision.of_headers(headers)
+            decision.refused(error, now)
+        finally:
+            self._rng.setstate(chance)
+        return decision
+
+    def _explain(
+        self, request: InferenceRequest, subset: Subset | None, now: float, decision: Decision
+    ) -> None:
+        try:
+            candidates = self.candidates(request, subset, now)
+        except Rejection:
+            self._check_model(request)
+            if self._waits_for_endpoints and not self._datastore.endpoints:
+                decision.waits_for_endpoints(now)
+                return
+            raise
+        decision.would_wait = not self._admission.would_admit(request, candidates, now)
+        if self.slow_start is not None and self.slow_start.warming:
+            candidates = without_slow_starters(self.slow_start, candidates, decision)
+        decision.take_numbers()
+        pick = self._rehearse(request, candidates)
+        decision.picked(pick.endpoints, pick.helpers, pick.primary)
+
     def _wait(self, request: InferenceRequest, subset: Subset | None, now: float) -> WaitingRequest:
+        decision: Decision | None = request.decision
+        if decision is not None:
+            decision.waits()
         try:
             waiting = self.waiting.begin(request, subset, now)
             request.prompt = while_it_waits(request.prompt, request.body_size)
@@ -203,10 +282,31 @@ class Director:
 
     def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
         """Pick for a request that waited, among the endpoints that may serve it now."""
+        decision: Decision | None = request.decision
+        if decision is not None:
+            decision.waited = now - decision.at
         return self._pick(request, self.candidates(request, subset, now))
 
+    def ended_waiting(self, request: InferenceRequest, why: Exception | None, now: float) -> None:
+        """A request that waited got no pick; None: its client left."""
+        decision: Decision | None = request.decision
+        if decision is None or self.decisions is None:
+            return
+        decision.waited = now - decision.at
+        if decision.pool is None and decision.picked_at == NOT_YET:
+            decision.begin(self._datastore.pool(now))
+        if why is None:
+            decision.abandoned(now)
+        else:
+            decision.refused(why, now)
+        self.decisions.add(decision)
+
     def _prepare(
-        self, headers: Mapping[str, str], body: bytes | bytearray | memoryview | None
+        self,
+        headers: Mapping[str, str],
+        body: bytes | bytearray | memoryview | None,
+        *,
+        counted: bool = True,
     ) -> InferenceRequest:
         read = passthrough_request if self._policy.passthrough else parse_request
         request = read(headers, body, self._new_id)
@@ -215,14 +315,17 @@ class Director:
             named = (headers.get(name, "").strip() for name in self._policy.fairness_headers)
             request.fairness_id = next(filter(None, named), DEFAULT_FAIRNESS_ID)
         if request.model:
-            target = self._policy.rewrites.target(request.model, headers, self._rng)
+            target = self._policy.rewrites.target(request.model, headers, self._rng, counted=counted)
             if target is not None and target != request.model:
                 request.rewrite(target)
         return request
 
     def _pick(self, request: InferenceRequest, candidates: EndpointPool) -> Pick:
+        decision: Decision | None = request.decision
         if self.slow_start is not None and self.slow_start.warming:
-            candidates = self.slow_start.thin(candidates)
+            candidates = without_slow_starters(self.slow_start, candidates, decision)
+        if decision is not None:
+            decision.take_numbers()
         pick = self._schedule(request, candidates)
         request.prompt = None  # it refers to the whole body, which would stay in memory until the answer ends
         pick.producers = self.producers
@@ -237,6 +340,10 @@ class Director:
             self.evictable.began(pick)
         if self.outliers is not None:
             self.outliers.sent(pick, pick.in_flight_at[0], candidates.now, streamed=request.streaming)
+        if decision is not None and self.decisions is not None:
+            pick.decision = decision
+            decision.picked(pick.endpoints, pick.helpers, pick.primary)
+            self.decisions.add(decision)
         return pick
 
     def _take_back(self, pick: Pick, faulty: DataProducer) -> None:
@@ -252,6 +359,8 @@ class Director:
         """
         if not pick.in_flight_at:
             return
+        if pick.decision is not None:
+            pick.decision.served(destination)
         reported = Subset.of([destination])
         ours = (*pick.endpoints, *self._datastore.endpoints)
         server = next(
@@ -269,6 +378,8 @@ class Director:
         """
         if not pick.in_flight_at:
             return
+        if pick.decision is not None:
+            pick.decision.attempts = attempts
         server = pick.in_flight_at[0]
         before = pick.endpoints.index(server) if server in pick.endpoints else len(pick.endpoints)
         # after the whole list it goes on with endpoints of its own choice
@@ -286,6 +397,8 @@ class Director:
         """
         if not pick.in_flight_at:
             return
+        if pick.decision is not None:
+            pick.decision.responded(status, now)
         server = pick.in_flight_at[0]
         if self.outliers is not None and not pick.settled:  # otherwise `served` named a stranger
             self.outliers.answered(pick, server, status, failure, now)
@@ -327,7 +440,7 @@ class Director:
 
     def _check_model(self, request: InferenceRequest) -> None:
         if self._policy.models and request.model and request.model not in self._policy.models:
-            raise _model_not_found(request)
+            raise model_not_found(request)
 
     def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
         """The endpoints that serve the model, are in the subset, and are reachable; if none is reachable, all of them.
@@ -336,63 +449,25 @@ class Director:
         """
         pool = self._datastore.pool(now)
         model = request.model
+        decision: Decision | None = request.decision
+        if decision is not None:
+            decision.begin(pool)
         self._check_model(request)
         if not len(pool):
-            raise _no_endpoints("no endpoint is ready")
+            raise no_endpoints("no endpoint is ready")
         serving = self._datastore.serving(model) if model else None
         if serving is not None and not serving.any():
-            raise _model_not_found(request)
+            raise model_not_found(request)
         if serving is not None or subset is not None:
-            pool = _narrow(pool, serving, subset)
+            pool = narrowed(pool, serving, subset, decision)
         if self._datastore.all_reachable:  # the common case, without a mask
             return pool
-        reachable = pool.reachable
-        return pool.select(reachable) if reachable.any() else pool
+        return without_unreachable(pool, decision)
 
 
 def _asks_for_models(headers: Mapping[str, str]) -> bool:
     return headers.get(":method") == "GET" and request_path(headers).endswith(MODELS_PATH)
 
 
-class _Following:
-    """The hooks by which a data producer follows the endpoints of a datastore."""
-
-    __slots__ = ("_forget", "_retain", "_sized", "producer")
-
-    def __init__(self, producer: DataProducer, datastore: Datastore) -> None:
-        self.producer = producer
-        self._forget: Callable[[Endpoint], None] = producer.forget
-        self._sized: Callable[[Endpoint, int], None] = producer.sized
-        self._retain: Callable[[], None] = lambda: producer.retain(datastore.endpoints)
-        datastore.on_reset.append(self._forget)
-        datastore.on_cache_size.append(self._sized)
-        datastore.on_change.append(self._retain)
-
-    def end(self, datastore: Datastore) -> None:
-        datastore.on_reset.remove(self._forget)
-        datastore.on_cache_size.remove(self._sized)
-        datastore.on_change.remove(self._retain)
-
-
 def _has(producers: list[DataProducer], producer: DataProducer) -> bool:
     return any(producer is one for one in producers)
-
-
-def _narrow(pool: EndpointPool, serving: Mask | None, subset: Subset | None) -> EndpointPool:
-    mask = np.ones(len(pool), dtype=np.bool_) if serving is None else serving
-    if subset is not None:
-        allowed = [subset.allows(endpoint.address, endpoint.port) for endpoint in pool.endpoints]
-        mask = mask & np.array(allowed, dtype=np.bool_)
-    if not mask.any():
-        raise _no_endpoints("no endpoint of the requested subset is ready for this request")
-    return pool.select(mask)
-
-
-def _model_not_found(request: InferenceRequest) -> Rejection:
-    """In the client's words: the model that it named, not what a rule made of it."""
-    named = request.model if request.rewritten_from is None else request.rewritten_from
-    return Rejection(404, "model_not_found", f"the model {named[:200]!r} does not exist here")
-
-
-def _no_endpoints(message: str) -> Rejection:
-    return Rejection(503, "no_endpoints", message, reason=NO_ENDPOINTS)

@@ -8,6 +8,7 @@ from epp.endpoints.endpoint import Endpoint
 from epp.request.control_headers import is_control_header
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
+from epp.scheduling.decision import Decision
 
 Helpers: TypeAlias = Mapping[str, tuple[Endpoint, ...]]
 _NO_HELPERS: Final[Helpers] = MappingProxyType({})
@@ -24,10 +25,11 @@ class Pick:
     `in_flight_at`: the endpoint that answers, as far as is known, and all helpers; empty once the request is over.
     `observer_state`: for the use of the `Observer`. `producers`: the data producers that were told of the pick. `settled`:
     they were told how the request ended. `evict`: takes the request back from its worker, with an answer for its client;
-    returns whether it was not too late. None: it cannot be taken back.
+    returns whether it was not too late. None: it cannot be taken back. `decision`: where what becomes of it is noted, if it is.
     """
 
     __slots__ = (
+        "decision",
         "endpoints",
         "evict",
         "headers",
@@ -58,6 +60,7 @@ class Pick:
         self.observer_state: object = None
         self.producers: Sequence[Any] = ()
         self.settled = False
+        self.decision: Decision | None = None
         self.evict: Callable[[Rejection, float], bool] | None = None
         if helpers is not _NO_HELPERS:
             self.in_flight_at += tuple([endpoint for group in helpers.values() for endpoint in group])

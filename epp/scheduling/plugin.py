@@ -1,6 +1,6 @@
 """The Protocols of scheduling plugins. They work on columns: `pool.waiting[i]` belongs to `pool.endpoints[i]`."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Mask
@@ -66,6 +66,14 @@ class DataProducer(Protocol):
 
     def retain(self, endpoints: Sequence[Endpoint]) -> None:
         """Endpoints were added or removed; these are left."""
+
+
+@runtime_checkable
+class RehearsingProducer(Protocol):
+    """A data producer whose `prepare` changes what it knows."""
+
+    def rehearse(self, request: InferenceRequest, pool: EndpointPool) -> Callable[[], None]:
+        """`prepare` for a request that is only explained; the returned function takes back what it changed."""
 
 
 @runtime_checkable

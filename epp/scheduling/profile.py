@@ -7,16 +7,18 @@ import numpy as np
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Mask
 from epp.request.inference_request import InferenceRequest
-from epp.request.rejection import Rejection
 from epp.scheduling.best_endpoint import BestEndpoint
 from epp.scheduling.cached_scores import (
     TIE_BREAK,
     CachedScores,
     ScoreCache,
     WeightedScorer,
+    WeightedScores,
     add_scores,
     run_scorers,
 )
+from epp.scheduling.candidates import no_endpoints
+from epp.scheduling.decision import Decision, NamedScorer, ProfilePlan, ProfileRun
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.plugin import DataProducer, Filter, Picker
 from epp.scheduling.published_only import is_published_only
@@ -46,6 +48,7 @@ class SchedulerProfile:
     _request_scorers: Sequence[WeightedScorer] = field(init=False, repr=False, compare=False)
     _in_flight_scorers: Sequence[WeightedScorer] = field(init=False, repr=False, compare=False)
     _best_endpoint: BestEndpoint | None = field(init=False, repr=False, compare=False)
+    _plan: ProfilePlan = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         published = [one for one in self.scorers if is_published_only(one.scorer)]
@@ -55,16 +58,29 @@ class SchedulerProfile:
         object.__setattr__(self, "_request_scorers", [one for one in self.scorers if one not in separate])
         object.__setattr__(self, "_in_flight_scorers", in_flight)
         object.__setattr__(self, "_best_endpoint", self._make_best_endpoint())
+        object.__setattr__(self, "_plan", self._make_plan())
 
     def run(self, request: InferenceRequest, pool: EndpointPool) -> tuple[Endpoint, ...]:
         """The choice first, then the fallbacks; raises `Rejection` if the filters leave no endpoint."""
+        decision: Decision | None = request.decision
+        if decision is None:
+            return self._run(request, pool, None)
+        notes = decision.run(self._plan)
+        notes.chosen = self._run(request, pool, notes)
+        return notes.chosen
+
+    def _run(
+        self, request: InferenceRequest, pool: EndpointPool, notes: ProfileRun | None
+    ) -> tuple[Endpoint, ...]:
         late = pool.late()
         if self.filters:
-            pool, late = self._filter(request, pool, late), None
+            pool, late = self._filter(request, pool, late, notes), None
         cached = self._score_cache.get(request, pool)
         if cached.rows is not None:  # some numbers are stale: rank those endpoints last
-            return self._pick(request, pool, self._rank_with_stale(request, pool, cached), late)
+            return self._pick(request, pool, self._rank_with_stale(request, pool, cached, late, notes), late)
         weighted_scores = run_scorers(self._request_scorers, request, pool)
+        if notes is not None:
+            notes.scored(pool, late, None, cached.kept(), weighted_scores)
         if (
             self._best_endpoint is not None
             and (row := self._best_endpoint.find(cached, weighted_scores, pool, late)) is not None
@@ -73,22 +89,55 @@ class SchedulerProfile:
         weighted_scores = [*weighted_scores, *run_scorers(self._in_flight_scorers, request, pool)]
         return self._pick(request, pool, add_scores(cached.scores.copy(), weighted_scores), late)
 
-    def _filter(self, request: InferenceRequest, pool: EndpointPool, late: Mask | None) -> EndpointPool:
+    def _filter(
+        self, request: InferenceRequest, pool: EndpointPool, late: Mask | None, notes: ProfileRun | None
+    ) -> EndpointPool:
         """What the filters leave of the endpoints that are not late; if that is nothing, of all of them."""
-        kept = self._run_filters(request, pool if late is None else pool.select(~late))
+        if notes is not None:
+            notes.begin_filters(pool, late, skips_late=late is not None)
+        kept = self._run_filters(request, pool if late is None else pool.select(~late), notes)
         if late is not None and not kept:
-            kept = self._run_filters(request, pool)
+            if notes is not None:
+                notes.begin_filters(pool, late, skips_late=False)
+            kept = self._run_filters(request, pool, notes)
         if not kept:
-            message = "the filters of the scheduling profile leave no endpoint for this request"
-            raise Rejection(503, "no_endpoints", message, reason="rejected-no-endpoints")
+            raise no_endpoints("the filters of the scheduling profile leave no endpoint for this request")
         return kept
 
-    def _run_filters(self, request: InferenceRequest, pool: EndpointPool) -> EndpointPool:
-        for one in self.filters:
+    def _run_filters(
+        self, request: InferenceRequest, pool: EndpointPool, notes: ProfileRun | None
+    ) -> EndpointPool:
+        for at, one in enumerate(self.filters):
             if not pool:
                 break
             pool = pool.select(one.filter(request, pool))
+            if notes is not None:
+                notes.filtered(at, pool)
         return pool
+
+    def _make_plan(self) -> ProfilePlan:
+        plugins = (*self.filters, *[weighted.scorer for weighted in self.scorers], self.picker)
+        named = list(self.names)
+        if len(named) != len(plugins):  # nobody named them, or `replace` took others
+            named = [(type(one).__name__, type(one).__name__) for one in plugins]
+        scorers = [
+            NamedScorer(name, type_, one.weight)
+            for (type_, name), one in zip(named[len(self.filters) : -1], self.scorers, strict=True)
+        ]
+        in_flight = [
+            (at, one.scorer.requests)
+            for at, one in enumerate(self.scorers)
+            if isinstance(one.scorer, InFlightScorer)
+        ]
+        return ProfilePlan(
+            filters=tuple([name for _, name in named[: len(self.filters)]]),
+            scorers=tuple(scorers),
+            picker=named[-1][1],
+            published=tuple([at for at, one in enumerate(self.scorers) if is_published_only(one.scorer)]),
+            by_request=tuple([at for at, one in enumerate(self.scorers) if one in self._request_scorers]),
+            in_flight=tuple(in_flight),
+            takes_best=isinstance(self.picker, MaxScorePicker),
+        )
 
     def _make_best_endpoint(self) -> BestEndpoint | None:
         """None unless only the best endpoint is needed and no scorer can lower a score."""
@@ -101,16 +150,26 @@ class SchedulerProfile:
             self.picker, [(w, one) for w, one in in_flight if isinstance(one, InFlightScorer)]
         )
 
-    def _rank_with_stale(self, request: InferenceRequest, pool: EndpointPool, cached: CachedScores) -> Floats:
+    def _rank_with_stale(
+        self,
+        request: InferenceRequest,
+        pool: EndpointPool,
+        cached: CachedScores,
+        late: Mask | None,
+        notes: ProfileRun | None,
+    ) -> Floats:
         """The scores of fresh endpoints as they are; below all of them, stale ones by their requests in flight."""
         scores: Floats = 1.0 / (1.0 + pool.inflight)
+        by_request: WeightedScores = ()
         if cached.rows is not None and len(cached.rows):
-            weighted_scores = run_scorers(
-                [*self._request_scorers, *self._in_flight_scorers], request, cached.current(pool)
-            )
+            fresh = cached.current(pool)
+            by_request = run_scorers(self._request_scorers, request, fresh)
+            weighted_scores = [*by_request, *run_scorers(self._in_flight_scorers, request, fresh)]
             known = add_scores(cached.scores.copy(), weighted_scores)
             scores += min(known.min(), 0.0) - 2.0  # stale scores are at most 1, so all end below `known`
             scores[cached.rows] = known
+        if notes is not None:
+            notes.scored(pool, late, cached.rows, cached.kept(), by_request)
         return scores
 
     def _pick(

@@ -1,14 +1,15 @@
 """Makes a pick: runs the data producers, then the profiles that the profile handler names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from epp.endpoints.endpoint import EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
+from epp.scheduling.decision import Decision
 from epp.scheduling.handlers.single_profile import SingleProfileHandler
 from epp.scheduling.pick import Pick
-from epp.scheduling.plugin import DataProducer, ProfileHandler
+from epp.scheduling.plugin import DataProducer, ProfileHandler, RehearsingProducer
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.profile_result import ProfileResult
@@ -25,7 +26,9 @@ class Scheduler:
         "_every",
         "_handler_producers",
         "_sampled",
+        "_single_name",
         "_single_profile",
+        "_traced",
         "_until_sampled",
         "handler",
         "producers",
@@ -43,6 +46,7 @@ class Scheduler:
         self.handler.check(self.profiles)
         self._handler_producers = tuple(handler_producers)
         self._sampled: Scheduler | None = None
+        self._traced: Callable[[InferenceRequest, EndpointPool], Pick] | None = None
         self._every = self._until_sampled = 0
         needed = [producer for profile in profiles.values() for producer in profile.producers]
         self.producers: list[DataProducer] = []
@@ -53,14 +57,21 @@ class Scheduler:
         self.producers.sort(key=lambda producer: isinstance(producer, PrefixCacheProducer))
         single = type(self.handler) is SingleProfileHandler
         self._single_profile = next(iter(self.profiles.values())) if single else None
+        self._single_name = next(iter(self.profiles)) if single else ""
 
     def sample(self, scheduler: "Scheduler", every: int) -> None:
         """Let another scheduler, which picks the same, do one in `every` picks."""
         self._sampled = scheduler
         self._every = self._until_sampled = every
 
+    def trace(self, schedule: Callable[[InferenceRequest, EndpointPool], Pick]) -> None:
+        """Let this, which picks the same, do the picks whose trace is recorded."""
+        self._traced = schedule
+
     def schedule(self, request: InferenceRequest, pool: EndpointPool) -> Pick:
         """Pick among these candidates; raises `Rejection`, any other exception is a fault of a plugin."""
+        if request.span is not None and self._traced is not None:
+            return self._traced(request, pool)
         if self._sampled is not None:
             self._until_sampled -= 1
             if self._until_sampled <= 0:
@@ -68,8 +79,31 @@ class Scheduler:
                 return self._sampled.schedule(request, pool)
         for producer in self.producers:
             producer.prepare(request, pool)
+        return self._choose(request, pool)
+
+    def rehearse(self, request: InferenceRequest, pool: EndpointPool) -> Pick:
+        """The same for a request that is only explained: nothing is measured, and nothing learnt."""
+        undo: list[Callable[[], None]] = []
+        try:
+            for producer in self.producers:
+                if isinstance(producer, RehearsingProducer):
+                    undo.append(producer.rehearse(request, pool))
+                else:
+                    producer.prepare(request, pool)
+            return self._choose(request, pool)
+        finally:
+            for take_back in undo:
+                take_back()
+
+    def _choose(self, request: InferenceRequest, pool: EndpointPool) -> Pick:
+        decision: Decision | None = request.decision
+        if decision is not None:
+            decision.profile = self._single_name
         if self._single_profile is not None:  # the common case: the same result without asking the handler
             return Pick(request, self._single_profile.run(request, pool))
+        return self._run_profiles(request, pool)
+
+    def _run_profiles(self, request: InferenceRequest, pool: EndpointPool) -> Pick:
         results: dict[str, ProfileResult | Rejection] = {}
         while names := self._next_profiles(request, results):
             for name in names:
@@ -104,6 +138,9 @@ class Scheduler:
         self, name: str, request: InferenceRequest, pool: EndpointPool
     ) -> ProfileResult | Rejection:
         request.clear_scores()
+        decision: Decision | None = request.decision
+        if decision is not None:
+            decision.profile = name
         try:
             return ProfileResult(self.profiles[name].run(request, pool), request.scores)
         except Rejection as rejection:

@@ -11,10 +11,13 @@ from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
+from runtime.tracing.span import Span
 
 log = logging.getLogger(__name__)
 
 SHUTTING_DOWN: Final = "rejected-shutting-down"
+WAIT_SPAN: Final = "llm_d.epp.flow_control.wait"
+"""The Go picker has no span of its own for the wait: it is a part of gateway.request_orchestration."""
 _RETRY_AFTER: Final = 1.0
 
 
@@ -51,6 +54,9 @@ class RequestScheduler(Protocol):
     def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
         """Pick among them and reserve; raises `Rejection`, any other exception is a fault of a plugin."""
 
+    def ended_waiting(self, request: InferenceRequest, why: Exception | None, now: float) -> None:
+        """It got no pick; None: its client left."""
+
 
 class WaitingRequest:
     """One request that waits: the handle of its `AdmissionController`, and the `Deferral` of its exchange.
@@ -59,7 +65,7 @@ class WaitingRequest:
     What comes later does nothing.
     """
 
-    __slots__ = ("_queue", "_settle", "_subset", "queued_at", "request")
+    __slots__ = ("_queue", "_settle", "_subset", "queued_at", "request", "span")
 
     def __init__(
         self, queue: "WaitingRequests", request: InferenceRequest, subset: Subset | None, now: float
@@ -69,6 +75,7 @@ class WaitingRequest:
         self._settle: Callable[[Pick | Exception, float], None] | None = None
         self.request = request
         self.queued_at = now
+        self.span: Span | None = None
 
     @property
     def waits(self) -> bool:
@@ -83,6 +90,8 @@ class WaitingRequest:
         """Pick an endpoint now; returns whether it got one. If not, the client gets the reason as its answer."""
         if not self.waits:
             return False
+        if self.span is not None:
+            self.span.end()  # what comes now is scheduling
         try:
             outcome: Pick | Exception = self._queue.scheduler.schedule(self.request, self._subset, now)
         except Exception as error:  # noqa: BLE001  # the outcome of this request
@@ -107,11 +116,14 @@ class WaitingRequest:
         """The client is gone; `settle` is not called any more."""
         if self.waits:
             self._queue.remove(self, Dequeued.ABANDONED, now)
+            self._queue.scheduler.ended_waiting(self.request, None, now)
             self._queue.withdraw(self, now)
 
     def _end(self, outcome: Pick | Exception, how: Dequeued, now: float) -> None:
         if self.waits:
             self._queue.remove(self, how, now)
+            if isinstance(outcome, Exception):
+                self._queue.scheduler.ended_waiting(self.request, outcome, now)
             if self._settle is not None:
                 self._settle(outcome, now)
 
@@ -161,6 +173,8 @@ class WaitingRequests:
             self._datastore.on_release.append(self._hook)
             self._datastore.on_load_change.append(self._hook)
         self._waiting[waiting] = None
+        if waiting.request.span is not None:
+            waiting.span = waiting.request.span.child(WAIT_SPAN)
         if self.observer is not None:
             self.observer.queued(waiting.request, now)
         self.wake()
@@ -168,6 +182,9 @@ class WaitingRequests:
     def remove(self, waiting: WaitingRequest, how: Dequeued, now: float) -> None:
         """End the wait; the hooks of the datastore go with the last request."""
         del self._waiting[waiting]
+        if waiting.span is not None:
+            waiting.span.set("llm_d.epp.flow_control.outcome", how.value)
+            waiting.span.end()
         if not self._waiting:
             self._datastore.on_release.remove(self._hook)
             self._datastore.on_load_change.remove(self._hook)

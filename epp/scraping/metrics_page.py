@@ -159,9 +159,8 @@ def _name_ends(page: Page, series: Series) -> Iterator[int]:
         return
     for _ in range(_MAX_LINES):
         end = at + len(key)
-        if (
-            page[end : end + 1] in _AFTER_NAME
-        ):  # else it is a longer name, such as that of a _total or _bucket
+        # else it is a longer name, such as that of a _total or _bucket
+        if page[end : end + 1] in _AFTER_NAME:
             yield end
         at = page.find(key, end)
         if at < 0:

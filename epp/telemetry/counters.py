@@ -7,6 +7,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import HistogramMetricFamily
 
+from epp.endpoints.endpoint import EndpointPool
 from epp.ext_proc.request_director import Deferral, RequestDirector
 from epp.ext_proc.response_body import ResponseBodyReader, ResponseHead
 from epp.outliers.failure import Failure
@@ -16,13 +17,14 @@ from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.response.usage import Usage
 from epp.scheduling.pick import Pick
-from epp.scheduling.waiting import Dequeued, WaitingRequest
+from epp.scheduling.waiting import Dequeued, RequestScheduler, WaitingRequest
 from epp.telemetry.answer_meter import AnswerMeter
 from epp.telemetry.flow_control_families import DISPATCHED, FlowControlTally, queue_families
 from epp.telemetry.labels import EXTENSION_PREFIX, PREFIX
 from epp.telemetry.request_families import request_metrics
 from epp.telemetry.request_tally import LABEL_SETS, QUEUE_BUCKETS, STEP_BUCKETS, RequestTallies, RequestTally
 from runtime.histogram import Histogram
+from runtime.tracing.span import Span
 
 _ERROR_CODES = {
     400: "BadRequest",
@@ -40,8 +42,9 @@ class Telemetry:
     """Counts in plain numbers, which become metrics when the page is read.
 
     An `epp.ext_proc.request_director.Observer` and an `epp.scheduling.waiting.QueueObserver`. The families of the queue
-    are shown from the first request that waits, or while flow control is on (`flow_control.enabled`). `registry` may be read in any thread. `pool_name`: the InferencePool.
-    `reads_usage`: answers are read (`read_answer`), so the tokens of a prompt are estimated only if its answer says nothing.
+    are shown from the first request that waits, or while flow control is on (`flow_control.enabled`). `registry` may be read
+    in any thread. `pool_name`: the InferencePool. `reads_usage`: answers are read (`read_answer`), so the tokens of a prompt
+    are estimated only if its answer says nothing.
     """
 
     def __init__(
@@ -56,6 +59,8 @@ class Telemetry:
         """The requests that wait, with the tally that counted them."""
         self._anything_queued = False
         self.flow_control = FlowControlTally()
+        self.picks: dict[tuple[str, str], int] = {}
+        """By endpoint; its reader drops those that are gone."""
         self.on_usage: list[Callable[[InferenceRequest, int | None, int | None], None]] = []
         """Told how many tokens a prompt and its answer have, as far as the answer says it."""
         self._tallies = RequestTallies(label_sets)
@@ -69,6 +74,9 @@ class Telemetry:
         tally.used_at = now
         tally.requests += 1
         tally.running += 1
+        picks = self.picks
+        for endpoint in pick.in_flight_at:
+            picks[endpoint.key] = picks.get(endpoint.key, 0) + 1
         if self.flow_control.enabled:
             tally.at_once += 1  # `dequeued` took it back for one that waited
             self.flow_control.count(DISPATCHED, pick.request.priority)
@@ -179,6 +187,27 @@ def _estimate_tokens(tally: RequestTally, request: InferenceRequest) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedScheduling:
+    """Times the picks of requests that waited, in front of the `RequestScheduler` that makes them. `clock` returns seconds."""
+
+    scheduler: RequestScheduler
+    scheduled: Callable[[float], None]
+    clock: Callable[[], float]
+
+    def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
+        return self.scheduler.candidates(request, subset, now)
+
+    def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
+        started = self.clock()
+        pick = self.scheduler.schedule(request, subset, now)
+        self.scheduled(self.clock() - started)
+        return pick
+
+    def ended_waiting(self, request: InferenceRequest, why: Exception | None, now: float) -> None:
+        self.scheduler.ended_waiting(request, why, now)
+
+
+@dataclass(frozen=True, slots=True)
 class TimedDirector:
     """Times what another RequestDirector does, except rejections: picks, and requests that it queues. `clock` returns seconds."""
 
@@ -193,9 +222,10 @@ class TimedDirector:
         body: bytes | bytearray | memoryview | None,
         subset: Subset | None,
         now: float,
+        span: Span | None = None,
     ) -> Pick | Deferral | OwnAnswer:
         started = self.clock()
-        outcome = self.director.direct(headers, body, subset, now)
+        outcome = self.director.direct(headers, body, subset, now, span)
         if isinstance(outcome, Pick):
             self.scheduled(self.clock() - started)
         elif not isinstance(outcome, OwnAnswer):

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from epp.request.rejection import Rejection
 from epp.scheduling.admission import SATURATED
-from epp.scheduling.director import NO_ENDPOINTS
+from epp.scheduling.candidates import NO_ENDPOINTS
 from epp.scheduling.waiting import Dequeued
 from epp.telemetry.labels import EXTENSION_PREFIX, PREFIX, REQUEST_LABELS, RequestLabels
 from epp.telemetry.request_tally import QUEUE_BUCKETS, STEP_BUCKETS, RequestTally

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from discovery.kubernetes.access_review import ApiUser, ReviewError
 from runtime.quoting import quoted
+from runtime.web.access import ADMITTED
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class MetricsAuth:
 
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path in OPEN_PATHS:
+        if request.path in OPEN_PATHS or request.get(ADMITTED, False):
             return await handler(request)
         token = _bearer_token(request)
         if token is None:

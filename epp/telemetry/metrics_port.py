@@ -1,10 +1,13 @@
-"""Serves the metrics port: with TLS, client certificates, tokens and the profile page, as the flags say."""
+"""Serves the metrics port, and that of --debug-address: with TLS, client certificates, tokens and the profile page.
+
+Who may see what tells of requests is the rule of `runtime.web.access`, on both ports.
+"""
 
 import logging
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -12,15 +15,18 @@ from aiohttp import web
 from discovery.errors import DiscoveryError
 from epp.config.settings import Settings
 from epp.config.tls_rules import TlsRules
+from epp.telemetry.decision_pages import DECISIONS_PATH
+from epp.telemetry.explain_page import EXPLAIN_PATH
 from epp.telemetry.profile import ProfilePage
 from epp.wire import certificate
 from epp.wire.certificate import Certificate
 from epp.wire.server.tls import server_context
-from epp.wire.transport import ListenAddress
 from runtime.addresses import is_loopback
-from runtime.serving.pages import PageServer
-from runtime.serving.sockets import ListenError, listening_sockets
+from runtime.serving.pages import served_at
 from runtime.tasks import StartTask
+from runtime.web.access import Access, token_file
+from runtime.web.debug_port import DebugPort
+from runtime.web.program_page import ProgramPage
 
 if TYPE_CHECKING:
     from epp.telemetry.metrics_auth import MetricsAuth
@@ -28,45 +34,61 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+GUARDED: Final = ProgramPage.PATHS | {DECISIONS_PATH, EXPLAIN_PATH}
+"""What tells of requests; the picker's other pages tell of workers and counts."""
+
+
+class PageAddresses(NamedTuple):
+    """`host:port` of each port; `debug` None: there is none."""
+
+    metrics: str
+    debug: str | None = None
+
+
 @asynccontextmanager
 async def serve_metrics(
-    app: web.Application, settings: Settings, start: StartTask, reviewed_at: str | None = None
-) -> AsyncIterator[str]:
-    """Yields the `host:port` that it listens on; raises ListenError, CertificateError and DiscoveryError.
+    app: web.Application,
+    settings: Settings,
+    start: StartTask,
+    reviewed_at: str | None = None,
+    debug_app: web.Application | None = None,
+) -> AsyncIterator[PageAddresses]:
+    """Yields what it listens on; raises ListenError, CertificateError, DiscoveryError, and ValueError for a token file.
 
     `reviewed_at`: clients need a token, which the API server of this discovery URL reviews; of other URLs, the pod's or
-    the kubeconfig's.
+    the kubeconfig's. `debug_app`: the pages of --debug-address.
     """
     host = settings.metrics_address or settings.host
-    listen = ListenAddress(host, settings.metrics_port)
     tls = _tls(settings, start)
+    token = None if settings.debug_token_file is None else token_file(settings.debug_token_file)
+    access = Access(GUARDED, token)
+    access.guard(app)
     if settings.enable_pprof:
         app.router.add_get("/debug/profile", ProfilePage().get)
     async with AsyncExitStack() as stack:
         if reviewed_at is not None:
+            access.reviewed = True
             app.middlewares.append((await stack.enter_async_context(_auth(reviewed_at))).check)
-        try:
-            listening = listening_sockets(host, settings.metrics_port)
-        except OSError as error:
-            raise ListenError(f"{listen.listen_error()} (--metrics-port)") from error
-        pages = PageServer(app, listening, "the metrics port", tls=tls)
-        stack.push_async_callback(pages.aclose)
-        await pages.start()
-        address = listen.authority(pages.port)
+        opened = served_at(host, settings.metrics_port, app, "the metrics port", "--metrics-port", tls=tls)
+        metrics = await stack.enter_async_context(opened)
         if reviewed_at is None and settings.metrics_client_ca_file is None and not is_loopback(host):
             log.info(
                 "the metrics page is served to every client that reaches %s; restrict it with --metrics-endpoint-auth, "
                 "--metrics-client-ca-file or a NetworkPolicy",
-                address,
+                metrics,
             )
-        yield address
+        if settings.debug_address is None or debug_app is None:
+            yield PageAddresses(metrics)
+            return
+        port = DebugPort(address=settings.debug_address, guarded=GUARDED, token=token, tls=tls)
+        debug = await stack.enter_async_context(port.served(lambda access: access.guard(debug_app)))
+        yield PageAddresses(metrics, debug)
 
 
 @asynccontextmanager
 async def _auth(url: str) -> AsyncIterator["MetricsAuth"]:
-    from discovery.kubernetes.access_review import (
-        AccessReviews,
-    )  # aiohttp's client, which other pickers do without
+    # aiohttp's client, which other pickers do without
+    from discovery.kubernetes.access_review import AccessReviews
     from discovery.kubernetes.opening import find_cluster, parse_options
     from discovery.kubernetes.transport import ClusterTransport
     from epp.telemetry.metrics_auth import MetricsAuth
@@ -75,9 +97,8 @@ async def _auth(url: str) -> AsyncIterator["MetricsAuth"]:
     try:
         cluster = await find_cluster(parse_options(parts, url) if parts.scheme == "kubernetes" else {})
     except DiscoveryError as error:
-        if (
-            parts.scheme == "kubernetes"
-        ):  # the workers are looked for in the same cluster: the flag is not the cause
+        # the workers are looked for in the same cluster: the flag is not the cause
+        if parts.scheme == "kubernetes":
             raise DiscoveryError(f"{url}: {error}") from error
         problem = (
             f"--metrics-endpoint-auth: {error}; without an API server give --metrics-endpoint-auth=false"

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from epp.endpoints.endpoint import EndpointPool
 from epp.telemetry.exposition import Exposition, negotiate_format
+from runtime.web.program_page import ProgramPage
 
 
 def application(
@@ -18,16 +19,31 @@ def application(
     gauges: Collector,
     describe: Callable[[], Mapping[str, Any]],
     describe_status: Callable[[], Mapping[str, Any]] = dict,
+    page: ProgramPage | None = None,
 ) -> web.Application:
     """`counters` may be read in any thread, `gauges` only on the event loop. `describe` returns /debug/endpoints,
-    `describe_status` /status.
+    `describe_status` /status. `page`: what browsers get at /.
     """
 
     exposition = Exposition(counters, gauges)
 
     async def metrics(request: web.Request) -> web.StreamResponse:
         format = negotiate_format(request.headers.get("Accept", ""))
-        return await _send_page(request, await exposition.page(format), format.content_type)
+        return await send_page(request, await exposition.page(format), format.content_type)
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    add_debug_routes(app, describe, describe_status, page)
+    return app
+
+
+def add_debug_routes(
+    app: web.Application,
+    describe: Callable[[], Mapping[str, Any]],
+    describe_status: Callable[[], Mapping[str, Any]],
+    page: ProgramPage | None,
+) -> None:
+    """What both the metrics port and that of --debug-address serve."""
 
     async def health(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -38,17 +54,11 @@ def application(
     async def status(_: web.Request) -> web.Response:
         return web.json_response(describe_status())
 
-    async def index(request: web.Request) -> web.Response:
-        paths = (resource.canonical for resource in request.app.router.resources())
-        return web.Response(text="".join(f"{path}\n" for path in paths if path != "/"))
-
-    app = web.Application()
-    app.router.add_get("/", index)
-    app.router.add_get("/metrics", metrics)
     app.router.add_get("/healthz", health)
     app.router.add_get("/status", status)
     app.router.add_get("/debug/endpoints", endpoints)
-    return app
+    if page is not None:
+        page.add_routes(app)
 
 
 _WRITE_SIZE: Final = 64 * 1024
@@ -57,7 +67,10 @@ SEND_TIMEOUT: Final = 30.0
 """Seconds for a client to read a page."""
 
 
-async def _send_page(request: web.Request, body: bytes, content_type: str) -> web.StreamResponse:
+async def send_page(
+    request: web.Request, body: bytes, content_type: str, timeout: float = SEND_TIMEOUT
+) -> web.StreamResponse:
+    """Writes a large page in parts; a client that does not read it within `timeout` seconds is cut off."""
     headers = {"Content-Type": content_type}
     if len(body) <= _WRITE_SIZE or request.method == "HEAD":
         return web.Response(body=body, headers=headers)
@@ -65,7 +78,7 @@ async def _send_page(request: web.Request, body: bytes, content_type: str) -> we
     answer.content_length = len(body)
     view = memoryview(body)
     try:
-        async with asyncio.timeout(SEND_TIMEOUT):
+        async with asyncio.timeout(timeout):
             await answer.prepare(request)
             for at in range(0, len(body), _WRITE_SIZE):
                 await answer.write(view[at : at + _WRITE_SIZE])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 EDS_FOLDER = Path(str(files("discovery"))) / "eds"
+ETCD_FOLDER = Path(str(files("discovery"))) / "etcd"
 
 
 def main(output: Path | None = None, folder: Path = FOLDER) -> int:
@@ -20,4 +21,4 @@ def main(output: Path | None = None, folder: Path = FOLDER) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main() or main(folder=EDS_FOLDER))
+    raise SystemExit(main() or main(folder=EDS_FOLDER) or main(folder=ETCD_FOLDER))

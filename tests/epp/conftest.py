@@ -59,6 +59,7 @@ class FakeDirector:
         body: bytes | bytearray | memoryview | None,
         subset: Subset | None,
         now: float,
+        span: Any = None,
     ) -> Any:
         self.directed.append((headers, None if body is None else bytes(body), subset))
         outcome = self.outcome(headers, body) if callable(self.outcome) else self.outcome

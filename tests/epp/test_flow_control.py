@@ -118,6 +118,13 @@ async def test_who_waits_is_on_the_metrics_page(messages: Any, tmp_path: Path) -
         assert json.loads(await running.page("/status"))["flow_control"]["saturation"] == 0
         await shows(running, 3, "request_queue_duration_seconds_count", 'outcome="Dispatched"')
         await shows(running, 1, "request_enqueue_duration_seconds_count")
+        picks = re.search(
+            r"^llm_d_epp_scheduler_e2e_duration_seconds_count (\S+)$",
+            await running.page("/metrics"),
+            re.MULTILINE,
+        )
+        assert picks is not None
+        assert float(picks[1]) == 3, "the pick of a request that waited takes time too"
         await shows(running, 0, "queue_size")
 
 

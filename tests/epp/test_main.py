@@ -121,7 +121,7 @@ async def test_a_command_that_is_none_is_said_to_be_none() -> None:
     code, stderr = await ended("envoy-confg", "--listen-port", "0")
     assert code == 2
     assert "'envoy-confg'" in stderr
-    assert "there are envoy-config and validate" in stderr
+    assert "there are envoy-config, validate, decisions and explain" in stderr
 
 
 class Failing:

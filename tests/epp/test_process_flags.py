@@ -28,11 +28,16 @@ async def picker(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Proc
     try:
         async with asyncio.timeout(90):
             ready = (await running.stdout.readline()).decode()
-            yield running, dict(pair.split("=") for pair in ready.split()[1:])
+            yield running, addresses(ready)
     finally:
         if running.returncode is None:
             running.kill()
         await running.communicate()
+
+
+def addresses(ready: str) -> dict[str, str]:
+    """What the ready line names; it has the form of the log."""
+    return json.loads(ready) if ready.startswith("{") else dict(pair.split("=") for pair in ready.split()[1:])
 
 
 async def logged(*arguments: str) -> list[str]:
@@ -43,12 +48,17 @@ async def logged(*arguments: str) -> list[str]:
 
 
 async def test_the_log_as_json() -> None:
-    given = ("--zap-encoder=json", "--zap-time-encoding=epoch", "--tracing", "--tls-min-version=VersionTLS10")
+    given = (
+        "--zap-encoder=json",
+        "--zap-time-encoding=epoch",
+        "--health-checking=false",
+        "--tls-min-version=VersionTLS10",
+    )
     lines = [json.loads(line) for line in await logged(*given)]
     assert all(isinstance(line["ts"], float) for line in lines)
     told = [line["msg"] for line in lines if line["level"] == "warn" and line["logger"] == "epp"]
     assert told[:2] == [
-        "flags without effect: --tracing (traces are not built yet)",
+        "flags without effect: --health-checking (health is always served)",
         (
             "--tls-min-version VersionTLS10: TLS 1.2 is the least that HTTP/2 allows (RFC 9113, 9.2), so it is the least "
             "here"
@@ -57,7 +67,7 @@ async def test_the_log_as_json() -> None:
 
 
 async def test_errors_only() -> None:
-    assert await logged("--zap-log-level=error", "--tracing") == []
+    assert await logged("--zap-log-level=error", "--health-checking=false") == []
 
 
 async def handshake(address: str, ciphers: str) -> str | None:

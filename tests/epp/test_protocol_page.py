@@ -33,7 +33,9 @@ def test_the_protocol_s_names_are_those_on_the_wire() -> None:
 
 
 def test_the_refusal_that_is_shown_is_one() -> None:
-    [(head, body)] = re.findall(r"```\nHTTP/1.1 429 Too Many Requests\n(.*?)\n\n(.*?)```", PAGE, re.DOTALL)
+    [(head, body)] = re.findall(
+        r"```text\nHTTP/1.1 429 Too Many Requests\n(.*?)\n\n(.*?)```", PAGE, re.DOTALL
+    )
     shown = json.loads(body)
     error = shown["error"]
     fields = dict(line.split(": ", 1) for line in head.splitlines())

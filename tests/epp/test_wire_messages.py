@@ -101,7 +101,12 @@ def test_a_field_of_a_newer_envoy_is_no_harm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "names"), [(generate.FOLDER, {"ext_proc", "health"}), (generate.EDS_FOLDER, {"eds"})]
+    ("folder", "names"),
+    [
+        (generate.FOLDER, {"ext_proc", "health"}),
+        (generate.EDS_FOLDER, {"eds"}),
+        (generate.ETCD_FOLDER, {"etcd"}),
+    ],
 )
 def test_the_generated_files_are_up_to_date(folder: Path, names: set[str], tmp_path: Path) -> None:
     pytest.importorskip("grpc_tools")

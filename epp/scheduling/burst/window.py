@@ -37,6 +37,13 @@ class BurstWindow:
             return True
         return not self._producer.read(request, candidates)
 
+    def would_admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
+        self._before.would_admit(request, candidates, now)
+        most = self._producer.most_requests
+        if most is not None and len(self._waiting) >= most:
+            return True
+        return not self._producer.read(request, candidates)
+
     def enqueue(self, waiting: WaitingRequest, now: float) -> None:
         if not self._waiting:
             self._ends_at = now + self._producer.window

@@ -127,9 +127,8 @@ class Holdings:
             self._lru[run] = None
             self.count += size - known
             self.length += run.length
-        if (
-            len(used) > _MERGE_FROM and used[-1].claims is None
-        ):  # a confirmed run has only confirmed predecessors
+        # a confirmed run has only confirmed predecessors
+        if len(used) > _MERGE_FROM and used[-1].claims is None:
             used = [self._merge(used)]
         # the beginning of the chain last: it has to outlive what follows it
         for run in reversed(used):

@@ -86,6 +86,7 @@ class PrefixIndex:
         "_claims",
         "_free",
         "_holdings",
+        "_largest",
         "_masks",
         "_max_blocks",
         "_rows",
@@ -99,6 +100,8 @@ class PrefixIndex:
         """By block hash: the endpoints that hold it, as the bits of an integer."""
         self._holdings: OrderedDict[Key, Holdings] = OrderedDict()
         """Least recently updated first."""
+        self._largest = 0
+        """No endpoint holds more blocks than this."""
         self.held_before = 0
         """How many leading blocks of the last chain that was claimed or recorded its endpoint held already."""
         self._claims = 0
@@ -200,6 +203,7 @@ class PrefixIndex:
         limit = self._blocks_each()
         if holdings.count > limit or holdings.length > capacity:
             self._evict(holdings, limit, capacity)
+        self._largest = max(self._largest, holdings.count)
 
     def forget(self, key: Key) -> None:
         """Drop what is known of an endpoint: its cache is gone."""
@@ -254,8 +258,11 @@ class PrefixIndex:
         self._rows.clear()
         # one endpoint more makes every share smaller
         limit = self._blocks_each()
-        for other in self._holdings.values():
-            self._evict(other, limit)
+        # seldom: else each of a thousand workers would be looked at a thousand times
+        if self._largest > limit:
+            for other in self._holdings.values():
+                self._evict(other, limit)
+            self._largest = limit
         return holdings
 
     def _blocks_each(self) -> int:

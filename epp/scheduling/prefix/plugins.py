@@ -97,7 +97,8 @@ class PrefixCacheProducer:
                 claims[key] = self.index.claim(prefix.hashes, key, capacity, prefix.lengths)
                 if chosen:
                     size = self._block_bytes
-                    self.hits.observe(prefix.units_in(self.index.held_before) * size, prefix.units * size)
+                    held = prefix.units_in(self.index.held_before) * size
+                    self.hits.observe(key, held, prefix.units * size)
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """The workers hold the prompt: confirm their claims, or record it for workers that had none."""
@@ -161,6 +162,7 @@ class PrefixCacheProducer:
     def retain(self, endpoints: Sequence[Endpoint]) -> None:
         present = [endpoint.key for endpoint in endpoints]
         self.index.retain(present)
+        self.hits.retain(present)
         for key in self._capacities.keys() - present:
             del self._capacities[key]
 

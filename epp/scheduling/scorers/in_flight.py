@@ -30,6 +30,11 @@ class InFlightScorer:
         scores: Floats = self._requests / (self._requests + pool.unreported)
         return scores
 
+    @property
+    def requests(self) -> float:
+        """So many that are not shown yet halve the score."""
+        return self._requests
+
     def score_of(self, unreported: float) -> float:
         """The score of one endpoint; falls as `unreported` grows."""
         return self._requests / (self._requests + unreported)

@@ -6,6 +6,7 @@ loaded too.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -37,6 +38,15 @@ class LoadedAdapters:
             self._known.move_to_end(name)
         while len(self._known) > _KNOWN:
             self._known.popitem(last=False)
+
+    def savepoint(self) -> Callable[[], None]:
+        """A function that makes what pages said what it is now."""
+        known, slots = self._known.copy(), self._slots.copy()
+
+        def restore() -> None:
+            self._known, self._slots = known, slots
+
+        return restore
 
     def sent(self, key: tuple[str, str], model: str) -> None:
         """A request for this model goes to the endpoint."""

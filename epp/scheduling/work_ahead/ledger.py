@@ -6,6 +6,7 @@ not depend on an estimated rate: a rate that is wrong by a quarter costs more th
 """
 
 from collections import deque
+from collections.abc import Callable
 from math import inf
 from typing import Final
 
@@ -131,6 +132,30 @@ class WorkLedger:
     def follows(self, prompt: SentPrompt) -> bool:
         """Whether pages will tell when it is done."""
         return self.read_at > prompt.sent_at - _STALE
+
+    def savepoint(self) -> Callable[[], None]:
+        """A function that makes the ledger what it is now."""
+        numbers = (
+            self.ahead,
+            self.done,
+            self.busy,
+            self._computed,
+            self.read_at,
+            self._spare,
+            self.sent,
+            self.grown,
+        )
+        count, prompts = self._count, [(one, one.tokens, one.missing) for one in self._sent]
+
+        def restore() -> None:
+            self.ahead, self.done, self.busy, self._computed = numbers[:4]
+            self.read_at, self._spare, self.sent, self.grown = numbers[4:]
+            self._count = count
+            self._sent = deque([one for one, _, _ in prompts])
+            for one, tokens, missing in prompts:
+                one.tokens, one.missing = tokens, missing
+
+        return restore
 
     def forget_half(self) -> None:
         """Count what is known of its speed half."""

@@ -11,7 +11,7 @@ benchmarks/README.md, routing, compares it with other ways to pick.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -107,6 +107,29 @@ class WorkAheadProducer:
             )
             self._totals.update(ledger)
             self._update(pool.endpoints[row].key, ledger)
+
+    def rehearse(self, request: InferenceRequest, pool: EndpointPool) -> Callable[[], None]:
+        """Pages count as read when a request comes, and this is none."""
+        known, last = dict(self._ledgers), list(self._last)
+        columns = [(one.ahead.copy(), one.slowness.copy(), one.scraped_at.copy()) for one in last]
+        unread = [
+            ledger.savepoint()
+            for endpoint, at in zip(pool.endpoints, pool.numbers[_SCRAPED_AT].tolist(), strict=True)
+            if (ledger := known.get(endpoint.key)) is not None and ledger.read_at != at
+        ]
+        savepoints = [*unread, self._totals.savepoint(), self._adapters.savepoint()]
+
+        def restore() -> None:
+            for roll_back in savepoints:
+                roll_back()
+            self._ledgers.clear()
+            self._ledgers.update(known)
+            self._last[:] = last
+            for one, (ahead, slowness, scraped_at) in zip(last, columns, strict=True):
+                one.ahead, one.slowness, one.scraped_at = ahead, slowness, scraped_at
+
+        self.prepare(request, pool)
+        return restore
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """Its prompt is ahead of whatever comes next. Called before `prefixes` claims the prompt for them."""

@@ -3,6 +3,7 @@
 Only ratios are used, so nothing depends on how fast the machines are.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from epp.scheduling.work_ahead.ledger import WorkLedger
@@ -50,6 +51,18 @@ class PoolTotals:
         self._grown += ledger.grown - grown
         limit = _OTHERS_UNTIL if self.others_send else _OTHERS_BELOW
         self.others_send = self._sent < limit * self._grown
+
+    def savepoint(self) -> Callable[[], None]:
+        """A function that makes the totals what they are now."""
+        sums, others_send = (self._done, self._busy, self._sent, self._grown), self.others_send
+        halved_at, known = self._halved_at.copy(), self._known.copy()
+
+        def restore() -> None:
+            self._done, self._busy, self._sent, self._grown = sums
+            self.others_send = others_send
+            self._halved_at, self._known = halved_at, known
+
+        return restore
 
     def forget(self, ledger: WorkLedger) -> None:
         """Its endpoint is gone."""

@@ -25,10 +25,8 @@ class GrpcListener:
     async def __aenter__(self) -> Self:
         options = [
             ("grpc.max_receive_message_length", self._listen_address.max_message),
-            (
-                "grpc.so_reuseport",
-                0,
-            ),  # on Linux the default lets two processes share a port, without an error
+            # on Linux the default lets two processes share a port, without an error
+            ("grpc.so_reuseport", 0),
         ]
         server = aio.server(options=options)
         server.add_generic_rpc_handlers(tuple(self._handlers))

@@ -82,7 +82,8 @@ class GrpcTransport:
                 else f"the picker failed: {type(error).__name__}"
             )
             if not isinstance(error, UnreadableError):
-                log.error("an ext_proc stream ended: %s\n%s", fault, traceback_text(error))
+                trace = {"trace": stream.exchange.trace}
+                log.error("an ext_proc stream ended: %s\n%s", fault, traceback_text(error), extra=trace)
             if not stream.exchange.responded:
                 await context.abort(grpc.StatusCode.INTERNAL, fault)
         finally:

@@ -248,9 +248,8 @@ class Connection:
         self._incoming.count_overhead_frame()
         if flags & ACK:
             return
-        last_values = dict(
-            parse_settings(payload)
-        )  # in order (RFC 9113 6.5.3): the last value of each setting holds
+        # in order (RFC 9113 6.5.3): the last value of each setting holds
+        last_values = dict(parse_settings(payload))
         for name, value in last_values.items():
             if name == INITIAL_WINDOW_SIZE:
                 self.outgoing.set_initial_window(value)

@@ -192,10 +192,8 @@ class Call:
         if self._accounted:
             self._memory.release(self._accounted)
             self._accounted = 0
-        handler, self.handler = (
-            self.handler,
-            _NULL_HANDLER,
-        )  # breaks reference cycles, so that memory is freed at once
+        # breaks reference cycles, so that memory is freed at once
+        handler, self.handler = self.handler, _NULL_HANDLER
         self._stream.receiver = NULL_RECEIVER
         try:
             handler.closed(cause)

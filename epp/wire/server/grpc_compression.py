@@ -13,9 +13,8 @@ from epp.wire.server.grpc_messages import GrpcStatus, Handler, StatusError
 GZIP: Final = b"gzip"
 ACCEPT_ENCODING: Final = b"identity,gzip"
 """The value of `grpc-accept-encoding`."""
-_GZIP_WINDOW: Final = (
-    16 + zlib.MAX_WBITS
-)  # 16: a gzip header and trailer, not zlib's (zlib manual, inflateInit2)
+# 16: a gzip header and trailer, not zlib's (zlib manual, inflateInit2)
+_GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 
 
 class InflatingHandler:
@@ -48,9 +47,8 @@ def inflate(packed: bytes, limit: int) -> bytes:
     """Decompress a message; raises StatusError if it is not gzip or has more than `limit` bytes."""
     inflater = zlib.decompressobj(_GZIP_WINDOW)
     try:
-        message = inflater.decompress(
-            packed, limit + 1
-        )  # never more in memory, whatever the ratio: a zip bomb
+        # never more in memory, whatever the ratio: a zip bomb
+        message = inflater.decompress(packed, limit + 1)
     except zlib.error:
         raise StatusError(GrpcStatus.INTERNAL, "a message is marked as compressed but is not gzip") from None
     if len(message) > limit:

@@ -102,7 +102,8 @@ class _ExchangeHandler:
             known = isinstance(error, ExchangeError)
             text = str(error) if known else f"the picker failed: {type(error).__name__}"
             status, cause = GrpcStatus.INTERNAL, "fault"
-            log.error("an ext_proc stream ended: %s\n%s", text, traceback_text(error))
+            trace = {"trace": self._exchange.trace}
+            log.error("an ext_proc stream ended: %s\n%s", text, traceback_text(error), extra=trace)
         if self._exchange.responded:
             self._call.finish(GrpcStatus.OK, cause=cause)
         else:

@@ -136,14 +136,13 @@ def test_booleans_are_written_as_in_go(text: list[str], value: bool) -> None:
 def test_go_flags_without_effect_are_accepted_and_named() -> None:
     given = [
         "--ha-enable-leader-election",
-        "--tracing=1",
         "--health-checking=false",
         "--zap-stacktrace-level=error",
     ]
     _, _, ignored = flags.parse(given)
-    assert ignored == ["ha-enable-leader-election", "health-checking", "tracing", "zap-stacktrace-level"]
-    assert go_flags.explain("tracing") == "--tracing (traces are not built yet)"
-    _, _, ignored = flags.parse(["--health-checking", "--tracing=0", "--metrics-endpoint-auth=false"])
+    assert ignored == ["ha-enable-leader-election", "health-checking", "zap-stacktrace-level"]
+    assert go_flags.explain("health-checking") == "--health-checking (health is always served)"
+    _, _, ignored = flags.parse(["--health-checking", "--metrics-endpoint-auth=false"])
     assert ignored == [], "what is as it is wanted is not missed"
 
 

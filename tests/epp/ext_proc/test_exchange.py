@@ -369,9 +369,8 @@ def test_observability_mode_wants_no_answers(exchange: DecodedExchange, director
     assert director.directed == []
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50
-)  # both hold no state
+# both hold no state
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50)
 @given(st.lists(st.integers(0, 70_000).map(bytes) | st.binary(), max_size=4), st.booleans())
 def test_any_cut_of_a_body_comes_out_byte_for_byte(
     director: Any, messages: Any, pieces: list[bytes], trailers: bool
@@ -389,9 +388,8 @@ def test_any_cut_of_a_body_comes_out_byte_for_byte(
     assert closing[-1:] == ([True] if not trailers else [False] if any(pieces) else [])
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)  # both hold no state
+# both hold no state
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.sampled_from(ProcessingMode.BodySendMode.keys()),
     st.sampled_from([{}, {"upgrade": "x"}, {"content-length": "100"}]),

@@ -23,6 +23,9 @@ class Fifo:
     def admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
         return not self.queue and candidates.inflight.sum() < self._most
 
+    def would_admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
+        return self.admit(request, candidates, now)
+
     def enqueue(self, waiting: WaitingRequest, now: float) -> None:
         self.queue.append(waiting)
 

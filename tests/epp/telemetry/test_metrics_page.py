@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from prometheus_client import Metric
 
+from discovery.watch import WatchHealth, WatchState
+from discovery.watch_metrics import WatchMetrics
 from epp.config.live_config import LiveConfig
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
@@ -34,6 +36,7 @@ from epp.telemetry.band_gauges import BandGauges
 from epp.telemetry.build_info import BuildInfo
 from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry
+from epp.telemetry.discovery_metrics import DiscoveryMetrics
 from epp.telemetry.in_flight_metrics import InFlightMetrics
 from epp.telemetry.labels import REQUEST_LABELS
 from epp.telemetry.outlier_metrics import OutlierMetrics
@@ -66,6 +69,9 @@ class Nobody:
 
     def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
         raise NotImplementedError
+
+    def ended_waiting(self, request: InferenceRequest, why: Exception | None, now: float) -> None:
+        """Nobody takes notes."""
 
 
 def everything(picking: Any) -> Iterator[Metric]:
@@ -110,6 +116,9 @@ def everything(picking: Any) -> Iterator[Metric]:
     streams.ended("OK", 1.0)
     yield from streams.collect()
     yield from ScrapeErrorCounts(ScrapeErrors()).collect()
+    workers = WatchMetrics("n/c", dict)
+    health = WatchHealth(WatchState.SYNCED, 0.0)
+    yield from DiscoveryMetrics(lambda: workers.families({}, health)).collect()
     yield from BuildInfo().collect()
     yield from ConfigGauges(LiveConfig(Path("picker.yaml"), "")).collect()
     times = PluginTimes(lambda: 0.0)
@@ -155,7 +164,7 @@ def labels_of(cell: str) -> frozenset[str]:
 def listed() -> dict[str, tuple[str, frozenset[str]]]:
     """The same as the docs say it."""
     found = {}
-    for row in re.findall(r"^\| (`llm_d_epp_.*) \|$", PAGE.replace(ABSENT, ""), re.MULTILINE):
+    for row in re.findall(r"^\| (`(?:llm_d_epp|adsum)_.*) \|$", PAGE.replace(ABSENT, ""), re.MULTILINE):
         name, kind, labels, older, _when = (cell.strip() for cell in row.split("|"))
         found[name.strip("`")] = (kind, labels_of(labels))
         if older:

@@ -339,6 +339,5 @@ def test_the_choice_that_the_page_works_through() -> None:
     pages()
     producer._last[-1].slowness[slow] = 2.0
     cost = pool.scorer.cost(pick.request, pool.store.pool(pool.now))
-    assert cost[[holder, other, slow]] == pytest.approx(
-        [9_360, 12_990, 13_200], rel=0.06
-    )  # blocks: 112 tokens less are held
+    # blocks: 112 tokens less are held
+    assert cost[[holder, other, slow]] == pytest.approx([9_360, 12_990, 13_200], rel=0.06)

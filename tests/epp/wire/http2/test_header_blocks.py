@@ -70,9 +70,8 @@ def test_a_cached_block_is_not_believed_after_the_table_changed() -> None:
     assert decoder.request(pseudo + b"\xbe").path == b"/one"
     decoder.request(pseudo + added(b"/two"))
     assert decoder.request(pseudo + b"\xbe").path == b"/two"
-    decoder.request(
-        b"\x20\x3f\xe1\x1f" + pseudo + added(b"/three")
-    )  # the table emptied, and as large as before
+    # the table emptied, and as large as before
+    decoder.request(b"\x20\x3f\xe1\x1f" + pseudo + added(b"/three"))
     assert decoder.request(pseudo + b"\xbe").path == b"/three"
 
 

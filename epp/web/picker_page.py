@@ -1,0 +1,112 @@
+"""The picker's page: its live data, and the sampling that goes on while nobody looks."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Never
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from discovery import InstanceEvent, InstanceRemovedEvent
+from epp.decisions.ring import DecisionRing
+from epp.endpoints.datastore import Key
+from epp.endpoints.endpoint import EndpointPool
+from epp.flow_control.controller import FlowController
+from epp.outliers.outlier_record import Cause, OutlierRecord
+from epp.scheduling.prefix.hits import Credit
+from epp.web.decision_view import DecisionView
+from epp.web.event_log import EventLog
+from epp.web.pick_history import INTERVAL, PickHistory
+from epp.web.pool_view import PoolView, absent, statuses
+from epp.web.queue_view import queues
+from runtime.serving.acceptor import RateLimitedLog
+from runtime.web.live_feed import LiveFeed
+from runtime.web.program_page import ProgramPage
+
+log = logging.getLogger(__name__)
+
+_STATIC: Final = Path(__file__).parent / "static"
+_LOOK_INTERVAL: Final = 1.0
+"""Seconds between two looks for endpoints that are avoided, so that the events tell of them."""
+
+_CAUSES: Final = {
+    Cause.CONSECUTIVE_5XX: "it answered requests in a row with 5xx",
+    Cause.LOCAL_ORIGIN: "requests in a row could not be sent there or were cut",
+    Cause.FAILURE_PERCENTAGE: "too many of its requests failed",
+    Cause.STALLED: "it does not answer, while others do",
+    Cause.TRIAL: "it failed the request that it got on trial",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PickerParts:
+    """What the page reads of a picker, on the event loop. `name`: of the pool. `picks`, `credits`: as of `PickHistory`."""
+
+    name: str
+    pool: Callable[[], EndpointPool]
+    saturation: Callable[[], float]
+    status: Callable[[], Mapping[str, Any]]
+    absent: Callable[[], Mapping[str, str]]
+    outliers: Callable[[], list[OutlierRecord]]
+    flow_control: Callable[[], FlowController | None]
+    decisions: DecisionRing | None
+    picks: dict[Key, int]
+    credits: Callable[[], Mapping[Key, Credit]]
+    stale_after: float
+    clock: Callable[[], float]
+
+
+class PickerPage:
+    """`page` is to be served; `run` is to run beside it."""
+
+    def __init__(self, parts: PickerParts) -> None:
+        self._parts = parts
+        self._history = PickHistory(parts.picks, parts.credits)
+        self._sampled_at = float("-inf")
+        self._limited_log = RateLimitedLog(log)
+        self.events = EventLog()
+        view = PoolView(parts.pool, parts.saturation, self._statuses, self._history)
+        topics: dict[str, Callable[[], bytes | None]] = {
+            "status": self._status,
+            "members": view.members,
+            "load": view.load,
+            "absent": lambda: absent(parts.absent()),
+            "queues": lambda: queues(parts.flow_control(), parts.clock()),
+            "decisions": DecisionView(parts.decisions, parts.clock).topic,
+            "events": self.events.topic,
+        }
+        self.page = ProgramPage("picker", _STATIC, "picker.js", LiveFeed(topics))
+
+    def discovered(self, event: InstanceEvent) -> None:
+        """A worker came, changed or went."""
+        is_deleted = isinstance(event, InstanceRemovedEvent) and event.reason == "deleted"
+        why = self._parts.absent().get(event.instance_id) if is_deleted else None
+        self.events.discovered(event, time.time(), why)
+
+    async def run(self) -> Never:
+        """Note each second who is avoided, and every INTERVAL the picks of each endpoint."""
+        while True:
+            try:
+                self._sample()
+            except Exception as error:  # noqa: BLE001  # a fault of the page must not end the picker
+                self._limited_log.warning("sample", "the page cannot follow the pool: %r", error)
+            await asyncio.sleep(_LOOK_INTERVAL)
+
+    def _sample(self) -> None:
+        pool, outliers = self._parts.pool(), self._parts.outliers()
+        if pool.now - self._sampled_at >= INTERVAL:
+            self._sampled_at = pool.now
+            self._history.sample(pool.endpoints, pool.now)
+        causes = {one.endpoint.key: _CAUSES[one.cause] for one in outliers if one.cause}
+        self.events.compare(pool.endpoints, self._statuses(pool), causes, time.time())
+
+    def _statuses(self, pool: EndpointPool) -> NDArray[np.int8]:
+        return statuses(pool, self._parts.stale_after, self._parts.outliers())
+
+    def _status(self) -> bytes:
+        return msgspec.json.encode({"name": self._parts.name, **self._parts.status()})

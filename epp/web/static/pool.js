@@ -1,0 +1,95 @@
+// The table of endpoints.
+
+import { byId, make, makeMeter, setAttribute, setCut, setMeter, setStatus, setText } from "./dom.js";
+import { count, duration, percent, UNKNOWN } from "./format.js";
+import { Table } from "./table.js";
+
+// By number, as epp/web/pool_view.py counts them. `usable`: requests go there.
+export const STATUSES = [
+  { word: "Ready", tone: "good", usable: true, title: "Its numbers are fresh" },
+  { word: "No numbers", tone: "quiet", usable: true, title: "Its metrics page was not read yet" },
+  { word: "Stale", tone: "busy", usable: true, title: "Its numbers are old: it ranks behind others" },
+  { word: "No page", tone: "good", usable: true, title: "It has no metrics page: only its requests in flight count" },
+  { word: "Late", tone: "busy", usable: false, title: "Its metrics page does not come: others are preferred" },
+  { word: "Unreachable", tone: "bad", usable: false, title: "It does not answer, or says that it is not ready" },
+  { word: "On trial", tone: "busy", usable: true, title: "It gets one request at a time until it answers one" },
+  { word: "Avoided", tone: "busy", usable: false, title: "Its requests wait while others are answered" },
+  { word: "Ejected", tone: "bad", usable: false, title: "Its requests failed: it gets none for a while" },
+];
+
+const numeric = (label, name, format, title) => ({
+  label, title, numeric: true,
+  value: (row) => row[name],
+  update: (cell, row) => {
+    setText(cell, format(row[name]));
+    cell.classList.toggle("unknown", row[name] === null);
+  },
+});
+
+const meter = (label, name, title, tone = () => null) => ({
+  label, title, numeric: true,
+  value: (row) => row[name],
+  create: makeMeter,
+  update: (cell, row) => setMeter(cell.firstChild, percent(row[name], name === "share" ? 1 : 0), row[name], tone(row[name])),
+});
+
+export function poolTable() {
+  const table = new Table(byId("pool"), {
+    caption: "The endpoints of the pool",
+    filter: byId("pool-filter"),
+    more: byId("pool-more"),
+    key: (row) => row.key,
+    words: (row) => `${row.id} ${row.destination} ${row.about} ${row.status.word}`,
+    columns: [
+      {
+        label: "Endpoint", value: (row) => row.id, create: makeName,
+        update: (cell, row) => {
+          const [name, about] = cell.firstChild.children;
+          setCut(name, row.id);
+          setCut(about, row.about);
+        },
+      },
+      {
+        label: "Status", value: (row) => -row.code, create: () => make("span"),
+        update: (cell, row) => {
+          setStatus(cell.firstChild, row.status.word, row.status.tone);
+          setAttribute(cell.firstChild, "title", row.status.title);
+        },
+      },
+      numeric("In flight", "inflight", count, "Requests that this picker sent and that have not ended"),
+      numeric("Running", "running", count, "As the worker's metrics page says"),
+      numeric("Waiting", "waiting", count, "As the worker's metrics page says"),
+      meter("KV cache", "kv_usage", "As the worker's metrics page says", (share) => (share >= 0.95 ? "bad" : share >= 0.8 ? "busy" : null)),
+      meter("Picks", "share", "Its share of the picks of the last minutes"),
+      numeric("Prefix hits", "hits", (share) => percent(share), "The share of its prompts that it was believed to hold in its cache"),
+      numeric("Age", "age", (age) => (age === null ? UNKNOWN : duration(age)), "Of its numbers"),
+    ],
+  });
+  return {
+    show: (endpoints, load) => table.show(endpoints.map((endpoint, at) => row(endpoint, load, at))),
+  };
+}
+
+function makeName() {
+  return make("span", {}, make("span", { class: "cut" }), make("span", { class: "sub cut" }));
+}
+
+function row(endpoint, load, at) {
+  const { models, more_models: more } = endpoint;
+  const served = models.join(", ") + (more ? ` and ${more} more` : "");
+  return {
+    key: endpoint.key,
+    id: endpoint.id,
+    destination: endpoint.destination,
+    about: [endpoint.destination, endpoint.engine, served, endpoint.zone].filter(Boolean).join(" · "),
+    code: load.status[at],
+    status: STATUSES[load.status[at]] ?? { word: "Unknown", tone: "quiet", usable: false },
+    inflight: load.inflight[at],
+    running: load.running[at],
+    waiting: load.waiting[at],
+    kv_usage: load.kv_usage[at],
+    share: load.share[at],
+    hits: load.hits[at],
+    age: load.age[at],
+  };
+}

@@ -1,0 +1,89 @@
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent, InstanceStatus
+from epp.endpoints.endpoint import Endpoint
+from epp.web.event_log import MOST, EventLog
+from epp.web.pool_view import EndpointStatus
+
+
+def instance(name: str) -> Instance:
+    return Instance(
+        id=name,
+        namespace="ns",
+        component="decode",
+        address="10.0.0.1",
+        port=8000,
+        incarnation="1",
+        status=InstanceStatus.READY,
+    )
+
+
+def endpoint(name: str) -> Endpoint:
+    return Endpoint(id=name, incarnation="1", address="10.0.0.1", port=8000, metrics_port=8000)
+
+
+def told(log: EventLog) -> list[Any]:
+    return [(one["what"], one["id"], one["why"]) for one in json.loads(log.topic() or b"[]")]
+
+
+def test_who_came_and_who_went_and_why() -> None:
+    log = EventLog()
+    log.discovered(InstanceAddedEvent(instance("a")), 1.0)
+    log.discovered(InstanceRemovedEvent(instance("a"), "terminating"), 2.0)
+    assert told(log) == [("went", "a", "it drains"), ("came", "a", "")]
+    assert log.topic() is None, "nothing is new"
+
+
+def test_of_one_that_is_gone_no_more_is_said_than_is_known() -> None:
+    log = EventLog()
+    silent = replace(instance("a"), reachable=False)
+    log.discovered(
+        InstanceRemovedEvent(instance("a"), "deleted"), 1.0, "its process has ended; another may come"
+    )
+    log.discovered(InstanceRemovedEvent(silent, "deleted"), 2.0)
+    log.discovered(InstanceRemovedEvent(instance("a"), "deleted"), 3.0)
+    assert [why for _, _, why in told(log)] == [
+        "it is no longer listed",
+        "it did not answer, and is no longer listed",
+        "its process has ended",
+    ]
+
+
+def test_who_is_avoided_and_who_is_back() -> None:
+    log, endpoints = EventLog(), (endpoint("a"), endpoint("b"))
+
+    def look(*found: EndpointStatus) -> list[Any]:
+        log.compare(endpoints, np.array(found, dtype=np.int8), {("b", "1"): "it failed"}, 1.0)
+        return told(log)
+
+    ready = EndpointStatus.READY
+    assert look(ready, ready) == []
+    look(EndpointStatus.LATE, EndpointStatus.EJECTED)
+    look(EndpointStatus.LATE, EndpointStatus.EJECTED)
+    assert look(ready, EndpointStatus.STALE) == [
+        ("back", "b", ""),
+        ("back", "a", ""),
+        ("ejected", "b", "it failed"),
+        ("late", "a", "its metrics page did not come in time"),
+    ]
+
+
+def test_an_endpoint_that_went_is_not_back() -> None:
+    log = EventLog()
+    log.compare((endpoint("a"),), np.array([EndpointStatus.LATE], dtype=np.int8), {}, 1.0)
+    log.compare((), np.array([], dtype=np.int8), {}, 2.0)
+    assert [what for what, _, _ in told(log)] == ["late"]
+
+
+def test_it_is_bounded() -> None:
+    log = EventLog()
+    for number in range(10 * MOST):
+        log.add(1.0, "came", f"{number}" + "x" * 1000, "10.0.0.1:1" * 100, "y" * 1000)
+    found = json.loads(log.topic() or b"")
+    assert len(found) == MOST
+    assert found[0]["sequence"] == 10 * MOST
+    assert all(len(one[name]) <= 300 for one in found for name in ("id", "address", "why"))
