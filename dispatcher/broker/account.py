@@ -13,8 +13,8 @@ A rejection (429, or an overload 503) at time t closes the target for all queues
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import astuple, dataclass
+from typing import Any, Final, Self
 
 from dispatcher.broker.budget import admits, within_allotment
 from dispatcher.broker.ledger import Reading, Refusal, Reservation
@@ -63,6 +63,27 @@ class TargetAccount:
         """None: open. 0: closed, or probing. Else how many may run that began after the probe did."""
         self._probe = ""
         self._opened_ms = NEVER
+
+    def dump(self) -> dict[str, Any]:
+        """Everything that `load` needs, as JSON can keep it: for a broker that stores an account as one value."""
+        return {
+            "entries": {id: list(astuple(entry)) for id, entry in self._entries.items()},
+            "rejected_ms": self._rejected_ms,
+            "retry_ms": self._retry_ms,
+            "window": self._window,
+            "probe": self._probe,
+            "opened_ms": self._opened_ms,
+        }
+
+    @classmethod
+    def load(cls, lease_ms: int, dumped: Mapping[str, Any]) -> Self:
+        account = cls(lease_ms)
+        account._entries = {id: _Entry(*entry) for id, entry in dumped["entries"].items()}
+        account._units = sum(entry.units for entry in account._entries.values())
+        account._rejected_ms, account._retry_ms = dumped["rejected_ms"], dumped["retry_ms"]
+        account._window, account._probe = dumped["window"], dumped["probe"]
+        account._opened_ms = dumped["opened_ms"]
+        return account
 
     @property
     def in_flight(self) -> int:
@@ -152,9 +173,8 @@ class TargetAccount:
 
     def drop_lapsed(self, now: int) -> bool:
         """Return the units of reservations whose lease has ended; whether there were any."""
-        for (
-            entry
-        ) in self._entries.values():  # a lease of more than `lease_ms` is left by a clock that went back
+        # a lease of more than `lease_ms` is left by a clock that went back
+        for entry in self._entries.values():
             entry.leased_until_ms = min(entry.leased_until_ms, now + self.lease_ms)
         lapsed = [id for id, entry in self._entries.items() if entry.leased_until_ms <= now]
         for id in lapsed:

@@ -5,13 +5,17 @@ minutes, which would expire requests early or keep dead claims.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 
 from dispatcher.broker.queue import QueueError
+from runtime.serving.acceptor import RateLimitedLog
 
 SAMPLE_INTERVAL = 10.0
 """Seconds."""
+
+log = logging.getLogger(__name__)
 
 
 class BrokerClock:
@@ -37,9 +41,12 @@ class BrokerClock:
 
     async def run(self) -> None:
         """Sample for ever; the last sample stays in use while the broker is away."""
+        limited_log = RateLimitedLog(log)
         while True:
             await asyncio.sleep(SAMPLE_INTERVAL)
             try:
                 await self.sample()
             except QueueError:
                 continue
+            except Exception as error:  # noqa: BLE001  # a broker of an installed package may raise anything
+                limited_log.warning("clock", "the broker's clock cannot be read: %r", error)

@@ -4,9 +4,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from dispatcher.broker.installed import BROKERS, REDIS_SCHEMES, InstalledBroker, opened, scheme_of
 from dispatcher.broker.queue import Broker, QueueRules
 from dispatcher.broker.result_lists import ResultLists
-from dispatcher.config.urls import broker_files
+from dispatcher.config.urls import broker_files, broker_url
 
 
 class Intake(Protocol):
@@ -17,11 +18,32 @@ class Intake(Protocol):
         """Why it moves nothing; empty while it works. Shown on /readyz."""
 
 
-def open_broker(url: str) -> AbstractAsyncContextManager[Broker]:
-    """A broker for redis://, rediss://, unix:// or memory://; entering it raises QueueError if the server is away.
+def checked_broker_url(url: str) -> str:
+    """The URL, if a broker can be opened by it; else raises ValueError, whose text quotes no password. Does no I/O."""
+    if scheme_of(url) in ("", *BROKERS.built_in):
+        return broker_url(url)
+    if opened(url) is None:
+        installed = "".join(f"; {name}://... ({package})" for name, package in BROKERS.packages().items())
+        try:
+            broker_url(url)
+        except ValueError as error:
+            raise ValueError(f"{error}{installed}") from error
+    return url
 
-    Raises OSError if a certificate or key file in the URL cannot be read.
+
+def has_go_queues(url: str) -> bool:
+    """Whether the broker reads and writes the queues of llm-d's Go processor: intakes, and lists of results."""
+    return url.partition(":")[0].lower() in REDIS_SCHEMES
+
+
+def open_broker(url: str) -> AbstractAsyncContextManager[Broker]:
+    """A broker for redis://, rediss://, unix://, memory:// or the scheme of an installed package.
+
+    Raises OSError if a certificate or key file in the URL cannot be read, ValueError for an invalid URL. Entering it
+    raises QueueError if the server is away, and ConfigError for a fault of the installed package.
     """
+    if scheme_of(url) not in ("", *BROKERS.built_in):
+        return InstalledBroker(url)
     if urlsplit(url).scheme == "memory":
         from dispatcher.broker.memory.broker import MemoryBroker
 

@@ -5,7 +5,7 @@ gets exactly one result. One contract suite runs over both implementations (`dis
 `dispatcher.broker.redis`). All times are the broker's, in milliseconds: the clocks of clients differ, so none is used.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -71,6 +71,27 @@ class Totals:
     retries: int = 0
     redelivered: int = 0
     dead_letters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TenantBacklog:
+    """The requests of one tenant that may be claimed, without delayed ones. `deadline_ms`: the earliest one's."""
+
+    tenant: str
+    waiting: int
+    deadline_ms: int
+
+
+def by_tenant(lines: Iterable[TenantBacklog]) -> list[TenantBacklog]:
+    """The lines with those of one tenant in several tiers added up, at the place of its first one."""
+    found: dict[str, TenantBacklog] = {}
+    for line in lines:
+        earlier = found.get(line.tenant)
+        if earlier is not None:
+            deadline_ms = min(earlier.deadline_ms, line.deadline_ms)
+            line = TenantBacklog(line.tenant, earlier.waiting + line.waiting, deadline_ms)
+        found[line.tenant] = line
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +180,9 @@ class Queue(Protocol):
 
     async def totals(self) -> Totals:
         """All counters at one instant."""
+
+    async def backlog(self, limit: int) -> Sequence[TenantBacklog]:
+        """The tenants with requests that may be claimed, at most `limit`, in the order of their turns. Changes nothing."""
 
 
 class Broker(Protocol):

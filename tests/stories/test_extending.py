@@ -58,11 +58,15 @@ class Installed:
         options = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check", str(copy)]
         subprocess.run([*pip, *options], check=True, timeout=120)
 
-    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, within: float = 120, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """`python ARGUMENTS` there."""
         command = [str(self.python), *arguments]
         env = os.environ | environment
-        return subprocess.run(command, cwd=self.place, env=env, capture_output=True, text=True, timeout=120)
+        return subprocess.run(
+            command, cwd=self.place, env=env, capture_output=True, text=True, timeout=within
+        )
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +89,12 @@ def test_the_page_shows_the_project_as_it_is() -> None:
         for path in PROJECT.rglob("*")
         if path.suffix in (".py", ".toml")
     }
-    assert shown() == {path: text for path, text in files.items() if not path.endswith("__init__.py")}
+    broker = re.findall(
+        r"^\| `(sqlite_\w+\.py)` \|", (ROOT / "docs" / "brokers.md").read_text(), re.MULTILINE
+    )
+    assert len(broker) == 3
+    elsewhere = ("acme_adsum/__init__.py", *(f"acme_adsum/{name}" for name in broker))
+    assert shown() == {path: text for path, text in files.items() if path not in elsewhere}
 
 
 def test_it_needs_nothing_but_the_extension_modules() -> None:
@@ -171,9 +180,8 @@ async def picker(acme: Installed, *arguments: str) -> AsyncIterator[Address]:
 
 
 async def test_a_picker_routes_by_its_scorer(acme: Installed, tmp_path: Path) -> None:
-    (tmp_path / "picker.yaml").write_text(
-        PICKER.replace("- {type: queue-scorer}\n", "")
-    )  # nothing is scraped here
+    # nothing is scraped here
+    (tmp_path / "picker.yaml").write_text(PICKER.replace("- {type: queue-scorer}\n", ""))
     any_port = Address("127.0.0.1", 0)
     async with worker("one") as one, worker("other") as other:
         endpoints = ("--endpoint", one, "--endpoint", other)
@@ -226,6 +234,45 @@ def _dispatcher(place: Path, opens: str, closes: str) -> str:
 def test_a_dispatcher_asks_its_gate(acme: Installed, tmp_path: Path) -> None:
     done = acme.run("-m", "dispatcher", "--dry-run", "--config", _dispatcher(tmp_path, "00:00", "23:59"))
     assert "gate acme-hours: budget " in done.stdout, done.stderr
+
+
+def test_its_broker_keeps_the_contract(acme: Installed) -> None:
+    suite = str(ROOT / "tests" / "dispatcher" / "broker" / "contract")
+    options = ["-q", "-x", "-p", "no:cacheprovider", "--broker-url", "acme-sqlite://TMP/queues.db"]
+    done = acme.run("-m", "pytest", *options, suite, within=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+async def test_a_batch_goes_through_its_broker(acme: Installed, tmp_path: Path) -> None:
+    url = f"acme-sqlite://{tmp_path}/queues.db"
+    batch, results, config = (tmp_path / name for name in ("batch.jsonl", "answers.jsonl", "dispatcher.yaml"))
+    line = {"method": "POST", "url": "/v1/completions", "body": {"model": "m", "prompt": "x"}}
+    batch.write_text("".join(json.dumps({"custom_id": f"r{n}", **line}) + "\n" for n in range(20)))
+    async with worker("one") as one:
+        targets = [{"name": "pool", "url": f"http://{one}"}]
+        queues = [{"name": "batch", "target": "pool", "gate": {"type": "constant"}}]
+        document = {"broker": url, "http": {"port": 0}, "targets": targets, "queues": queues}
+        config.write_text(json.dumps(document))
+        dispatcher = await asyncio.create_subprocess_exec(
+            str(acme.python), "-m", "dispatcher", "--config", str(config), cwd=acme.place
+        )
+        try:
+            command = ("submit", str(batch), "--config", str(config), "--results", str(results))
+            done = await asyncio.to_thread(acme.run, "-m", "dispatcher", *command)
+        finally:
+            dispatcher.kill()
+            await dispatcher.wait()
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in results.read_text().splitlines()]
+    assert sorted(answer["custom_id"] for answer in answers) == sorted(f"r{n}" for n in range(20))
+    assert {answer["response"]["status_code"] for answer in answers} == {200}
+
+
+def test_a_wrong_url_of_its_broker_is_one_line(acme: Installed) -> None:
+    done = acme.run("-m", "dispatcher", "status", "--broker", "acme-sqlite://host/", "--queue", "batch")
+    assert done.returncode == 2
+    assert done.stderr == "error: --broker: it names no file; expected acme-sqlite:///path/to/file.db\n"
 
 
 def test_names_of_two_packages_are_errors_that_name_both(acme: Installed, tmp_path: Path) -> None:

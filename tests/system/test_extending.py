@@ -4,12 +4,9 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.stories.test_extending import PROJECT, ROOT, Installed
 
 
-@pytest.mark.timeout(300)
 def test_the_contract_suite_passes_over_the_source_of_a_package(tmp_path: Path) -> None:
     installed = Installed(tmp_path / "environment")
     installed.install(PROJECT)

@@ -18,6 +18,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from dispatcher.broker.queue import TenantBacklog, by_tenant
+
 IDLE_TENANTS_KEPT: Final = 16
 """Tenants without requests whose virtual time is kept before a cleanup, beside one for each waiting tenant."""
 
@@ -127,6 +129,17 @@ class FairOrder:
                     return chosen
                 chosen.append(position)
         return chosen
+
+    def backlog(self, limit: int) -> list[TenantBacklog]:
+        """At most `limit` lines of tenants, by turn; a tenant of several tiers counts once."""
+        lines: list[TenantBacklog] = []
+        for _, tier in sorted(self._tiers.items()):
+            for tenant in sorted(tier.waiting, key=lambda tenant: (tier.virtual_times[tenant], tenant)):
+                if len(lines) == limit:
+                    break
+                line = tier.waiting[tenant]
+                lines.append(TenantBacklog(tenant, len(line), line[0][0]))
+        return by_tenant(lines)
 
     def _in_order(self, name: int, skip: Collection[str]) -> Iterator[QueuePosition]:
         """A heap of tenants by virtual time, each with the index of its next request; nothing is charged."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from dispatcher.broker.memory.request_table import RequestTable
 from dispatcher.broker.message import Claim, DeadLetter, DispatchCandidate, ErrorCode, Request, Result
-from dispatcher.broker.queue import ConflictError, LeasedResult, QueueRules, State, Totals
+from dispatcher.broker.queue import ConflictError, LeasedResult, QueueRules, State, TenantBacklog, Totals
 from dispatcher.broker.validation import KEY_CONFLICT, check_key, digest
 from dispatcher.broker.wake_up import Changes
 
@@ -152,6 +152,9 @@ class MemoryQueue:
 
     async def totals(self) -> Totals:
         return self._table.totals()
+
+    async def backlog(self, limit: int) -> Sequence[TenantBacklog]:
+        return self._table.backlog(limit)
 
     def add_cancelled(self, owner: str, fence: str) -> None:
         """Record a cancelled claim if one of our owners holds it."""

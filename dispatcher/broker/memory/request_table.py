@@ -19,7 +19,7 @@ from dispatcher.broker.message import (
     Result,
     new_token,
 )
-from dispatcher.broker.queue import QueueRules, State, Totals
+from dispatcher.broker.queue import QueueRules, State, TenantBacklog, Totals
 from dispatcher.broker.validation import (
     CANCELLED,
     DEAD_LETTERS_KEPT,
@@ -194,6 +194,9 @@ class RequestTable:
     def totals(self) -> Totals:
         pending = len(self._waiting) + len(self._leases)
         return Totals(**self._counts, pending=pending, claimed=len(self._leases), delayed=len(self._delayed))
+
+    def backlog(self, limit: int) -> list[TenantBacklog]:
+        return self._order.backlog(limit)
 
     def _earlier(self, request: Request) -> Request | None:
         number = self._numbers.get(request.id, {}).get(request.token)

@@ -22,7 +22,16 @@ from dispatcher.broker.message import (
     Result,
     new_token,
 )
-from dispatcher.broker.queue import ConflictError, LeasedResult, QueueError, QueueRules, State, Totals
+from dispatcher.broker.queue import (
+    ConflictError,
+    LeasedResult,
+    QueueError,
+    QueueRules,
+    State,
+    TenantBacklog,
+    Totals,
+    by_tenant,
+)
 from dispatcher.broker.redis import records
 from dispatcher.broker.redis.batching import Arguments, CommandBatcher
 from dispatcher.broker.redis.connection import as_queue_errors
@@ -211,6 +220,12 @@ class RedisQueue(ResourceOwner):
         flat, pending, claimed, delayed = await self._scripts.call("totals", ())
         counts = {name.decode(): int(count) for name, count in zip(flat[::2], flat[1::2], strict=True)}
         return Totals(**counts, pending=pending, claimed=claimed, delayed=delayed)
+
+    async def backlog(self, limit: int) -> Sequence[TenantBacklog]:
+        rows = await self._scripts.call("backlog", (limit,))
+        return by_tenant(
+            TenantBacklog(tenant.decode(errors="replace"), waiting, int(at)) for tenant, waiting, at in rows
+        )
 
     def _batch(self, name: str) -> CommandBatcher:
         return self._batches[name]

@@ -29,7 +29,7 @@ from dispatcher.broker.validation import (
 PARTS: Final = ("part_keys", "part_writes", "part_order", "part_lifecycle")
 ACCEPTING: Final = ("submit", "intake")
 """Scripts that accept requests. They lack part_low_memory.lua: Redis refuses them when it is out of memory."""
-READING: Final = ("totals",)
+READING: Final = ("totals", "backlog")
 """Scripts that write nothing."""
 MAX_CALL_BYTES: Final = 1024 * 1024
 """Bodies in one call; a larger item goes alone. Redis serves nobody else while it runs a call."""

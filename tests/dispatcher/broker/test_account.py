@@ -1,5 +1,6 @@
 """The book of one target: no interleaving of readings, requests and replicas overruns it."""
 
+import json
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -244,3 +245,44 @@ def test_20_a_killed_holder_is_forgotten_though_the_broker_clock_went_back() -> 
     account.drop_lapsed(1_000)
     assert account.drop_lapsed(1_000 + LEASE)
     assert account.in_flight == 0
+
+
+class Kept(RuleBasedStateMachine):
+    """An account that a broker stores as JSON after each step answers as one that is only kept in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1_000
+        self.count = 0
+        self.account, self.stored = TargetAccount(LEASE), TargetAccount(LEASE)
+
+    @rule(later=st.integers(0, LEASE), units=st.integers(1, 3), room=st.integers(0, 9), ago=st.integers(0, 5))
+    def reserve(self, later: int, units: int, room: int, ago: int) -> None:
+        self.now += later
+        reading = Reading(Fraction(room), self.now - ago)
+        for one in (self.account, self.stored):
+            one.drop_lapsed(self.now)
+        answers = [
+            one.reserve(self.now, reading, units, str(self.now)) for one in (self.account, self.stored)
+        ]
+        assert answers[0] == answers[1]
+
+    @rule(number=st.integers(1, 9), accepted=st.booleans())
+    def release(self, number: int, accepted: bool) -> None:
+        ended = [one.release(f"r{number}", accepted=accepted) for one in (self.account, self.stored)]
+        assert ended[0] == ended[1]
+
+    @rule(asked=st.integers(0, 50))
+    def overload(self, asked: int) -> None:
+        for one in (self.account, self.stored):
+            one.report_overload(self.now, asked)
+
+    @invariant()
+    def it_is_loaded_again(self) -> None:
+        self.stored = TargetAccount.load(LEASE, json.loads(json.dumps(self.stored.dump())))
+        assert self.stored.dump() == self.account.dump()
+        assert self.stored.in_flight == self.account.in_flight
+
+
+TestKept = Kept.TestCase
+TestKept.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

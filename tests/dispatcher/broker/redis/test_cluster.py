@@ -31,7 +31,7 @@ async def test_a_whole_life_on_a_cluster(tmp_path_factory: pytest.TempPathFactor
             assert await queue.finish(first, answer(first))
             assert await queue.retry(second, 1)
             assert await queue.release([third]) == 1
-            assert await queue.wait_result(first.request.id, timeout=5) is not None
+            assert await queue.wait_result(first.request.id, timeout=60) is not None
             assert await queue.cancel("r5") is State.PENDING
             await queue.reject(b"x", "bad", id="bad", code=ErrorCode.INVALID_REQUEST)
             lapsing = await claimed(queue)

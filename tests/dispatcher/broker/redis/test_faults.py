@@ -4,7 +4,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -16,9 +15,11 @@ from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.broker.redis.connection import connect
 from tests.dispatcher.owner import owner
 from tests.dispatcher.queued import HOUR, answer, claimed, counts, submitted, until, until_ms
+from tests.in_time import by, with_more_time
 from tests.redis_server import RedisServer
 
 SHORT = QueueRules(lease_ms=400)
+HALF_AN_HOUR = HOUR // 2
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ async def drained(queue: Queue, count: int) -> list[Result]:
         results.extend(one.result for one in leased)
         return len(results) >= count
 
-    await until(all_there, within=30)
+    await until(all_there, within=90)
     return results
 
 
@@ -111,12 +112,12 @@ from dispatcher.broker.redis.broker import RedisBroker
 async def main():
     async with RedisBroker(sys.argv[1]) as broker, broker.queue("q", QueueRules(lease_ms=60_000)) as queue:
         now = await broker.now_ms()
-        await queue.submit(Request("a", b"{}", now + 30_000))
+        await queue.submit(Request("a", b"{}", now + 1_800_000))
         [claim] = await queue.claim(1, owner="o")
         print(claim.leased_until_ms - now, claim.request.created_ms - now)
         assert await queue.retry(claim, 300)
-        assert not await queue.peek(1)
-        assert await queue.wait(10)
+        if not await queue.peek(1):
+            assert await queue.wait(1800)
         [again] = await queue.claim(1, owner="o")
         print(await broker.now_ms() - now)
         assert await queue.finish(again, Result("a", "", 200, b"ok"))
@@ -135,14 +136,14 @@ async def test_03_a_client_whose_clock_is_an_hour_off_changes_nothing(redis_url:
         [sys.executable, "-c", CLOCKS, redis_url, str(shift)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     lease, created, due, finished = map(int, done.stdout.split())
-    assert 60_000 <= lease < 90_000
-    assert 0 <= created < 30_000
-    assert 300 <= due < 30_000
-    assert 300 <= finished < 30_000
+    assert 60_000 <= lease < 60_000 + HALF_AN_HOUR
+    assert 0 <= created < HALF_AN_HOUR
+    assert 300 <= due < HALF_AN_HOUR
+    assert 300 <= finished < HALF_AN_HOUR
 
 
 async def test_05_a_killed_broker_comes_back_and_nothing_is_lost(server: RedisServer) -> None:
@@ -169,12 +170,12 @@ async def test_05_whoever_waits_is_woken_after_the_broker_was_away(server: Redis
         server.start()
         await until(broker.ping)
         assert not await queue.peek(1)
-        waiting = asyncio.create_task(queue.wait(30))
-        result = asyncio.create_task(queue.wait_result("a", timeout=30))
+        waiting = asyncio.create_task(queue.wait(HOUR))
+        result = asyncio.create_task(queue.wait_result("a", timeout=HOUR))
         await submitted(broker, queue, "a")
         async with asyncio.timeout(90):
             while not await waiting:  # it may be told of the new subscription first
-                waiting = asyncio.create_task(queue.wait(30))
+                waiting = asyncio.create_task(queue.wait(HOUR))
             claim = await claimed(queue)
             await queue.finish(claim, answer(claim))
             assert (await result) is not None
@@ -187,10 +188,9 @@ async def test_05_a_frozen_broker_is_said_to_be_away_and_a_result_may_be_told_ag
         await submitted(broker, queue, "a")
         claim = await claimed(queue)
         server.pause()
-        started = time.monotonic()
-        with pytest.raises(QueueError, match="does not answer.*asking again is safe"):
-            await queue.finish(claim, answer(claim, b"first"))
-        assert time.monotonic() - started < 30
+        async with asyncio.timeout(90):
+            with pytest.raises(QueueError, match="does not answer.*asking again is safe"):
+                await queue.finish(claim, answer(claim, b"first"))
         server.resume()  # the script that was sent runs after all: its answer is lost
         await until(broker.ping)
         assert await queue.finish(claim, answer(claim, b"second"))
@@ -281,7 +281,7 @@ async def test_a_command_swallows_no_cancellation(redis_url: str) -> None:
 
 async def test_hundreds_may_ask_at_once(redis_url: str) -> None:
     async with RedisBroker(redis_url) as broker, broker.queue("q", QueueRules()) as queue:
-        asking = [queue.wait_result(f"r{n}", timeout=30) for n in range(500)]
+        asking = [queue.wait_result(f"r{n}", timeout=HOUR) for n in range(500)]
         waiting = asyncio.gather(*asking)
         for n in range(500):
             await submitted(broker, queue, f"r{n}")
@@ -308,24 +308,27 @@ async def test_nothing_is_left_of_what_is_over(redis_url: str) -> None:
         }
 
 
-async def test_results_that_nobody_fetched_leave_nothing_behind(redis_url: str) -> None:
-    rules = QueueRules(result_ttl_ms=20)
-    async with RedisBroker(redis_url) as broker, broker.queue("q", rules) as queue:
-        for _ in range(40):
+@with_more_time(20)
+async def test_results_that_nobody_fetched_leave_nothing_behind(redis_url: str, ms: int) -> None:
+    rules, name = QueueRules(result_ttl_ms=ms), f"q{ms}"
+    async with RedisBroker(redis_url) as broker, broker.queue(name, rules) as queue:
+        for _ in range(40 if ms < 1000 else 10):
             await submitted(broker, queue, "same id")
             claim = await claimed(queue)
             await queue.finish(claim, answer(claim))
-            await until_ms(broker, await broker.now_ms() + 21)
-        assert await broker._client.zcard("adsum:{q}:i:same id") <= 8
+            await until_ms(broker, await broker.now_ms() + ms + 1)
+        assert await broker._client.zcard(f"adsum:{{{name}}}:i:same id") <= 8
         await queue.sweep()
-        assert await broker._client.exists("adsum:{q}:ready") == 0
-        await submitted(broker, queue, "leased", within_ms=50)
-        claim = await claimed(queue)
-        await queue.finish(claim, answer(claim))
-        assert len(await queue.lease_results(9, lease_ms=1)) == 1
-        await until_ms(broker, await broker.now_ms() + 80)
+        assert await broker._client.exists(f"adsum:{{{name}}}:ready") == 0
+        deadline_ms = await broker.now_ms() + ms
+        async with by(deadline_ms, broker.now_ms):
+            await submitted(broker, queue, "leased", deadline_ms=deadline_ms)
+            claim = await claimed(queue)
+            await queue.finish(claim, answer(claim))
+            assert len(await queue.lease_results(9, lease_ms=1)) == 1
+        await until_ms(broker, deadline_ms + 2 * ms)
         await queue.sweep()
-        assert await broker._client.exists("adsum:{q}:held", "adsum:{q}:i:leased") == 0
+        assert await broker._client.exists(*(f"adsum:{{{name}}}:{key}" for key in ("held", "i:leased"))) == 0
 
 
 async def test_30_thousands_of_claims_and_results_are_counted_once_each(redis_url: str) -> None:
@@ -363,17 +366,20 @@ async def test_what_is_claimed_can_be_ended_or_given_back_where_the_broker_has_n
             }  # fmt: skip
 
 
-async def test_a_late_result_is_found_although_results_are_kept_longer_since(redis_url: str) -> None:
+@with_more_time(200)
+async def test_a_late_result_is_found_although_results_are_kept_longer_since(redis_url: str, ms: int) -> None:
     short, long = (
-        QueueRules(lease_ms=60_000, result_ttl_ms=50),
-        QueueRules(lease_ms=60_000, result_ttl_ms=60_000),
+        QueueRules(lease_ms=HOUR, result_ttl_ms=50),
+        QueueRules(lease_ms=HOUR, result_ttl_ms=HOUR),
     )
     async with RedisBroker(redis_url) as broker:
-        async with broker.queue("q", short) as queue:
-            late = await submitted(broker, queue, "same", within_ms=200)
-            claim = await claimed(queue)
+        async with broker.queue(f"q{ms}", short) as queue:
+            deadline_ms = await broker.now_ms() + ms
+            async with by(deadline_ms, broker.now_ms):
+                late = await submitted(broker, queue, "same", deadline_ms=deadline_ms)
+                claim = await claimed(queue)
         await until_ms(broker, late.deadline_ms + 200)  # the index of the id has ended
-        async with broker.queue("q", long) as queue:
+        async with broker.queue(f"q{ms}", long) as queue:
             await submitted(broker, queue, "same")
             assert await queue.finish(claim, answer(claim))
             assert (await queue.state("same", late.token))[0] is State.DONE

@@ -9,27 +9,32 @@ import pytest
 from dispatcher.broker.queue import QueueError, QueueRules
 from dispatcher.broker.redis.broker import RedisBroker
 from tests.dispatcher.queued import answer, claimed, counts, submitted, until, until_ms
+from tests.in_time import by, with_more_time
 from tests.redis_server import RedisServer
 
 
 @pytest.mark.parametrize("where", ["pending", "delayed", "claimed"])
-async def test_a_request_that_the_broker_threw_away_stops_no_other(redis_url: str, where: str) -> None:
+@with_more_time(300)
+async def test_a_request_that_the_broker_threw_away_stops_no_other(
+    redis_url: str, where: str, ms: int
+) -> None:
     """As a maxmemory policy other than noeviction does."""
-    rules = QueueRules(lease_ms=300)
-    async with RedisBroker(redis_url) as broker, broker.queue("q", rules) as queue:
+    rules, name = QueueRules(lease_ms=ms), f"q{ms}"
+    async with RedisBroker(redis_url) as broker, broker.queue(name, rules) as queue:
         await submitted(broker, queue, "lost")
         if where != "pending":
             claim = await claimed(queue)
             if where == "delayed":
-                await queue.retry(claim, 300)
-        for key in await broker._client.keys("adsum:{q}:e:*"):
+                await queue.retry(claim, ms)
+        for key in await broker._client.keys(f"adsum:{{{name}}}:e:*"):
             await broker._client.delete(key)
         await submitted(broker, queue, "kept")
-        await until_ms(broker, await broker.now_ms() + 301)
+        await until_ms(broker, await broker.now_ms() + ms + 1)
         assert [head.id for head in await queue.peek(9)] == ["kept"]
         [claim] = await queue.claim(9, owner="o")
-        await queue.sweep()
-        assert await queue.finish(claim, answer(claim))
+        async with by(claim.leased_until_ms, broker.now_ms):
+            await queue.sweep()
+            assert await queue.finish(claim, answer(claim))
         assert await counts(queue) | {"retries": 0} == {
             "submitted": 2, "succeeded": 1, "failed": 1, "dead_letters": 1, "retries": 0
         }  # fmt: skip
