@@ -40,6 +40,7 @@ def _run(given: Sequence[str]) -> int:
     from dispatcher.broker.queue import QueueError
     from dispatcher.cli.batch_file import BatchFileError
     from runtime.config.problems import ConfigError
+    from runtime.errors import AdsumError
 
     try:
         return asyncio.run(_run_and_flush(command()))
@@ -51,7 +52,7 @@ def _run(given: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return on_broken_pipe()
-    except (ConfigError, BatchFileError, QueueError, OSError) as error:
+    except (AdsumError, ConfigError, BatchFileError, QueueError, OSError) as error:
         return print_error(error)
 
 

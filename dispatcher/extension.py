@@ -1,26 +1,110 @@
-"""All names that an installed package may import to add a gate: docs/extending.md walks through one.
+"""All names that an installed package may import to add a gate or a broker; docs/extending.md and docs/brokers.md.
 
-It declares entry points in the group `adsum.gates`. The name of each is the type of a gate in the configuration, the
-object it refers to is a `GateDeclaration`.
+It declares entry points in the group `adsum.gates`: the name of each is the type of a gate in the configuration, the
+object it refers to is a `GateDeclaration`. Or in the group `adsum.brokers`: each is named by a URL scheme in lower-case
+letters and refers to an `OpenBroker`.
 """
 
-from dispatcher.broker.message import DispatchCandidate
+from dispatcher.broker.account import TargetAccount
+from dispatcher.broker.installed import OpenBroker
+from dispatcher.broker.ledger import Ledger, LedgerState, Reading, Refusal, Reservation
+from dispatcher.broker.message import (
+    Claim,
+    DeadLetter,
+    DispatchCandidate,
+    ErrorCode,
+    Request,
+    Result,
+    new_token,
+)
+from dispatcher.broker.queue import (
+    Broker,
+    ConflictError,
+    LeasedResult,
+    Queue,
+    QueueError,
+    QueueRules,
+    State,
+    TenantBacklog,
+    Totals,
+)
+from dispatcher.broker.quota import Grant, Quota, QuotaMode, Quotas
+from dispatcher.broker.validation import (
+    CANCELLED,
+    DEAD_LETTERS_KEPT,
+    EXPIRED,
+    FINISH_REMEMBERED_MS,
+    KEY_CONFLICT,
+    LONGEST_LEASE_MS,
+    POISON,
+    RAW_KEPT,
+    check_key,
+    check_request,
+    checked_name,
+    checked_rules,
+    counted_as,
+    deadline_error,
+    digest,
+    error_payload,
+)
 from dispatcher.broker.wake_up import Changes
 from dispatcher.gates.declaration import GateContext, GateDeclaration
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Scope, Slot
 from dispatcher.gates.parameters import Duration, NoGateParameters, Parameters
 
 __all__ = [
+    "CANCELLED",
+    "DEAD_LETTERS_KEPT",
+    "EXPIRED",
+    "FINISH_REMEMBERED_MS",
+    "KEY_CONFLICT",
+    "LONGEST_LEASE_MS",
+    "POISON",
+    "RAW_KEPT",
+    "Broker",
     "Changes",
+    "Claim",
+    "ConflictError",
+    "DeadLetter",
     "DispatchCandidate",
     "DispatchGate",
     "Duration",
+    "ErrorCode",
     "GateContext",
     "GateDeclaration",
+    "Grant",
+    "LeasedResult",
+    "Ledger",
+    "LedgerState",
     "NoGateParameters",
+    "OpenBroker",
     "Outcome",
     "Parameters",
+    "Queue",
+    "QueueError",
+    "QueueRules",
+    "Quota",
+    "QuotaMode",
+    "Quotas",
+    "Reading",
+    "Refusal",
     "RefusedError",
+    "Request",
+    "Reservation",
+    "Result",
     "Scope",
     "Slot",
+    "State",
+    "TargetAccount",
+    "TenantBacklog",
+    "Totals",
+    "check_key",
+    "check_request",
+    "checked_name",
+    "checked_rules",
+    "counted_as",
+    "deadline_error",
+    "digest",
+    "error_payload",
+    "new_token",
 ]

@@ -1,6 +1,7 @@
 """Runs a dispatcher process: logging, configuration, dry run, signals."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import signal
@@ -12,8 +13,10 @@ from dispatcher.config.reloader import ConfigReloader, load
 from dispatcher.server import DispatcherServer
 from runtime.command_line import FAILED, print_error
 from runtime.config.problems import ConfigError
+from runtime.log_form import form_of, print_ready, write_log
 from runtime.serving.descriptors import raise_descriptor_limit
 from runtime.signals import stop_signals, until_signalled
+from runtime.tracing.opening import Tracing
 
 GC_THRESHOLD = 20_000
 """New objects that start a garbage collection. Requests make no reference cycles, so collections find little."""
@@ -23,7 +26,7 @@ async def serve(flags: ServeFlags) -> int:
     """Returns the exit code: 1 if a dry run cannot read a metric. Raises ConfigError, QueueError and OSError."""
     least = logging.ERROR if flags.dry_run else logging.WARNING  # a dry run prints what a meter would log
     level = (least, logging.INFO, logging.DEBUG)[min(2, flags.verbosity)]
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    write_log(level, form_of(flags.log_format))
     for chatty in ("watchfiles", "asyncio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     raise_descriptor_limit()
@@ -31,7 +34,11 @@ async def serve(flags: ServeFlags) -> int:
     try:
         if flags.dry_run:
             return _dry_run_exit_code(await dry_run(config))
-        async with DispatcherServer(config) as server:
+        async with contextlib.AsyncExitStack() as stack:
+            tracing = Tracing("llm-d-async", "adsum.dispatcher")
+            if flags.tracing:
+                await stack.enter_async_context(tracing)
+            server = await stack.enter_async_context(DispatcherServer(config, tracer=tracing.tracer))
             await serve_until_signalled(server, ConfigReloader(flags.config, config, server))
     except ConfigError as error:
         raise error.in_file(flags.config) from error
@@ -52,6 +59,6 @@ async def serve_until_signalled(server: DispatcherServer, reloader: ConfigReload
     gc.freeze()  # the objects of the start-up live on: collections skip them
     gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
     with stop_signals() as signals:
-        print(server.ready_line, flush=True)
+        print_ready(server.ready_line.split()[1:])
         await until_signalled(signals, reloader.run())
     await server.drain()

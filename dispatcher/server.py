@@ -5,7 +5,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -13,7 +13,6 @@ from aiohttp import web
 from prometheus_client.registry import Collector
 
 from dispatcher.broker.clock import BrokerClock
-from dispatcher.broker.message import MAX_PAYLOAD
 from dispatcher.broker.opening import eviction_warning, open_broker
 from dispatcher.broker.queue import Broker, QueueError
 from dispatcher.config.config_file import Config
@@ -23,17 +22,17 @@ from dispatcher.gates.meter import Meters
 from dispatcher.pump.lanes import LaneContext, Lanes, RunningLane
 from dispatcher.telemetry.broker_metrics import BrokerMetrics, QueueStatus
 from dispatcher.telemetry.counters import DispatcherTelemetry
+from dispatcher.telemetry.recent_results import STEP, RecentResults
 from dispatcher.web import status_pages as status
 from dispatcher.web.front_door import FrontDoor, FrontDoorQueue
-from runtime.addresses import authority
-from runtime.os_reason import os_reason
+from dispatcher.web.ports import serve_pages
+from dispatcher.web.queue_pages import QueuePages
+from dispatcher.web.queue_states import QueueStates
 from runtime.resource_owner import ResourceOwner
-from runtime.serving.pages import ConnectionLimits, PageServer
-from runtime.serving.sockets import ListenError, listening_sockets
+from runtime.serving.acceptor import RateLimitedLog
 from runtime.tasks import cancel_and_wait
+from runtime.tracing.span import Tracer
 
-MAX_CONNECTIONS = 2048
-"""Open connections; a client that waits for a result holds one."""
 PING_INTERVAL = 1.0
 """Seconds."""
 PING_TIMEOUT = 3.0
@@ -43,8 +42,6 @@ TOTALS_TIMEOUT = 2.0
 
 ObserverWrapper = Callable[[DispatchObserver, str], DispatchObserver]
 """Wraps the observer of a queue, given its name: a hook for tests."""
-
-_LISTEN = "expected an address of this host and a free port, set http.host and http.port"
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +56,21 @@ class DispatcherServer(ResourceOwner):
     Entered, the broker has answered and every queue is open. Left, complete answers are stored and claims are released.
     """
 
-    def __init__(self, config: Config, *, wrap_observer: ObserverWrapper = _unwrapped) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        wrap_observer: ObserverWrapper = _unwrapped,
+        tracer: Tracer | None = None,
+    ) -> None:
         self._config = config
+        self._tracer = tracer
         self._wrap_observer = wrap_observer
         self._telemetry = DispatcherTelemetry()
+        self._recent = RecentResults(self._telemetry)
         self._unready = "starting"
         self._broker_away = ""
+        self._limited_log = RateLimitedLog(log)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -75,7 +81,8 @@ class DispatcherServer(ResourceOwner):
     @property
     def ready_line(self) -> str:
         """Printed when the process is ready, for programs that start it."""
-        return f"ready http={self._address} queues={','.join(self._lanes.running) or 'none'}"
+        debug = f" debug={self._addresses.debug}" if self._addresses.debug else ""
+        return f"ready http={self._addresses.http} queues={','.join(self._lanes.running) or 'none'}{debug}"
 
     async def reconfigure(self, config: Config) -> None:
         """Apply `config`; requests in flight go on. Raises ConfigError and QueueError; then the old one stays in force."""
@@ -104,6 +111,7 @@ class DispatcherServer(ResourceOwner):
         await self._clock.sample()
         self._start_task(self._clock.run())
         self._start_task(self._ping(broker))
+        self._start_task(self._sample_results())
         await self._open_pages()
         shared = LaneContext(
             broker=broker,
@@ -111,6 +119,7 @@ class DispatcherServer(ResourceOwner):
             meters=await self._stack.enter_async_context(Meters()),
             observer=lambda queue, target: self._wrap_observer(self._telemetry.of(queue, target), queue),
             now_ms=self._clock.now_ms,
+            tracer=self._tracer,
             owner=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
         )
         self._lanes = await self._stack.enter_async_context(Lanes(shared))
@@ -118,21 +127,21 @@ class DispatcherServer(ResourceOwner):
         self._unready = ""
 
     async def _open_pages(self) -> None:
-        app = web.Application(client_max_size=MAX_PAYLOAD)
+        queues = QueueStates(self._running, self._recent, self._front_door_name)
+        self._stack.push_async_callback(queues.aclose)
+        pages = serve_pages(self._config.http, QueuePages(queues, self._unready_reason), self._add_routes)
+        self._addresses = await self._stack.enter_async_context(pages)
+
+    def _add_routes(self, app: web.Application) -> None:
         status.add_routes(app, self._telemetry, self._collect, self._unready_reason)
-        FrontDoor(self._front_door_queue, self._clock.now_ms).add_routes(app)
-        listen = self._config.http
-        try:
-            listening = listening_sockets(listen.host, listen.port)
-        except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
-            reason = os_reason(error) if isinstance(error, OSError) else "no name of a host"
-            raise ListenError(
-                f"cannot listen on {listen.host} port {listen.port}: {reason}; {_LISTEN}"
-            ) from error
-        pages = PageServer(app, listening, "the front door", ConnectionLimits(MAX_CONNECTIONS))
-        self._stack.push_async_callback(pages.aclose)
-        await pages.start()
-        self._address = authority(listen.host, pages.port)
+        FrontDoor(self._front_door_queue, self._clock.now_ms, tracer=self._tracer).add_routes(app)
+
+    def _running(self) -> Mapping[str, RunningLane]:
+        return {} if self._unready == "starting" else self._lanes.running
+
+    def _front_door_name(self) -> str | None:
+        door = self._config.front_door
+        return door.queue if door is not None else None
 
     def _unready_reason(self) -> str:
         return self._unready or self._broker_away or self._lanes.unready_reason()
@@ -144,10 +153,20 @@ class DispatcherServer(ResourceOwner):
                 async with asyncio.timeout(PING_TIMEOUT):
                     answered = await broker.ping()
                 reason = "" if answered else "the broker does not answer"
-            except (QueueError, TimeoutError) as error:
+            except TimeoutError:
+                reason = f"the broker does not answer within {PING_TIMEOUT:g} s"
+            except QueueError as error:
                 reason = f"the broker does not answer: {error}"
+            except Exception as error:  # noqa: BLE001  # a broker of an installed package may raise anything
+                self._limited_log.warning("ping", "the broker fails: %r", error)
+                reason = f"the broker fails, see the log: {type(error).__name__}"
             self._set_broker_outage(reason)
             await asyncio.sleep(PING_INTERVAL)
+
+    async def _sample_results(self) -> None:
+        while True:
+            await asyncio.sleep(STEP)
+            self._recent.sample()
 
     def _set_broker_outage(self, away: str) -> None:
         """Log an outage once when it begins and once when it ends, not for each request that waits for it."""
@@ -161,7 +180,7 @@ class DispatcherServer(ResourceOwner):
         if self._unready == "starting":
             return []
         readings = await asyncio.gather(
-            *(self._queue_status(running) for running in self._lanes.running.values())
+            *(self._queue_status(running) for running in self._running().values())
         )
         return [BrokerMetrics(readings)]
 
@@ -171,6 +190,11 @@ class DispatcherServer(ResourceOwner):
             async with asyncio.timeout(TOTALS_TIMEOUT):
                 totals = await lane.queue.totals()
         except (QueueError, TimeoutError):
+            totals = None
+        except Exception as error:  # noqa: BLE001  # as above: the scrape shows all else
+            self._limited_log.warning(
+                "totals", "queue %s: its totals cannot be read: %r", spec.queue.name, error
+            )
             totals = None
         return QueueStatus(
             spec.queue.name,

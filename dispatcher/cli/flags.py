@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from runtime.command_line import Parser, ShowVersion, argument, program
+from runtime.command_line import Parser, ShowVersion, add_log_format, argument, program
 from runtime.durations import parse_duration
 from runtime.quoting import quoted
 
@@ -37,12 +37,14 @@ class ServeFlags:
     config: Path
     dry_run: bool
     verbosity: int
+    tracing: bool = False
+    log_format: str | None = None
 
 
 def parse_serve(arguments: Sequence[str]) -> ServeFlags:
     """Exits with 2 on bad input."""
     given = serve_parser().parse_args(arguments)
-    return ServeFlags(given.config, given.dry_run, given.v)
+    return ServeFlags(given.config, given.dry_run, given.v, given.tracing, given.log_format)
 
 
 def serve_parser() -> DispatcherParser:
@@ -58,6 +60,12 @@ def serve_parser() -> DispatcherParser:
     parser.add_argument(
         "--dry-run", action="store_true", help="print what each gate would admit now, send nothing, and exit"
     )
+    parser.add_argument(
+        "--tracing",
+        action="store_true",
+        help="record traces with OpenTelemetry, as OTEL_* say; docs/tracing.md",
+    )
+    add_log_format(parser)
     parser.add_argument("--version", action=ShowVersion)
     parser.add_argument("-v", action="count", default=0, help="log more; twice: everything")
     return parser

@@ -5,11 +5,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from dispatcher.broker.opening import open_broker
+from dispatcher.broker.opening import checked_broker_url, open_broker
 from dispatcher.broker.queue import Broker, Queue, QueueRules
 from dispatcher.broker.validation import checked_name
 from dispatcher.cli.flags import QueueFlags
-from dispatcher.config.urls import broker_url
 from runtime.config.problems import ConfigError
 
 
@@ -29,7 +28,7 @@ async def open_queue(locator: QueueFlags) -> AsyncIterator[OpenedQueue]:
     else:
         url, name, rules = locator.broker or "", locator.queue or "", QueueRules()
     try:
-        broker_url(url)
+        checked_broker_url(url)
     except ValueError as error:
         raise ConfigError("--broker", str(error)) from error
     try:

@@ -13,9 +13,8 @@ from runtime.config.problems import ConfigError
 
 async def submit(flags: SubmitFlags) -> int:
     """Returns 0, or 3 if some answers are errors. Raises BatchFileError, ConfigError, QueueError and OSError."""
-    all_lines = list(
-        batchfile.read_lines(flags.file)
-    )  # the whole file is checked before its first line is sent
+    # the whole file is checked before its first line is sent
+    all_lines = list(batchfile.read_lines(flags.file))
     if not all_lines:
         raise batchfile.BatchFileError(f"{flags.file}: there is no request in it; {batchfile.EXPECTED}")
     done = batchfile.read_answered(flags.results) if flags.results is not None else {}
@@ -45,9 +44,8 @@ async def submit(flags: SubmitFlags) -> int:
             if out is None:
                 return 0
             failures = await batch.collect(queue, submitted, out, bar)
-    _print_summary(
-        f"{len(all_lines)} answers in {flags.results}, {answered} of them from before; of the others {failures}"
-    )
+    before = f", {answered} of them from before; of the others" if answered else ":"
+    _print_summary(f"{len(all_lines)} answers in {flags.results}{before} {failures}")
     return ANSWERS_ARE_ERRORS if failures.total else SUCCEEDED
 
 

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
+from dispatcher.broker.opening import checked_broker_url, has_go_queues
 from dispatcher.broker.queue import QueueRules
 from dispatcher.broker.result_lists import ResultLists
 from dispatcher.broker.validation import LEAST_WEIGHT, LONGEST_KEPT_MS, LONGEST_LEASE_MS, is_valid_tenant
-from dispatcher.config.urls import broker_url, http_url
+from dispatcher.config.urls import http_url
 from dispatcher.delivery.route import (
     DEFAULT_PATHS,
     TIMEOUT_HEADER,
@@ -20,6 +21,7 @@ from dispatcher.delivery.route import (
     operator_headers,
 )
 from dispatcher.gates.catalogue import GateSpec, parse_gate
+from runtime.addresses import split_authority
 from runtime.config.problems import ConfigError, Problems
 from runtime.config.sections import ConfigSection, parsed_by, read_section
 from runtime.config.yaml_document import YamlDocument, parse_yaml
@@ -52,24 +54,43 @@ Name = Annotated[str, Field(pattern=_NAME)]
 HttpUrl = Annotated[str, BeforeValidator(_expand_variables), AfterValidator(http_url)]
 
 
+def _host_and_port(text: str) -> str:
+    split_authority(text, min_port=0)
+    return text
+
+
 class HttpConfig(ConfigSection):
-    """The address of the health and metrics pages and of the front door."""
+    """The address of the pages and of the front door."""
 
     host: str = "127.0.0.1"
+    """The address to listen on."""
     port: int = Field(default=8081, ge=0, le=65535)
+    """0 is any free one."""
+    debug_token_file: str | None = None
+    """A file with a token: who sends it sees the dispatcher's page. Without it only the dispatcher's machine does."""
+    debug_address: Annotated[str, AfterValidator(_host_and_port)] | None = None
+    """`HOST:PORT`, a port of its own for the page, open to all who reach it unless there is a token."""
 
 
 class TargetConfig(ConfigSection):
-    """A gateway. `concurrency`: requests in flight from one process, over all its queues."""
+    """A gateway."""
 
     name: Name
+    """By which queues name it."""
     url: HttpUrl
+    """`http://HOST[:PORT]` or `https://...`; a path there stands before the path of each request."""
     paths: list[str] = Field(default=list(DEFAULT_PATHS), min_length=1)
+    """The paths that requests may name; one that ends in `/` allows everything below it."""
     headers: Secrets = Field(default_factory=dict)
+    """Sent with every request, such as `authorization`; no caller overrides them."""
     concurrency: int = Field(default=64, ge=1, le=100_000)
+    """Requests in flight from one process, over all its queues."""
     request_timeout: Duration = 300.0
+    """For one attempt; the deadline of the request, if that is sooner."""
     timeout_header: str = TIMEOUT_HEADER
+    """The header that tells the gateway the remaining time, in milliseconds."""
     ca_file: str | None = None
+    """PEM: who signed the gateway's certificate; without it the system's authorities."""
 
     @model_validator(mode="after")
     def _sendable(self) -> "TargetConfig":
@@ -80,35 +101,49 @@ class TargetConfig(ConfigSection):
 
 
 class IntakeConfig(ConfigSection):
-    """A sorted set that producers of llm-d's Go processor fill. `tenant_attribute`: the metadata key that names the tenant.
-
-    `result_lists`: the only lists that a message may name for its result; empty: all but the keys that are in use here.
-    """
+    """A sorted set that producers of llm-d's Go processor fill."""
 
     key: str = Field(default="request-sortedset", min_length=1)
+    """The key of the sorted set in Redis."""
     tenant_attribute: str = "userid"
+    """The metadata key of a message that names the tenant."""
     result_lists: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    """The only lists that a message may name for its result; empty: all but the keys that are in use here."""
 
 
 class QueueConfig(ConfigSection):
-    """One queue, its gate and its target. `lease`: how soon the requests of a killed replica are taken over."""
+    """One queue, its gate and its target."""
 
     name: Name
+    """Unique in the file."""
     target: str
+    """The `name` of its target."""
     path: str | None = None
+    """For requests that name no path; without it the first of the target's `paths`."""
     objective: Annotated[str, Field(max_length=256)] = ""
+    """The header `x-llm-d-inference-objective` of every request; without it the request's own."""
     gate: dict[str, Any]
+    """`{type: NAME, params: {...}}`: [parameters of gates](#parameters-of-gates)."""
     weights: dict[str, Annotated[float, Field(gt=0, ge=LEAST_WEIGHT, allow_inf_nan=False)]] = Field(
         default_factory=dict
     )
+    """Shares by tenant; a tenant that is not named has 1."""
     strict_tiers: bool = False
+    """Requests with a lower `tier` go first, whatever the shares."""
     lease: Annotated[Duration, Field(ge=1, le=LONGEST_LEASE_MS / 1000)] = 15.0
+    """The requests of a process that was killed are taken over after this."""
     max_deliveries: int = Field(default=10, ge=1)
+    """After so many leases that expired, a request becomes a dead letter."""
     result_ttl: Annotated[Duration, Field(le=LONGEST_KEPT_MS / 1000)] = 7 * 86400.0
+    """How long results are kept."""
     max_payload: Annotated[Size, Field(le=10 * 1024 * 1024)] = 10 * 1024 * 1024
+    """The largest body of a request."""
     results: Literal["leased", "go-list"] = "leased"
+    """`go-list`: results go to a Redis list, as llm-d's Go processor of batch requests writes them."""
     result_list: str = "result-list"
+    """The name of that list."""
     intake: IntakeConfig | None = None
+    """Moves what Go producers submit into this queue."""
 
     @property
     def rules(self) -> QueueRules:
@@ -138,11 +173,14 @@ class QueueConfig(ConfigSection):
 
 
 class FrontDoorConfig(ConfigSection):
-    """The OpenAI-compatible HTTP API. `tokens`: tenant → bearer token; without any, everybody is tenant "default"."""
+    """The OpenAI-compatible HTTP API."""
 
     queue: str
+    """The `name` of the queue that takes its requests."""
     deadline: Duration = 86400.0
+    """Of requests that name none."""
     tokens: Secrets = Field(default_factory=dict)
+    """Bearer tokens by tenant; without any, everybody is tenant `default`."""
 
     @model_validator(mode="after")
     def _tells_tenants_apart(self) -> "FrontDoorConfig":
@@ -150,9 +188,8 @@ class FrontDoorConfig(ConfigSection):
         for tenant, token in self.tokens.items():
             if not is_valid_tenant(tenant):
                 raise ValueError(f"tenant {tenant[:80]!r} cannot be named in a header")
-            if (
-                not token.strip()
-            ):  # its variable may be empty: then a client without a token would be that tenant
+            # its variable may be empty: then a client without a token would be that tenant
+            if not token.strip():
                 raise ValueError(f"the token of tenant {tenant!r} is empty")
             if token in tenants:
                 raise ValueError(f"tenants {tenants[token]!r} and {tenant!r} have the same token")
@@ -161,14 +198,23 @@ class FrontDoorConfig(ConfigSection):
 
 
 class Config(ConfigSection):
-    """A checked configuration file."""
+    """`broker` and `http` need a restart; everything else is read again when the file changes."""
 
-    broker: Annotated[str, BeforeValidator(_expand_variables), AfterValidator(broker_url), Field(repr=False)]
+    broker: Annotated[
+        str, BeforeValidator(_expand_variables), AfterValidator(checked_broker_url), Field(repr=False)
+    ]
+    """Where requests wait: `redis://HOST:PORT/DB`, `rediss://`, `unix:///PATH`, `memory://`, or a scheme of
+    an installed package."""
     http: HttpConfig = HttpConfig()
+    """The pages and the front door."""
     drain_timeout: Duration = 120.0
+    """How long requests in flight may take after SIGTERM."""
     targets: list[TargetConfig] = Field(min_length=1)
+    """The gateways; at least one."""
     queues: list[QueueConfig] = Field(default_factory=list)
+    """The queues that are sent from."""
     front_door: FrontDoorConfig | None = None
+    """Accepts requests over HTTP; without it only the broker does."""
 
     @property
     def intake_keys(self) -> frozenset[str]:
@@ -235,7 +281,7 @@ def _check_names(config: Config, problems: Problems) -> None:
 
 def _check_queue(queue: QueueConfig, config: Config, problems: Problems) -> None:
     place = f"queues.{queue.name}"
-    if config.broker.startswith("memory:") and (queue.intake or queue.results == "go-list"):
+    if not has_go_queues(config.broker) and (queue.intake or queue.results == "go-list"):
         problems.add(place, "intake and results: go-list need a Redis broker")
     problems.of(queue.gate_spec)
     names = [target.name for target in config.targets]

@@ -11,12 +11,15 @@ from enum import Enum
 
 from dispatcher.broker.message import Claim, DispatchCandidate, ErrorCode
 from dispatcher.broker.queue import Queue, QueueError
+from dispatcher.delivery.delivery_spans import DeliverySpans
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
 from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.delivery.outage_log import OutageLog
 from dispatcher.delivery.route import IllegalRequestError, Route
 from dispatcher.delivery.verdict import Finish, Release, Verdict, failure, judge, outcome_of
 from dispatcher.gates.gate import Outcome, Slot
+from runtime.tracing.current import traced
+from runtime.tracing.span import Tracer
 
 INITIAL_PAUSE = 0.05
 MAX_PAUSE = 1.0
@@ -143,18 +146,38 @@ class Sender:
     observer: DispatchObserver
     outage: OutageLog
     rng: random.Random
+    tracer: Tracer | None = None
 
     async def deliver(self, delivery: Delivery) -> None:
         """Returns when the claim is settled, aborted or lost."""
+        if self.tracer is None:
+            await self._deliver(delivery, None)
+            return
+        spans = DeliverySpans(self.tracer, self.queue.name, delivery.claim, self.now_ms())
+        traced(spans.context)
         try:
-            verdict = None if delivery.aborted else await self._attempt(delivery)
+            await self._deliver(delivery, spans)
+        finally:
+            if delivery.aborted:
+                lost = delivery.state is DeliveryState.LOST
+                spans.aborted(delivery.state.value, requeued=not lost)
+            spans.end()
+
+    async def _deliver(self, delivery: Delivery, spans: DeliverySpans | None) -> None:
+        try:
+            verdict = None if delivery.aborted else await self._attempt(delivery, spans)
             delivery.settle()
         finally:
             await delivery.admission.release(Outcome.UNUSED)
         if verdict is not None and delivery.state is DeliveryState.SETTLING:
+            requeueing = None if spans is None else spans.requeue(verdict)
             await self._settle(delivery, verdict)
+            if requeueing is not None:
+                requeueing.end()
+            if spans is not None:
+                spans.settled(verdict)
 
-    async def _attempt(self, delivery: Delivery) -> Verdict:
+    async def _attempt(self, delivery: Delivery, spans: DeliverySpans | None) -> Verdict:
         claim, now_ms = delivery.claim, self.now_ms()
         if delivery.lease_until <= time.monotonic():  # the process was frozen: another may hold the claim
             return Release()
@@ -168,11 +191,15 @@ class Sender:
             headers = self.route.request_headers(claim.request, claim.attempt, max(1, int(timeout * 1000)))
         except IllegalRequestError as error:
             return failure(claim, ErrorCode.INVALID_REQUEST, str(error), now_ms, attempts=claim.attempt)
+        if spans is not None:
+            spans.send(headers)
         delivery.send()
         self.observer.sent(claim)
         begun = time.perf_counter()
         answer = await self.gateway.post(path, headers, claim.request.payload, timeout)
         delivery.settle()
+        if spans is not None:
+            spans.answered(answer)
         self._report_reachability(answer)
         self.observer.answered(claim, answer, time.perf_counter() - begun)
         await delivery.admission.release(outcome_of(answer), _retry_after(answer))

@@ -72,10 +72,6 @@ MAX_CLOCK_SKEW: Final = 300.0
 def _served_at(date: str) -> float:
     try:
         return parsedate_to_datetime(date).timestamp()
-    except (
-        ValueError,
-        TypeError,
-        OverflowError,
-        IndexError,
-    ):  # email.utils raises all of these for malformed dates
+    except (ValueError, TypeError, OverflowError, IndexError):
+        # email.utils raises all of these for malformed dates
         return time()

@@ -45,23 +45,28 @@ class NoGateParameters(Parameters):
 
 
 class MetricParameters(Parameters):
-    """Common to all gates that read a metric.
-
-    `max_concurrency`: max_SYS of one ready model server, in `unit`. `lag`: how long a request takes to show in the metric.
-    A reading is invalid `stale_after` times `interval` after its sample. `fallback`: the spare budget without a valid
-    reading; absent: closed. `allow_unreachable`: accept a gate that closes at a load which this process alone cannot reach.
-    """
+    """Common to all gates that read a metric."""
 
     max_concurrency: Number = Field(default=Fraction(100), gt=0)
+    """What one ready worker takes at most, in `unit`."""
     unit: Literal["requests", "bytes"] = "requests"
+    """What `max_concurrency` counts: requests, or the bytes of their bodies."""
     interval: Duration = 5.0
+    """How often the metric is read."""
     lag: Delay = 0.0
+    """How long a request takes to show in the metric."""
     stale_after: float = Field(default=3.0, ge=1.0, le=1000.0)
+    """A reading counts for so many intervals after its sample."""
     timeout: Duration = 10.0
+    """Of one reading."""
     fallback: Share | None = None
+    """The dispatch budget while nothing can be read; without it the gate is closed then."""
     allow_unreachable: bool = False
+    """Accept a gate that closes at a load which this process alone cannot reach."""
     bearer_token_file: str = ""
+    """A file with the bearer token that is sent."""
     ca_file: str = ""
+    """PEM: who signed the certificate of `url`; without it the system's authorities."""
 
     @property
     def credentials(self) -> SourceCredentials:
@@ -79,16 +84,20 @@ class MetricParameters(Parameters):
 
 
 class PrometheusParameters(MetricParameters):
-    """`lag` must cover Prometheus' scrape interval. The number of ready model servers is `pods`, or the result of
-    `pods_query`, or what the picker's metrics say of `pool`.
-    """
+    """The number of ready workers is `pods`, or the result of `pods_query`, or what the picker's metrics say of `pool`."""
 
     url: Url
+    """Of Prometheus, such as `http://prometheus:9090`."""
     pool: PoolName = ""
+    """The name of the InferencePool in the picker's metrics, which also say how many workers are ready."""
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""
+    """Of the pool, where several have its name."""
     pods: Number | None = Field(default=None, gt=0)
+    """How many workers are ready, if not the metrics of `pool` say so."""
     pods_query: str = ""
+    """PromQL for the number of ready workers."""
     lag: Delay = 15.0
+    """How long a request takes to show in the metric; at least Prometheus' scrape interval."""
 
     @model_validator(mode="after")
     def _servers_can_be_counted(self) -> Self:
@@ -104,10 +113,12 @@ class PrometheusParameters(MetricParameters):
 
 
 class SaturationParameters(PrometheusParameters):
-    """Closed at a saturation of `threshold`: B = 1 - threshold."""
+    """Closed at a saturation of `threshold`: the baseline is 1 - `threshold`."""
 
     pool: PoolName
+    """The name of the InferencePool in the picker's metrics."""
     threshold: Number = Field(default=Fraction("0.8"), gt=0, le=1)
+    """The saturation from which on nothing is sent."""
 
     @property
     def reserve(self) -> Fraction:
@@ -115,11 +126,14 @@ class SaturationParameters(PrometheusParameters):
 
 
 class BudgetParameters(PrometheusParameters):
-    """`query`: the load, instead of the picker's metrics. Closed at D <= `baseline`."""
+    """Closed at a dispatch budget of `baseline` or less."""
 
     pool: PoolName = ""
+    """The name of the InferencePool in the picker's metrics."""
     query: str = ""
+    """PromQL for the load, instead of the picker's metrics."""
     baseline: Number = Field(default=Fraction("0.05"), ge=0, lt=1)
+    """The share of the pool that stays free for interactive requests."""
 
     @model_validator(mode="after")
     def _load_can_be_read(self) -> Self:
@@ -133,10 +147,12 @@ class BudgetParameters(PrometheusParameters):
 
 
 class QueryParameters(PrometheusParameters):
-    """`query` gives the budget itself, from 0 to 1."""
+    """Closed at a dispatch budget of `baseline` or less."""
 
     query: str = Field(min_length=1)
+    """PromQL for the dispatch budget, from 0 to 1."""
     baseline: Number = Field(default=Fraction(0), ge=0, lt=1)
+    """The gate is closed at a budget up to this."""
 
     @property
     def reserve(self) -> Fraction:
@@ -144,23 +160,33 @@ class QueryParameters(PrometheusParameters):
 
 
 class ScrapeParameters(MetricParameters):
-    """With `max_count_per_pod` the metrics are counts, and samples are summed; without it saturations, and the largest counts.
-
-    `metric`: one name, or several whose values are added, such as waiting and running requests.
-    """
+    """Reads a metrics page. Closed at a dispatch budget of `baseline` or less."""
 
     url: Url
+    """Of the metrics page."""
     metric: list[MetricName] = Field(min_length=1)
+    """Its name, or several whose values are added, such as waiting and running requests."""
     labels: dict[str, str] = Field(default_factory=dict)
+    """Only samples with these labels count."""
     max_count_per_pod: Number = Field(default=Fraction(0), ge=0)
+    """The metrics are counts, and this is what one worker takes at most: samples are summed. 0: they are
+    saturations, and the largest counts."""
     absent_value: Number | None = Field(default=None, ge=0)
+    """What a page without the metric means; without it the reading is invalid."""
     baseline: Number = Field(default=Fraction(0), ge=0, lt=1)
+    """The share of the pool that stays free for interactive requests."""
     pods: Number = Field(default=Fraction(1), gt=0)
+    """How many workers are ready, unless `pods_metric` says so."""
     pods_url: Url | None = None
+    """The page that has `pods_metric`; without it `url`."""
     pods_metric: MetricName | None = None
+    """The metric that is the number of ready workers."""
     pods_labels: dict[str, str] = Field(default_factory=dict)
+    """Only samples of `pods_metric` with these labels count."""
     interval: Duration = 1.0
+    """How often the page is read."""
     lag: Delay = 1.0
+    """How long a request takes to show on the page."""
 
     @field_validator("metric", mode="before")
     @classmethod
@@ -183,33 +209,42 @@ class ScrapeParameters(MetricParameters):
 
 
 class LocalParameters(Parameters):
-    """Both modes mean the same here: a refused request waits and holds nothing."""
+    """Limits the requests of this process."""
 
     limit: int = Field(ge=1)
+    """How many requests of this process may be in flight."""
     gating_mode: Literal["classifying", "blocking"] = "blocking"
+    """Both mean the same here: a refused request waits and holds nothing."""
 
 
 class QuotaParameters(Parameters):
-    """Quotas are kept in the broker. `attribute` always means the tenant. `lease`: how soon the slots of a killed replica
-    are released; a rate has a `window` instead.
-    """
+    """Quotas of tenants, kept in the broker."""
 
     limit: int = Field(ge=1)
+    """Of one tenant: its requests in flight, or its requests in one `window`."""
     mode: Literal["concurrency", "rate-limit"] = "rate-limit"
+    """`concurrency`: requests in flight; `rate-limit`: requests in one `window`."""
     window: Duration = 60.0
+    """Of `rate-limit`."""
     lease: Annotated[Duration, Field(ge=0.3, le=15)] = 15.0
+    """Of `concurrency`: how soon the slots of a process that was killed are released."""
     prefix: str = Field(default="quota:", max_length=200)
+    """Of its keys in the broker."""
     attribute: Literal["tenant", "userid"] = "tenant"
+    """Both mean the tenant."""
     gating_mode: Literal["classifying", "blocking"] = "blocking"
+    """Both mean the same here: a refused request waits and holds nothing."""
 
 
 class AllOfParameters(Parameters):
-    """The gates as the file has them; the catalogue parses them."""
+    """Closed if one of its gates is."""
 
     gates: list[Any] = Field(min_length=1)
+    """Gates as `{type: NAME, params: {...}}`."""
 
 
 class WaitOnRefuseParameters(Parameters):
-    """The gate as the file has it; the catalogue parses it."""
+    """Its gate, as it is: here a refused request waits behind every gate."""
 
     gate: Any
+    """A gate as `{type: NAME, params: {...}}`."""

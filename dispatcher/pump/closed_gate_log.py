@@ -38,6 +38,11 @@ class ClosedGateLog:
             self._logged = False
             log.warning("queue %s: %s, after %.0f s", self._queue, event, time.monotonic() - self._since)
 
+    @property
+    def closed_for(self) -> float | None:
+        """Seconds since the gate closed; None: it is open, or nothing waits for it."""
+        return None if self._timer is None else time.monotonic() - self._since
+
     def close(self) -> None:
         """Cancel the line that is due."""
         if self._timer is not None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -62,6 +62,16 @@ class Lane:
     def blocked_by(self) -> str:
         """Why nothing is sent; empty when something is, or when the queue is empty."""
         return self._pump.blocked_by
+
+    @property
+    def closed_for(self) -> float | None:
+        """Seconds since the gate closed for all who wait; None if it did not."""
+        return self._pump.closed_gate_log.closed_for
+
+    @property
+    def blocked_tenants(self) -> Mapping[str, str]:
+        """Why the requests of a tenant wait although those of others may go, by tenant."""
+        return self._pump.blocked_tenants
 
     async def __aenter__(self) -> Self:
         name = self.queue.name

@@ -27,6 +27,7 @@ from dispatcher.pump.slots import Slots
 from runtime.config.problems import ConfigError
 from runtime.os_reason import os_reason
 from runtime.tasks import BackgroundTasks, cancel_and_wait
+from runtime.tracing.span import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class LaneContext:
     """Makes the observer of a queue from its name and its target's."""
     now_ms: Callable[[], int]
     owner: str
+    tracer: Tracer | None = None
 
 
 class Lanes:
@@ -178,6 +180,7 @@ class Lanes:
                 observer=shared.observer(queue_config.name, target.name),
                 outage=self._outages.setdefault(target.name, OutageLog(target.name)),
                 rng=random.Random(),
+                tracer=shared.tracer,
             )
             slots = self._slots_of(target)
             lane = Lane(queue, gate, slots, sender, owner=shared.owner, lease=queue_config.lease)

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dispatcher.broker.message import Claim, DispatchCandidate
@@ -129,13 +129,18 @@ class Pump:
         self._owner = owner
         self._launch = launch
         self._observer = observer
-        self._blocked_tenants: set[str] = set()
+        self._blocked_tenants: dict[str, str] = {}
         self._unblocking = BackgroundTasks()
         self._tenant_unblocked = asyncio.Event()
         self._unused = 0
         self.blocked_by = ""
         """Why nothing is sent now; empty while something is, or while the queue is empty."""
         self.closed_gate_log = ClosedGateLog(queue.name)
+
+    @property
+    def blocked_tenants(self) -> Mapping[str, str]:
+        """Why the requests of a tenant wait although those of others may go, by tenant."""
+        return self._blocked_tenants
 
     async def run(self) -> None:
         """Run until cancelled. A claim that is being made is completed first: its lease must have an owner."""
@@ -264,7 +269,7 @@ class Pump:
             self.closed_gate_log.closed(refusal.reason)
             return refusal.changed
         if candidate.tenant not in self._blocked_tenants:
-            self._blocked_tenants.add(candidate.tenant)
+            self._blocked_tenants[candidate.tenant] = refusal.reason
             self._unblocking.start(
                 self._block_tenant(candidate.tenant, refusal), f"tenant {candidate.tenant}"
             )
@@ -274,7 +279,7 @@ class Pump:
         try:
             await refusal.changed()
         finally:
-            self._blocked_tenants.discard(tenant)
+            self._blocked_tenants.pop(tenant, None)
             self._tenant_unblocked.set()
 
     async def _wait_for_work(self) -> None:

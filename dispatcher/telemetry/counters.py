@@ -79,20 +79,23 @@ class QueueCounters(DispatchObserver):
 
 
 class DispatcherTelemetry(Collector):
-    """The metrics of this process. `config_in_force`: the last version of the configuration file was accepted."""
+    """The metrics of this process. `config_in_force`: the last version of the configuration file was accepted.
+
+    `queues`: by the values of `LABELS`.
+    """
 
     def __init__(self) -> None:
-        self._queues: dict[tuple[str, str, str], QueueCounters] = {}
+        self.queues: dict[tuple[str, str, str], QueueCounters] = {}
         self.config_in_force = True
 
     def of(self, queue: str, target: str) -> QueueCounters:
         """The observer of one queue; its series are exported from now on."""
-        return self._queues.setdefault((queue, queue, target), QueueCounters())
+        return self.queues.setdefault((queue, queue, target), QueueCounters())
 
     def collect(self) -> Iterable[Metric]:
         for name, text in _COUNTERS.items():
             family = CounterMetricFamily(PREFIX + name, text, labels=LABELS)
-            for labels, counts in self._queues.items():
+            for labels, counts in self.queues.items():
                 family.add_metric(labels, counts.counters[name])
             yield family
         yield from self._gate_families()
@@ -107,7 +110,7 @@ class DispatcherTelemetry(Collector):
         inflight = GaugeMetricFamily(
             PREFIX + "inflight_requests", "Requests claimed and not settled yet.", labels=LABELS
         )  # fmt: skip
-        for labels, counts in self._queues.items():
+        for labels, counts in self.queues.items():
             inflight.add_metric(labels, counts.inflight)
             for reason, count in counts.gate.items():
                 refusals.add_metric((*labels, reason), count)
@@ -120,7 +123,7 @@ class DispatcherTelemetry(Collector):
         message = HistogramMetricFamily(
             PREFIX + "message_latency_time_millis", "From the submission of a request to its answer.", labels=LABELS
         )  # fmt: skip
-        for labels, counts in self._queues.items():
+        for labels, counts in self.queues.items():
             inference.add_metric(labels, counts.inference_ms.buckets(), counts.inference_ms.total)
             message.add_metric(labels, counts.message_ms.buckets(), counts.message_ms.total)
         yield from (inference, message)

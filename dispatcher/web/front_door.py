@@ -4,21 +4,26 @@ import hashlib
 import hmac
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from aiohttp import web
 
 from dispatcher.broker.message import Request, Result, new_token
 from dispatcher.broker.queue import ConflictError, Queue, QueueError, State
+from dispatcher.delivery.delivery_spans import context_of
 from dispatcher.delivery.route import DEFAULT_PATHS, Route, caller_headers
 from dispatcher.web.request_bodies import BodyMemoryError, BodyTimeoutError, BodyTooLargeError, RequestBodies
 from dispatcher.web.request_view import render_request
 from runtime.durations import parse_duration
+from runtime.tracing.span import Tracer
+from runtime.tracing.trace_context import CONTEXT_HEADERS, TRACEPARENT, TRACESTATE
 
 MODE_HEADER = "X-Dispatch"
 DEADLINE_HEADER = "X-Dispatch-Deadline"
 """A duration from now, such as "30m"."""
+ENQUEUEING = "enqueue-request"
+"""The span of a submission; the Go processor has no such door."""
 MAX_WAIT = 60.0
 """Seconds for which one GET waits for its result."""
 DEADLINE_GRACE = 1.0
@@ -47,10 +52,12 @@ class FrontDoor:
         door: Callable[[], FrontDoorQueue | None],
         now_ms: Callable[[], int],
         bodies: RequestBodies | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._queue_now = door
         self._now_ms = now_ms
         self._bodies = bodies or RequestBodies()
+        self._tracer = tracer
 
     def add_routes(self, app: web.Application) -> None:
         for path in DEFAULT_PATHS:
@@ -82,7 +89,7 @@ class FrontDoor:
         async with self._bodies.read(request, door.max_payload) as body:
             _check_json_object(body)
             queued = self._parse_request(request, body, door, tenant)
-            accepted = await door.queue.submit(queued, idempotency_key=key)
+            accepted = await self._enqueue(door.queue, queued, key)
         del body, queued  # a client that waits must not keep a copy of the body in memory
         if mode == "wait":
             remaining = max(0.0, (accepted.deadline_ms - self._now_ms()) / 1000 + DEADLINE_GRACE)
@@ -97,6 +104,29 @@ class FrontDoor:
             "deadline_ms": accepted.deadline_ms,
         }
         return web.json_response(document, status=202, headers={"Location": f"/v1/requests/{accepted.id}"})
+
+    async def _enqueue(self, queue: Queue, request: Request, key: str | None) -> Request:
+        if self._tracer is None:
+            return await queue.submit(request, idempotency_key=key)
+        trace = self._tracer.begin(ENQUEUEING, "producer", context_of(request))
+        if trace.traceparent is not None:
+            kept = {
+                name: text
+                for name, text in request.headers.items()
+                if not (trace.begins and name == TRACESTATE)
+            }
+            request = replace(request, headers={**kept, TRACEPARENT: trace.traceparent})
+        if trace.span is None:
+            return await queue.submit(request, idempotency_key=key)
+        trace.span.set("gen_ai.request.id", request.id)
+        trace.span.set("llm_d.async.queue.name", queue.name)
+        try:
+            return await queue.submit(request, idempotency_key=key)
+        except Exception as error:
+            trace.span.fail(type(error).__name__)
+            raise
+        finally:
+            trace.span.end()
 
     def _parse_request(self, request: web.Request, body: bytes, door: FrontDoorQueue, tenant: str) -> Request:
         given = request.headers
@@ -176,7 +206,7 @@ def _tenant(request: web.Request, tokens: Mapping[str, str]) -> str | None:
 
 def _is_forwarded(name: str) -> bool:
     lower = name.lower()
-    return lower == "content-type" or lower.startswith("x-")
+    return lower == "content-type" or lower.startswith("x-") or lower in CONTEXT_HEADERS
 
 
 def _error_response(error: Exception) -> web.Response:
@@ -190,9 +220,8 @@ def _error_response(error: Exception) -> web.Response:
         return refusal
     if isinstance(error, QueueError | BodyMemoryError):
         return _json_error(503, str(error), {"Retry-After": "1"})
-    return _json_error(
-        400, str(error)
-    )  # an illegal header, a malformed deadline, a request that the queue rejects
+    # an illegal header, a malformed deadline, a request that the queue rejects
+    return _json_error(400, str(error))
 
 
 def _json_error(

@@ -15,6 +15,7 @@ from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.gates.meter import Meters
 from dispatcher.pump.lanes import LaneContext, Lanes
 from dispatcher.telemetry.counters import DispatcherTelemetry
+from runtime.tracing.span import Tracer
 
 OPEN = {"type": "constant"}
 
@@ -33,13 +34,16 @@ def document(url: str, *queues: dict[str, Any], broker: str = "memory://", **tar
 
 @asynccontextmanager
 async def dispatching(
-    broker: Broker, config: Config, observer: Callable[[str, str], DispatchObserver] | None = None
+    broker: Broker,
+    config: Config,
+    observer: Callable[[str, str], DispatchObserver] | None = None,
+    tracer: Tracer | None = None,
 ) -> AsyncIterator[Lanes]:
     clock = BrokerClock(broker.now_ms)
     await clock.sample()
     async with broker.quotas() as quotas, Meters() as meters:
         shared = LaneContext(
-            broker, quotas, meters, observer or DispatcherTelemetry().of, clock.now_ms, owner="test"
+            broker, quotas, meters, observer or DispatcherTelemetry().of, clock.now_ms, "test", tracer
         )
         async with Lanes(shared) as lanes:
             await lanes.apply(config)

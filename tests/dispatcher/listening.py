@@ -1,8 +1,11 @@
 """A target over real sockets that handles each connection as a test says, byte for byte."""
 
 import asyncio
+import fcntl
 import socket
 import ssl
+import termios
+from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -52,6 +55,16 @@ async def listening(
                     writer.transport.abort()
                 if task is not None:
                     await asyncio.wait([task])
+
+
+async def delivered(writer: asyncio.StreamWriter) -> None:
+    """All that was written is in the socket of the peer, whose turn it was to read it: it shares our loop."""
+    waiting = array("i", [1])
+    while waiting[0]:
+        fcntl.ioctl(writer.get_extra_info("socket"), termios.TIOCOUTQ, waiting)
+        await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 async def request(seen: Listening, reader: asyncio.StreamReader) -> bytes:

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 OWNER = """
 import asyncio, sys
 from dispatcher.broker.message import Result
+from dispatcher.broker.opening import open_broker
 from dispatcher.broker.queue import QueueRules
-from dispatcher.broker.redis.broker import RedisBroker
 
 async def main():
     url, stop_after, count, lease_ms = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    async with RedisBroker(url) as broker, broker.queue("q", QueueRules(lease_ms=lease_ms)) as queue:
+    async with open_broker(url) as broker, broker.queue("q", QueueRules(lease_ms=lease_ms)) as queue:
         claims = await queue.claim(count, owner="process")
         assert len(claims) == count
         if stop_after == "retry":

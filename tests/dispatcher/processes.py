@@ -3,11 +3,14 @@
 import asyncio
 import contextlib
 import io
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+import aiohttp
 
 from dispatcher.__main__ import main
 
@@ -30,9 +33,9 @@ class Running:
         if self.process.returncode is None:
             self.process.send_signal(number)
 
-    async def ended(self, within: float) -> int:
-        """Its exit code; fails when it does not end in time."""
-        async with asyncio.timeout(within):
+    async def ended(self) -> int:
+        """Its exit code; fails when it does not end."""
+        async with asyncio.timeout(READY_WITHIN):
             return await self.process.wait()
 
 
@@ -50,7 +53,20 @@ async def dispatcher(config: Path, *arguments: str, module: str = "dispatcher") 
     finally:
         if process.returncode is None:
             process.kill()
-        await process.wait()
+        await process.communicate()
+
+
+async def page(url: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as client, client.get(url) as answer:
+        return answer.status, await answer.text()
+
+
+def sample(metrics: str, name: str, **labels: str) -> float:
+    """The one sample of that name with these labels."""
+    wanted = [f'{label}="{value}"' for label, value in labels.items()]
+    lines = re.findall(rf"^{name}(\{{.*\}})? (\S+)$", metrics, re.MULTILINE)
+    [value] = [float(value) for shown, value in lines if all(part in shown for part in wanted)]
+    return value
 
 
 async def command(*arguments: str, within: float = 90.0) -> tuple[int, str, str]:
@@ -65,7 +81,7 @@ async def command(*arguments: str, within: float = 90.0) -> tuple[int, str, str]
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await process.communicate()
     assert process.returncode is not None
     return process.returncode, out.decode(), error.decode()
 

@@ -28,7 +28,7 @@ def answer(claim: Claim, payload: bytes = b"ok", status: int = 200) -> Result:
     return Result(claim.request.id, claim.request.token, status, payload, attempts=claim.attempt + 1)
 
 
-async def until(done: Callable[[], Awaitable[object]], within: float = 30.0) -> None:
+async def until(done: Callable[[], Awaitable[object]], within: float = 90.0) -> None:
     """Ask again until the answer is yes; fails after `within` seconds."""
     async with asyncio.timeout(within):
         while not await done():

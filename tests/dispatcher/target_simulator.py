@@ -1,5 +1,6 @@
 """A target on 127.0.0.1 that counts running requests and exports the count on a metrics page after a chosen lag."""
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator
@@ -9,7 +10,10 @@ from aiohttp import web
 
 
 class TargetSimulator:
-    """`others`: load that is not ours. `highest`: the most that ever ran at once, others included."""
+    """`others`: load that is not ours. `highest`: the most that ever ran at once, others included.
+
+    `answering`: while it is not set, the page is not answered.
+    """
 
     def __init__(self, *, late: float = 0.0) -> None:
         self.late = late
@@ -22,6 +26,8 @@ class TargetSimulator:
         self.status = 200
         self.page: str | None = None
         self.date: str | None = None
+        self.answering = asyncio.Event()
+        self.answering.set()
         self._history: deque[tuple[float, int]] = deque()
         self.url = ""
 
@@ -46,6 +52,7 @@ class TargetSimulator:
             self.note()
 
     async def _metrics(self, request: web.Request) -> web.Response:
+        await self.answering.wait()
         self.looks += 1
         if self.page is not None:
             headers = {"Date": self.date} if self.date is not None else None

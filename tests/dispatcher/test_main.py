@@ -2,15 +2,12 @@
 
 import asyncio
 import json
-import re
 import signal
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import yaml
 from aiohttp import web
@@ -18,11 +15,10 @@ from redis.asyncio import Redis
 
 from dispatcher.broker.redis.broker import RedisBroker
 from tests.dispatcher.dispatching import configured, document, producer
-from tests.dispatcher.processes import ROOT, command, dispatcher
+from tests.dispatcher.processes import ROOT, command, dispatcher, page, sample
 from tests.dispatcher.target import Asked, Target, ok
+from tests.eventually import eventually
 from tests.redis_server import RedisServer
-
-Eventually = Callable[..., Awaitable[float]]
 
 
 @pytest.fixture
@@ -37,21 +33,8 @@ async def broker(redis_url: str) -> AsyncIterator[RedisBroker]:
         yield broker
 
 
-async def page(url: str) -> tuple[int, str]:
-    async with aiohttp.ClientSession() as client, client.get(url) as answer:
-        return answer.status, await answer.text()
-
-
-def sample(metrics: str, name: str, **labels: str) -> float:
-    """The one sample of that name with these labels."""
-    wanted = [f'{label}="{value}"' for label, value in labels.items()]
-    lines = re.findall(rf"^{name}(\{{.*\}})? (\S+)$", metrics, re.MULTILINE)
-    [value] = [float(value) for shown, value in lines if all(part in shown for part in wanted)]
-    return value
-
-
 async def test_an_intake_that_cannot_be_read_is_not_ready(
-    redis_url: str, target: Target, tmp_path: Path, eventually: Eventually
+    redis_url: str, target: Target, tmp_path: Path
 ) -> None:
     config = tmp_path / "config.yaml"
     intakes = [{"name": name, "intake": {"key": f"{name}-requests"}} for name in ("first", "second")]
@@ -60,20 +43,14 @@ async def test_an_intake_that_cannot_be_read_is_not_ready(
         for key in ("first-requests", "second-requests"):
             assert await page(f"{running.http}/readyz") == (200, "ready\n")
             await client.rpush(key, "a result")
-            deadline = time.monotonic() + 20
-            while (answer := await page(f"{running.http}/readyz"))[0] != 503:
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.05)
-            assert f"'{key}'" in answer[1]
-            assert "is no sorted set" in answer[1]
+            said = await _not_ready(running.http, f"'{key}'")
+            assert "is no sorted set" in said
             await client.delete(key)
-            while (await page(f"{running.http}/readyz"))[0] != 200:
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.05)
+            await _ready(running.http)
 
 
 async def test_04_sigterm_lets_what_is_on_its_way_end(
-    redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path, eventually: Eventually
+    redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path
 ) -> None:
     answer_now = asyncio.Event()
 
@@ -88,28 +65,38 @@ async def test_04_sigterm_lets_what_is_on_its_way_end(
         first, second, third = await queue.submit_all(["r1", "r2", "r3"])
         await eventually(lambda: len(target.asked) == 2, within=90)
         running.send(signal.SIGTERM)
-        await _until_not_ready(running.http, "draining")
+        await _not_ready(running.http, "draining")
         answer_now.set()
         assert {result.status_code for result in await queue.results([first, second])} == {200}
-        assert await running.ended(within=20) == 0
+        assert await running.ended() == 0
         assert (await queue.queue.totals()).pending == 1
         assert target.ids() == ["r1", "r2"], "nothing new is claimed once it drains"
         assert await queue.queue.claim(1, owner="x")
         assert third.id == "r3"
 
 
-async def _until_not_ready(http: str, said: str) -> None:
-    deadline = time.monotonic() + 40
-    while True:
+async def _not_ready(http: str, said: str) -> str:
+    """What the page says, once it says that."""
+    text = ""
+
+    async def is_said() -> bool:
+        nonlocal text
         status, text = await page(f"{http}/readyz")
-        if status == 503 and said in text:
-            return
-        assert time.monotonic() < deadline, text
-        await asyncio.sleep(0.02)
+        return status == 503 and said in text
+
+    await eventually(is_said)
+    return text
+
+
+async def _ready(http: str) -> None:
+    async def is_ready() -> bool:
+        return (await page(f"{http}/readyz"))[0] == 200
+
+    await eventually(is_ready)
 
 
 async def test_04_after_the_drain_timeout_claims_are_handed_back_at_once(
-    redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path, eventually: Eventually
+    redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path
 ) -> None:
     async def never(asked: Asked) -> web.StreamResponse:
         await asyncio.Event().wait()
@@ -122,16 +109,17 @@ async def test_04_after_the_drain_timeout_claims_are_handed_back_at_once(
         await queue.submit_all([f"r{number}" for number in range(20)])
         await eventually(lambda: len(target.asked) == 20, within=90)
         running.send(signal.SIGTERM)
-        begun = time.monotonic()
-        while (await queue.queue.totals()).claimed:
-            assert time.monotonic() - begun < 30, "the figure is 1 s after the drain timeout"
-            await asyncio.sleep(0.01)
-        assert await running.ended(within=20) == 0
+
+        async def all_are_handed_back() -> bool:
+            return not (await queue.queue.totals()).claimed
+
+        await eventually(all_are_handed_back)
+        assert await running.ended() == 0
         claims = await queue.queue.claim(20, owner="x")
         assert [claim.request.id for claim in claims] == [f"r{number}" for number in range(20)]
 
 
-async def test_05_an_outage_of_the_broker(tmp_path: Path, target: Target, eventually: Eventually) -> None:
+async def test_05_an_outage_of_the_broker(tmp_path: Path, target: Target) -> None:
     answer_now = asyncio.Event()
 
     async def slow(asked: Asked) -> web.StreamResponse:
@@ -150,7 +138,7 @@ async def test_05_an_outage_of_the_broker(tmp_path: Path, target: Target, eventu
                 await eventually(lambda: len(target.asked) == 5, within=90)
             server.kill()
             answer_now.set()
-            await _until_not_ready(running.http, "broker")
+            await _not_ready(running.http, "broker")
             assert (await page(f"{running.http}/healthz"))[0] == 200
             status, metrics = await page(f"{running.http}/metrics")
             assert status == 200
@@ -168,17 +156,11 @@ async def test_05_an_outage_of_the_broker(tmp_path: Path, target: Target, eventu
                 "what was answered during the outage was held, not asked for again"
             )
 
-            async def ready() -> int:
-                return (await page(f"{running.http}/readyz"))[0]
-
-            deadline = time.monotonic() + 40
-            while await ready() != 200:
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.05)
+            await _ready(running.http)
 
 
 async def test_27_queues_come_and_go_without_a_restart(
-    redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path, eventually: Eventually
+    redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path
 ) -> None:
     answer_now = asyncio.Event()
 
@@ -202,9 +184,14 @@ async def test_27_queues_come_and_go_without_a_restart(
         await eventually(lambda: target.ids() == ["held"], within=90)
         path.write_text("queues: nonsense")
         waiting = await new_queue.submit("n1")
-        await asyncio.sleep(0.5)  # long enough for a bad file to do harm
+
+        async def is_refused() -> bool:
+            return (
+                sample((await page(f"{running.http}/metrics"))[1], "llm_d_async_async_config_in_force") == 0
+            )
+
+        await eventually(is_refused)
         assert (await page(f"{running.http}/readyz"))[0] == 200
-        assert sample((await page(f"{running.http}/metrics"))[1], "llm_d_async_async_config_in_force") == 0
         path.write_text(document(target.url, new, broker=redis_url))
         assert (await new_queue.result(waiting)).status_code == 200
         assert target.asked[-1].headers["x-llm-d-inference-objective"] == "fresh"
@@ -270,9 +257,18 @@ async def test_28_every_series_is_there_at_zero_and_the_sums_hold(
                 == sum(ends) + pending
                 == 40
             )
-        assert sample(metrics, "llm_d_async_async_failed_requests_total", **labels) == 4
-        assert sample(metrics, "llm_d_async_async_successful_requests_total", **labels) == 36
-        assert sample(metrics, "llm_d_async_async_inference_latency_time_millis_count", **labels) == 40
+
+        async def all_are_counted() -> bool:
+            """A result is there before its dispatcher knows that the broker took it."""
+            _, metrics = await page(f"{running.http}/metrics")
+            names = (
+                "failed_requests_total",
+                "successful_requests_total",
+                "inference_latency_time_millis_count",
+            )
+            return [sample(metrics, f"llm_d_async_async_{name}", **labels) for name in names] == [4, 36, 40]
+
+        await eventually(all_are_counted)
 
 
 async def test_go_producers_and_consumers_work_unchanged(
@@ -288,7 +284,7 @@ async def test_go_producers_and_consumers_work_unchanged(
         envelope = {"internal": {"request_token": "t"}, "request_kind": "redis", "data": data}
         await client.zadd("request-sortedset", {json.dumps(envelope): data["deadline"]})
         async with dispatcher(path):
-            popped: Any = await client.brpop(["result-list"], timeout=20)
+            popped: Any = await client.brpop(["result-list"], timeout=90)
     result = json.loads(popped[1])
     assert (result["id"], result["status_code"]) == ("g1", 200)
     assert json.loads(result["payload"]) == {"served": "g1"}
@@ -449,9 +445,7 @@ async def test_a_port_that_is_taken(redis_url: str, target: Target, tmp_path: Pa
     path.write_text(json.dumps(taken))
     code, _, complaint = await command("--config", str(path))
     assert code == 1
-    assert (
-        f"error: cannot listen on 127.0.0.1 port {target.port}: Address already in use; expected" in complaint
-    )
+    assert f"error: cannot listen on 127.0.0.1:{target.port}: Address already in use; expected" in complaint
     assert complaint.count("\n") == 1
 
 

@@ -49,9 +49,15 @@ async def test_only_what_is_being_sent_is_cancelled(sent: bool, state: DeliveryS
     one = delivery()
     if sent:
         one.send()
-    one.task = asyncio.create_task(asyncio.sleep(0.01))
+    go_on = asyncio.Event()
+
+    async def work() -> None:
+        await go_on.wait()
+
+    one.task = asyncio.create_task(work())
     await asyncio.sleep(0)
     one.abort()
     assert one.state is state
+    go_on.set()
     await asyncio.wait([one.task])
     assert one.task.cancelled() is sent

@@ -7,8 +7,10 @@ import pytest
 from aiohttp import web
 
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
+from tests.dispatcher.listening import delivered
 from tests.dispatcher.target import Asked, Target
 from tests.free_port import free_port
+from tests.in_time import TooLateError, with_more_time
 from tests.open_connections import connected
 
 PATH = "/v1/chat/completions"
@@ -102,21 +104,21 @@ async def scripted_server(*scripts: list[bytes]) -> AsyncIterator[tuple[str, lis
 
 async def test_26_the_payload_arrives_as_it_is(target: Target, gateway: Gateway) -> None:
     for body in (b'{ "a" :1.0e1,\n"\xc3\xa9":"\\u00e9" }', bytes(range(256)) * 40_000, b""):
-        answer = await gateway.post(PATH, {"content-type": "application/json"}, body, 10)
+        answer = await gateway.post(PATH, {"content-type": "application/json"}, body, 90)
         assert isinstance(answer, GatewayAnswer)
         assert target.asked[-1].body == body
         assert target.asked[-1].headers["content-length"] == str(len(body))
 
 
 async def test_only_what_we_say_is_sent(target: Target, gateway: Gateway) -> None:
-    await gateway.post(PATH, {"x-a": "1", "content-type": "application/json"}, b"{}", 10)
+    await gateway.post(PATH, {"x-a": "1", "content-type": "application/json"}, b"{}", 90)
     own = {"host": f"127.0.0.1:{target.port}", "content-length": "2"}
     assert target.asked[0].headers == {"x-a": "1", "content-type": "application/json", **own}
     assert target.asked[0].path == PATH
 
 
 async def test_path_and_query_stay_as_they_are(target: Target, gateway: Gateway) -> None:
-    await gateway.post("/v1/files/a%20b?x=%2F+1", {}, b"{}", 10)
+    await gateway.post("/v1/files/a%20b?x=%2F+1", {}, b"{}", 90)
     assert target.asked[0].path == "/v1/files/a%20b?x=%2F+1"
 
 
@@ -128,7 +130,7 @@ async def test_connections_are_kept(target: Target, gateway: Gateway) -> None:
 
     target.answer = answer
     for _ in range(5):
-        answer_ = await gateway.post(PATH, {}, b"{}", 10)
+        answer_ = await gateway.post(PATH, {}, b"{}", 90)
         assert answer_ == GatewayAnswer(200, b"x")
         peers.add(len(target._runner.server.connections))  # type: ignore[union-attr]
     assert peers == {1}
@@ -156,7 +158,7 @@ async def test_what_an_answer_says(
         return web.Response(status=status, headers=headers, body=b"said")
 
     target.answer = answer
-    assert await gateway.post(PATH, {}, b"{}", 10) == expected
+    assert await gateway.post(PATH, {}, b"{}", 90) == expected
 
 
 async def test_a_compressed_answer_is_kept_as_it_came(target: Target, gateway: Gateway) -> None:
@@ -164,7 +166,7 @@ async def test_a_compressed_answer_is_kept_as_it_came(target: Target, gateway: G
         return web.Response(body=b"\x1f\x8b not really", headers={"Content-Encoding": "gzip"})
 
     target.answer = answer
-    assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"\x1f\x8b not really")
+    assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"\x1f\x8b not really")
 
 
 async def test_a_chunked_answer(target: Target) -> None:
@@ -174,7 +176,7 @@ async def test_a_chunked_answer(target: Target) -> None:
         ) as url,
         Gateway(url) as gateway,
     ):
-        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"abcde")
+        assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"abcde")
 
 
 async def test_an_answer_that_ends_with_its_connection() -> None:
@@ -182,7 +184,7 @@ async def test_an_answer_that_ends_with_its_connection() -> None:
         raw_server(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nall of it") as url,
         Gateway(url) as gateway,
     ):
-        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"all of it")
+        assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"all of it")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ async def test_an_answer_that_ends_with_its_connection() -> None:
 )  # fmt: skip
 async def test_other_forms_of_an_answer(answer: bytes, expected: GatewayAnswer) -> None:
     async with raw_server(answer) as url, Gateway(url) as gateway:
-        assert await gateway.post(PATH, {}, b"{}", 10) == expected
+        assert await gateway.post(PATH, {}, b"{}", 90) == expected
 
 
 @pytest.mark.parametrize(
@@ -232,7 +234,7 @@ async def test_other_forms_of_an_answer(answer: bytes, expected: GatewayAnswer) 
 )
 async def test_15_what_is_no_whole_answer(answer: bytes) -> None:
     async with raw_server(answer) as url, Gateway(url) as gateway:
-        said = await gateway.post(PATH, {}, b"{}", 10)
+        said = await gateway.post(PATH, {}, b"{}", 90)
         assert isinstance(said, NoAnswer)
         assert not said.final
         assert said.reason.isprintable()
@@ -240,12 +242,12 @@ async def test_15_what_is_no_whole_answer(answer: bytes) -> None:
 
 async def test_15_a_reset_connection() -> None:
     async with raw_server(b"HTTP/1.1 200 OK\r\n", reset=True) as url, Gateway(url) as gateway:
-        assert isinstance(await gateway.post(PATH, {}, b"{}", 10), NoAnswer)
+        assert isinstance(await gateway.post(PATH, {}, b"{}", 90), NoAnswer)
 
 
 async def test_15_nobody_listens() -> None:
     async with Gateway(f"http://127.0.0.1:{free_port()}") as gateway:
-        said = await gateway.post(PATH, {}, b"{}", 10)
+        said = await gateway.post(PATH, {}, b"{}", 90)
         assert isinstance(said, NoAnswer)
         assert not said.final
 
@@ -260,12 +262,15 @@ async def never(asked: Asked) -> web.StreamResponse:
     raise AssertionError
 
 
+@with_more_time(200)
 async def test_15_no_answer_in_time(
-    target: Target, gateway: Gateway, eventually: Callable[..., Awaitable[float]]
+    target: Target, gateway: Gateway, eventually: Callable[..., Awaitable[float]], ms: int
 ) -> None:
     target.answer = never
-    said = await gateway.post(PATH, {}, b"{}", 0.2)
-    assert said == NoAnswer("no answer within 0.2 s")
+    said = await gateway.post(PATH, {}, b"{}", ms / 1000)
+    assert said == NoAnswer(f"no answer within {ms / 1000:g} s")
+    if not target.asked:
+        raise TooLateError
     await eventually(lambda: target.asked[0].closed)
 
 
@@ -296,7 +301,7 @@ async def test_an_endless_answer(target: Target, chunked: bool) -> None:
         ) as endless,
         Gateway(endless if chunked else url, max_answer=4000 if chunked else 10_000) as gateway,
     ):
-        said = await gateway.post(PATH, {}, b"{}", 10)
+        said = await gateway.post(PATH, {}, b"{}", 90)
         assert isinstance(said, NoAnswer)
         assert said.final
         assert "larger than" in said.reason
@@ -305,36 +310,36 @@ async def test_an_endless_answer(target: Target, chunked: bool) -> None:
 async def test_a_kept_connection_that_the_target_gave_up_is_no_answer() -> None:
     async with fickle_server() as seen, Gateway(f"http://127.0.0.1:{seen[0]}") as gateway:
         for number in range(1, 4):
-            assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
+            assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
             assert seen[1] == number
 
 
 async def test_all_kept_connections_were_given_up() -> None:
     async with scripted_server([OK, b""], [OK, b""], [OK]) as (url, asked), Gateway(url) as gateway:
         for posts in (2, 1):
-            said = await asyncio.gather(*(gateway.post(PATH, {}, b"{}", 10) for _ in range(posts)))
+            said = await asyncio.gather(*(gateway.post(PATH, {}, b"{}", 90) for _ in range(posts)))
             assert said == [GatewayAnswer(200, b"ok")] * posts
         assert sorted(asked) == [1, 1, 2]
 
 
 async def test_15_a_new_connection_that_ends_unanswered_is_not_asked_twice() -> None:
     async with fickle_server(b"") as seen, Gateway(f"http://127.0.0.1:{seen[0]}") as gateway:
-        assert isinstance(await gateway.post(PATH, {}, b"{}", 10), NoAnswer)
+        assert isinstance(await gateway.post(PATH, {}, b"{}", 90), NoAnswer)
         assert seen[1] == 1
 
 
 async def test_what_was_begun_on_a_kept_connection_is_not_asked_twice() -> None:
     """The second answer on the connection ends after its first bytes."""
     async with scripted_server([OK, b"HTTP/1.1 2"], [OK]) as (url, asked), Gateway(url) as gateway:
-        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
-        assert isinstance(await gateway.post(PATH, {}, b"{}", 10), NoAnswer)
+        assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
+        assert isinstance(await gateway.post(PATH, {}, b"{}", 90), NoAnswer)
         assert asked == [2]
 
 
 async def test_a_request_is_asked_twice_at_most() -> None:
     async with scripted_server([OK, b""], [b""], [OK]) as (url, asked), Gateway(url) as gateway:
-        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
-        assert isinstance(await gateway.post(PATH, {}, b"{}", 10), NoAnswer)
+        assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
+        assert isinstance(await gateway.post(PATH, {}, b"{}", 90), NoAnswer)
         assert asked == [2, 1]
 
 
@@ -344,7 +349,7 @@ async def test_bytes_after_the_answer_make_a_connection_useless() -> None:
         Gateway(url) as gateway,
     ):
         for _ in range(2):
-            assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
+            assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
         assert asked == [1, 1]
 
 
@@ -361,11 +366,10 @@ async def test_what_nobody_asked_for_is_nobodys_answer() -> None:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server, Gateway(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as gateway:
-        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
+        assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
         writers[0].write(OK.replace(b"ok", b"no"))
-        for _ in range(5):  # turns of the loop that both sides share
-            await asyncio.sleep(0)
-        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
+        await delivered(writers[0])
+        assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
         assert len(writers) == 2
 
 
@@ -397,7 +401,7 @@ async def test_leaving_ends_what_is_on_its_way(
     target: Target, eventually: Callable[..., Awaitable[float]]
 ) -> None:
     async with Gateway(target.url) as gateway:
-        await gateway.post(PATH, {}, b"{}", 10)
+        await gateway.post(PATH, {}, b"{}", 90)
         target.answer = never
         posting = asyncio.create_task(gateway.post(PATH, {}, b"{}", 60))
         await eventually(lambda: len(target.asked) == 2)

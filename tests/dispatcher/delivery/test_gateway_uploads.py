@@ -29,12 +29,14 @@ async def test_an_answer_before_the_body_was_read_is_the_answer(
 
     async with listening(refuse) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
         for number in (1, 2):
-            assert await gateway.post(PATH, {}, b"x" * LARGE, 10) == GatewayAnswer(413, b"no")
+            assert await gateway.post(PATH, {}, b"x" * LARGE, 90) == GatewayAnswer(413, b"no")
             assert seen.connections == number
             await eventually(lambda: not connected(seen.port))
 
 
-async def test_an_answer_while_the_body_is_still_read_ends_the_upload() -> None:
+async def test_an_answer_while_the_body_is_still_read_ends_the_upload(
+    eventually: Callable[..., Awaitable[float]],
+) -> None:
     """The target reads on: it does not get what is left of the body, only a connection that ended."""
     taken: list[int] = []
 
@@ -50,12 +52,14 @@ async def test_an_answer_while_the_body_is_still_read_ends_the_upload() -> None:
 
     answered, go_on = asyncio.Event(), asyncio.Event()
     async with listening(hasty) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
-        posting = asyncio.create_task(gateway.post(PATH, {}, b"x" * LARGE, 10))
+        posting = asyncio.create_task(gateway.post(PATH, {}, b"x" * LARGE, 90))
         await answered.wait()
         assert await posting == GatewayAnswer(413, b"no")
         go_on.set()
-        assert await gateway.post(PATH, {}, b"x", 0.3) == NoAnswer("no answer within 0.3 s")
-        assert seen.connections == 2
+        another = asyncio.create_task(gateway.post(PATH, {}, b"x", 90))
+        await eventually(lambda: seen.connections == 2)
+        another.cancel()
+        await asyncio.wait([another])
     assert sum(taken) < LARGE
 
 
@@ -114,7 +118,7 @@ async def test_15_a_target_that_ends_the_connection_in_the_middle_of_a_body(
             pass
 
     async with listening(end) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
-        said = await gateway.post(PATH, {}, b"x" * LARGE, 10)
+        said = await gateway.post(PATH, {}, b"x" * LARGE, 90)
         assert isinstance(said, NoAnswer)
         assert said.reason.startswith("the connection ended")
         assert (said.final, said.reached, seen.connections) == (False, True, 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
-from tests.dispatcher.listening import LARGE, OK, PATH, Listening, listening, ok, request
+from tests.dispatcher.listening import LARGE, OK, PATH, Listening, delivered, listening, ok, request
 from tests.kubernetes.fake.authority import Authority
 from tests.open_connections import connected
 
@@ -34,18 +34,18 @@ async def echo(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.St
 async def test_one_request_after_the_other_takes_one_connection() -> None:
     async with listening(ok) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
         for _ in range(20):
-            assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
+            assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
         assert (len(seen.heads), seen.connections) == (20, 1)
         for _ in range(5):
-            said = await asyncio.gather(*(gateway.post(PATH, {}, b"{}", 10) for _ in range(4)))
+            said = await asyncio.gather(*(gateway.post(PATH, {}, b"{}", 90) for _ in range(4)))
             assert said == [GatewayAnswer(200, b"ok")] * 4
         assert (len(seen.heads), seen.connections) == (40, 4)
 
 
 async def test_a_head_byte_for_byte() -> None:
     async with listening(ok) as seen, Gateway(f"http://127.0.0.1:{seen.port}/below/") as gateway:
-        await gateway.post("/v1/x?y=%2F+1", {"x-a": "1", "x-b": "\xe9, c"}, b"{}", 10)
-        await gateway.post("/v1/x", {"x-a": "1", "host": "pool.example"}, b"", 10)
+        await gateway.post("/v1/x?y=%2F+1", {"x-a": "1", "x-b": "\xe9, c"}, b"{}", 90)
+        await gateway.post("/v1/x", {"x-a": "1", "host": "pool.example"}, b"", 90)
     assert seen.heads == [
         b"POST /below/v1/x?y=%%2F+1 HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nx-a: 1\r\nx-b: \xc3\xa9, c\r\n"
         b"Content-Length: 2\r\n\r\n" % seen.port,
@@ -55,7 +55,7 @@ async def test_a_head_byte_for_byte() -> None:
 
 async def test_the_host_of_an_ipv6_address() -> None:
     async with listening(ok, host="::1") as seen, Gateway(f"http://[::1]:{seen.port}") as gateway:
-        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
+        assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
     assert b"\r\nHost: [::1]:%d\r\n" % seen.port in seen.heads[0]
 
 
@@ -81,7 +81,7 @@ async def test_a_second_try_says_that_it_is_the_only_request_of_its_connection()
 
     async with listening(once) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
         for _ in range(2):
-            assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
+            assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
     assert [b"\r\nConnection: close\r\n" in head for head in seen.heads] == [False, False, True]
 
 
@@ -96,11 +96,10 @@ async def test_bodies_of_every_size_arrive_whole_both_ways(tmp_path: Path, tls: 
     ):
         for size in sizes:
             body = random.Random(size).randbytes(size)
-            answer = await gateway.post(PATH, {}, body, 20)
+            answer = await gateway.post(PATH, {}, body, 90)
             assert isinstance(answer, GatewayAnswer)
-            assert (
-                answer.body == body
-            )  # not compared with all else that an answer has: nobody reads 10 MB of text
+            # not compared with all else that an answer has: nobody reads 10 MB of text
+            assert answer.body == body
         assert seen.connections == 1
 
 
@@ -109,7 +108,7 @@ async def test_a_target_with_a_certificate_that_nobody_vouches_for_is_not_asked(
         listening(ok, tls=Authority("target").server_context(tmp_path)) as seen,
         Gateway(f"https://127.0.0.1:{seen.port}", tls=trusting(Authority("another"))) as gateway,
     ):
-        said = await gateway.post(PATH, {}, b"{}", 10)
+        said = await gateway.post(PATH, {}, b"{}", 90)
         assert isinstance(said, NoAnswer)
         assert said.reason.startswith("no connection: ")
         assert not said.reached
@@ -125,7 +124,7 @@ async def test_leaving_asks_nobody_again(eventually: Callable[..., Awaitable[flo
 
     async with listening(silent) as seen:
         async with Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
-            assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
+            assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
             posting = asyncio.create_task(gateway.post(PATH, {}, b"{}", 60))
             await eventually(lambda: len(seen.heads) == 2)
         assert await posting == NoAnswer("the connection ended")
@@ -145,7 +144,7 @@ async def test_informational_answers_before_the_answer() -> None:
 
     async with listening(slow) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
         for _ in range(3):
-            assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
+            assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
         assert seen.connections == 1
 
 
@@ -159,15 +158,17 @@ async def test_a_connection_that_ends_after_an_informational_answer_was_heard() 
         writer.write(INFORMATIONAL)
 
     async with listening(hint) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
-        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
-        assert await gateway.post(PATH, {}, b"{}", 10) == NoAnswer("the connection ended")
+        assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
+        assert await gateway.post(PATH, {}, b"{}", 90) == NoAnswer("the connection ended")
         assert (len(seen.heads), seen.connections) == (2, 1)
 
 
 @pytest.mark.parametrize(
     "more", [OK, b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\r\n", b"nonsense\r\n\r\n", b"\x00"]
 )
-async def test_what_comes_after_an_answer_ends_its_connection(more: bytes) -> None:
+async def test_what_comes_after_an_answer_ends_its_connection(
+    more: bytes, eventually: Callable[..., Awaitable[float]]
+) -> None:
     async def talk(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await request(seen, reader)
         writer.write(OK)
@@ -178,11 +179,10 @@ async def test_what_comes_after_an_answer_ends_its_connection(more: bytes) -> No
 
     go_on = asyncio.Event()
     async with listening(talk) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
-        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
+        assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
         go_on.set()
-        for _ in range(5):  # turns of the loop that both sides share
-            await asyncio.sleep(0)
-        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
+        await eventually(lambda: not connected(seen.port))
+        assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
         assert (len(seen.heads), seen.connections) == (2, 2)
 
 
@@ -199,7 +199,7 @@ async def test_an_answer_without_a_length_ends_with_its_connection(version: byte
 
     async with listening(unmeasured) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
         for _ in range(2):
-            answer = await gateway.post(PATH, {}, b"{}", 10)
+            answer = await gateway.post(PATH, {}, b"{}", 90)
             assert isinstance(answer, GatewayAnswer)
             assert answer.body == body
             assert answer.retry_after == 7
@@ -220,7 +220,7 @@ async def test_a_chunked_answer_in_many_pieces_leaves_its_connection_useful() ->
 
     async with listening(chunked) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
         for _ in range(3):
-            answer = await gateway.post(PATH, {}, b"{}", 10)
+            answer = await gateway.post(PATH, {}, b"{}", 90)
             assert isinstance(answer, GatewayAnswer)
             assert answer.body == b"".join(pieces)
         assert seen.connections == 1
@@ -236,7 +236,7 @@ async def test_an_answer_that_is_too_large_is_not_read(eventually: Callable[...,
         listening(boast) as seen,
         Gateway(f"http://127.0.0.1:{seen.port}", max_answer=9999) as gateway,
     ):
-        said = await gateway.post(PATH, {}, b"{}", 10)
+        said = await gateway.post(PATH, {}, b"{}", 90)
         assert said == NoAnswer("the answer is larger than 9999 bytes", final=True)
         await eventually(lambda: not connected(seen.port))
 
@@ -249,7 +249,7 @@ async def test_a_length_with_more_zeros_than_a_number_may_have_is_a_length() -> 
         await seen.over.wait()
 
     async with listening(zeros) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
-        answer = await gateway.post(PATH, {}, b"{}", 5)
+        answer = await gateway.post(PATH, {}, b"{}", 90)
     assert answer == GatewayAnswer(200, b"ok")
 
 
@@ -259,12 +259,11 @@ async def test_an_answer_that_had_begun_when_the_connection_was_reset_is_not_ask
         writer.write(OK)
         await request(seen, reader)
         writer.write(OK[:20])
-        for _ in range(5):  # turns of the loop that both sides share
-            await asyncio.sleep(0)
+        await delivered(writer)
         raw = writer.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
     async with listening(cut) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
-        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
-        assert isinstance(await gateway.post(PATH, {}, b"{}", 10), NoAnswer)
+        assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
+        assert isinstance(await gateway.post(PATH, {}, b"{}", 90), NoAnswer)
         assert (len(seen.heads), seen.connections) == (2, 1)

@@ -17,28 +17,35 @@ from dispatcher.server import DispatcherServer
 from tests.dispatcher.dispatching import configured, dispatching, document, producer
 from tests.dispatcher.target import Asked, Target, ok
 from tests.eventually import eventually
+from tests.free_port import free_port
+from tests.in_time import with_more_time, without_a_gap
 from tests.redis_server import RedisServer
 
 Eventually = Callable[..., Awaitable[float]]
 
 
+@with_more_time(2_000)
 async def test_05_answers_that_came_in_an_outage_are_published_not_asked_for_again(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, ms: int
 ) -> None:
-    async def slow(asked: Asked) -> web.StreamResponse:
-        await asyncio.sleep(0.5)
+    answer_now = asyncio.Event()
+
+    async def held(asked: Asked) -> web.StreamResponse:
+        await answer_now.wait()
         return await ok(asked)
 
     with RedisServer(tmp_path_factory.mktemp("away"), durable=True) as server:
-        async with Target(answer=slow) as target, RedisBroker(server.url) as broker:
-            config = configured(target.url, {"name": "batch", "lease": "4s"})
+        async with Target(answer=held) as target, RedisBroker(server.url) as broker:
+            config = configured(target.url, {"name": "batch", "lease": f"{ms}ms"})
             async with producer(broker, config) as queue, dispatching(broker, config):
-                requests = await queue.submit_all([f"r{n}" for n in range(20)])
-                await eventually(lambda: len(target.asked) >= 20)
+                async with without_a_gap(ms / 2000, broker.now_ms):
+                    requests = await queue.submit_all([f"r{n}" for n in range(20)], seconds=600)
+                    await eventually(lambda: len(target.asked) >= 20)
                 server.stop()
-                await asyncio.sleep(9)  # well past the lease; the answers are in
+                answer_now.set()
+                await asyncio.sleep(2 * ms / 1000 + 1)  # well past the lease; the answers are in
                 server.start()
-                async with asyncio.timeout(40):
+                async with asyncio.timeout(90):
                     while True:  # a connection from before the outage may be broken: asking again is safe
                         with contextlib.suppress(QueueError):
                             results = await queue.results(requests)
@@ -84,16 +91,14 @@ async def test_an_outage_of_the_broker_is_two_lines_however_many_answers_wait(
 async def test_an_outage_of_a_gateway_is_two_lines_however_many_requests_find_nobody(
     caplog: pytest.LogCaptureFixture, eventually: Eventually, redis_url: str
 ) -> None:
-    target = Target()
-    async with target:  # to have a port that nobody else takes
-        pass
+    target = Target(port=free_port())
     async with RedisBroker(redis_url) as broker:
         config = configured(target.url)
         async with producer(broker, config) as queue, dispatching(broker, config):
-            requests = await queue.submit_all([f"r{n}" for n in range(20)])
+            requests = await queue.submit_all([f"r{n}" for n in range(20)], seconds=600)
             await eventually(lambda: warned(caplog), within=90)
             async with target:
-                await queue.results(requests, within=50)
+                await queue.results(requests, within=300)
                 await eventually(lambda: len(warned(caplog)) > 1)
     away, back = warned(caplog)
     assert away.startswith(

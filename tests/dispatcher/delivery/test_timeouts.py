@@ -5,15 +5,16 @@ import time
 
 import pytest
 
-from dispatcher.delivery.timeouts import MIN_COARSE, RESOLUTION, CoarseTimeouts
+from dispatcher.delivery.timeouts import MIN_COARSE, CoarseTimeouts
 
 
 @pytest.mark.parametrize("seconds", [0.2, MIN_COARSE])
 async def test_it_ends_in_time_and_never_too_early(seconds: float) -> None:
     begun = time.monotonic()
-    with pytest.raises(TimeoutError), CoarseTimeouts().timeout(seconds):
-        await asyncio.Event().wait()
-    assert seconds <= time.monotonic() - begun < seconds + 10 * RESOLUTION + 20
+    async with asyncio.timeout(90):
+        with pytest.raises(TimeoutError), CoarseTimeouts().timeout(seconds):
+            await asyncio.Event().wait()
+    assert seconds <= time.monotonic() - begun
 
 
 async def test_many_that_end_together_all_end() -> None:

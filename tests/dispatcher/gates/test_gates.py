@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -9,6 +10,7 @@ from dispatcher.broker.memory.broker import wall_clock_ms
 from dispatcher.broker.memory.ledger import MemoryLedger
 from dispatcher.gates.gate import Outcome, Scope
 from tests.dispatcher.gates.gate_tools import HeldSlots, candidate, open_gate
+from tests.in_time import by, with_more_time
 
 
 async def test_constant_is_open() -> None:
@@ -17,18 +19,20 @@ async def test_constant_is_open() -> None:
         assert await HeldSlots(gate).admit_all(most=500) == 500
 
 
-async def test_12_a_429_closes_even_the_constant_gate_for_everybody() -> None:
+@with_more_time(1_200)
+async def test_12_a_429_closes_even_the_constant_gate_for_everybody(ms: int) -> None:
     ledger = MemoryLedger(wall_clock_ms)
     async with open_gate("constant", ledger=ledger) as one, open_gate("constant", ledger=ledger) as other:
         mine, theirs = HeldSlots(one), HeldSlots(other)
         await mine.ask()
-        await mine.release_oldest(Outcome.OVERLOADED, retry_after_ms=1200)
-        rejected = time.monotonic()
-        refusal = await theirs.ask()
-        assert refusal is not None
-        assert "asked to wait" in str(refusal)
-        await asyncio.wait_for(refusal.changed(), 20)
-        assert time.monotonic() - rejected >= 1.19
+        rejected_ms = wall_clock_ms()
+        await mine.release_oldest(Outcome.OVERLOADED, retry_after_ms=ms)
+        async with by(rejected_ms + ms, ledger.now_ms):
+            refusal = await theirs.ask()
+            assert refusal is not None
+            assert "asked to wait" in str(refusal)
+        await asyncio.wait_for(refusal.changed(), ms / 1000 + 90)
+        assert wall_clock_ms() >= rejected_ms + ms
         assert await theirs.admit_all() == 1  # the probe
         await theirs.release_oldest(Outcome.ACCEPTED)
         assert await theirs.admit_all() == 2
@@ -40,10 +44,10 @@ async def test_12_a_probe_that_tells_nothing_is_no_probe(outcome: Outcome) -> No
         slots = HeldSlots(gate)
         await slots.ask()
         await slots.release_oldest(Outcome.OVERLOADED)
-        refusal = await slots.ask()
-        assert refusal is not None
-        await asyncio.wait_for(refusal.changed(), 20)
-        assert await slots.admit_all() == 1
+        async with asyncio.timeout(90):
+            while (refusal := await slots.ask()) is not None:
+                await refusal.changed()
+        assert await slots.admit_all() == 0
         await slots.release_oldest(outcome)
         assert await slots.admit_all() == 1
 
@@ -60,7 +64,7 @@ async def test_local_concurrency_refuses_the_third_and_wakes_it() -> None:
         await asyncio.sleep(0)
         assert not waiting.done()
         await slots.release_oldest()
-        await asyncio.wait_for(waiting, 20)
+        await asyncio.wait_for(waiting, 90)
         assert gate.budget() == 0.5
         assert await slots.admit_all() == 1
 
@@ -76,7 +80,7 @@ async def test_20_a_quota_holds_up_its_tenant_only() -> None:
         assert await slots.admit_all(candidate("b")) == 2
         waiting = asyncio.ensure_future(refusal.changed())
         await slots.release_oldest()
-        await asyncio.wait_for(waiting, 20)
+        await asyncio.wait_for(waiting, 90)
         assert await slots.admit_all(candidate("a")) == 1
 
 
@@ -92,14 +96,16 @@ async def test_a_rate_is_not_used_up_by_what_was_not_sent() -> None:
 
 async def test_a_rate_opens_when_its_window_has_passed() -> None:
     async with open_gate("redis-quota", {"limit": 1, "window": "200ms"}) as gate:
-        slots = HeldSlots(gate)
-        assert await slots.admit_all() == 1
-        refusal = await slots.ask()
-        assert refusal is not None
-        started = time.monotonic()
-        await asyncio.wait_for(refusal.changed(), 20)
-        assert time.monotonic() - started > 0.1
-        assert await slots.admit_all() == 1
+        slots, starts = HeldSlots(gate), list[tuple[float, float]]()
+        async with asyncio.timeout(90):
+            while len(starts) < 3:
+                asked = time.monotonic()
+                if (refusal := await slots.ask()) is None:
+                    starts.append((asked, time.monotonic()))
+                else:
+                    await refusal.changed()
+    for (before, _), (_, after) in pairwise(starts):
+        assert after - before > 0.19
 
 
 async def test_all_of_takes_all_or_none() -> None:
@@ -132,7 +138,7 @@ async def test_wait_on_refuse_is_its_gate() -> None:
         assert refusal is not None
         waiting = asyncio.create_task(refusal.changed())
         await slots.release_oldest()
-        await asyncio.wait_for(waiting, 20)
+        await asyncio.wait_for(waiting, 90)
 
 
 async def test_12_all_of_tells_every_gate_what_the_target_said() -> None:
@@ -156,7 +162,7 @@ async def test_12_several_gates_over_one_ledger_open_again_after_a_429(inner: st
         await slots.release_oldest(Outcome.OVERLOADED, retry_after_ms=1)
         refusal = await slots.ask()
         if refusal is not None:
-            await asyncio.wait_for(refusal.changed(), 20)
+            await asyncio.wait_for(refusal.changed(), 90)
             assert await slots.ask() is None  # the probe
         await slots.release_oldest(Outcome.ACCEPTED)
         assert await slots.admit_all(most=5) == 2
@@ -171,7 +177,7 @@ async def test_12_a_gate_that_reads_nothing_probes_an_overloaded_target_once_a_s
                 probes += 1
                 await slots.release_oldest(Outcome.OVERLOADED)
             else:
-                await asyncio.wait_for(refusal.changed(), 20)
+                await asyncio.wait_for(refusal.changed(), 90)
         assert probes <= 3
 
 

@@ -54,7 +54,7 @@ async def test_a_reading_is_never_later_than_its_sample() -> None:
     async with Meter(
         source, clocks.look, MeterSettings(lag=1.5, interval=3600), monotonic=clocks.monotonic
     ) as meter:
-        await meter.wait(5, 0)
+        await meter.wait(90, 0)
         assert meter.reading().headroom == 10
         assert meter.reading().at_ms == 5_100_000 - 2_000 - 1_500  # what it took is behind it
 
@@ -70,11 +70,11 @@ async def test_a_reading_allots_what_others_leave_and_never_more_than_the_line(
     ) as meter:
         assert meter.reading().allotment == 0
         for _ in range(3):
-            await meter.wait(5, looks := meter.reading_count)
-            await meter.wait(5, looks + 1)
+            await meter.wait(90, looks := meter.reading_count)
+            await meter.wait(90, looks + 1)
             clocks.now += 15
-        await meter.wait(5, looks := meter.reading_count)
-        await meter.wait(5, looks + 1)
+        await meter.wait(90, looks := meter.reading_count)
+        await meter.wait(90, looks + 1)
         assert meter.reading().allotment == allotment
         clocks.now += 60_000
         assert meter.reading().allotment == 0, "what is too old allots nothing"
@@ -86,7 +86,7 @@ async def test_13_a_reading_that_nobody_renews_grows_too_old() -> None:
     source.age = 1.0
     rules = MeterSettings(interval=3600, lag=2.0, stale_after=3.0)
     async with Meter(source, clocks.look, rules, monotonic=clocks.monotonic) as meter:
-        await meter.wait(5, 0)
+        await meter.wait(90, 0)
         clocks.now += 3 * 3_600_000 + 1_000  # with the second that it was old already: the last moment
         assert meter.budget() == Fraction(1, 2)
         clocks.now += 1
@@ -140,7 +140,7 @@ async def test_the_fallback_is_of_the_last_capacity_known(eventually: Eventually
 async def test_a_meter_that_was_left_says_nothing() -> None:
     clocks = Clocks()
     async with Meter(Source(clocks), clocks.look, MeterSettings(), monotonic=clocks.monotonic) as meter:
-        await meter.wait(5, 0)
+        await meter.wait(90, 0)
         assert meter.budget() > 0
     assert meter.budget() == 0
     assert not meter.state.available

@@ -158,15 +158,19 @@ async def test_headroom_is_granted_once_a_reading(target: TargetSimulator, event
 async def test_12_after_a_429_a_newer_reading_then_one_probe_then_a_ramp(
     target: TargetSimulator, eventually: Eventually
 ) -> None:
-    async with open_gate("endpoint-scrape", params(target, interval="200ms", max_count_per_pod=50)) as gate:
+    async with open_gate(
+        "endpoint-scrape", params(target, interval="200ms", timeout="60s", max_count_per_pod=50)
+    ) as gate:
         await eventually(lambda: meter_states(gate)[0].available)
         slots = HeldSlots(gate)
         assert await slots.admit_all(most=3) == 3
+        target.answering.clear()
         looks = target.looks
         await slots.release_oldest(Outcome.OVERLOADED)
         refusal = await slots.ask()
         assert refusal is not None
         assert "no reading is newer" in str(refusal)
+        target.answering.set()
         while (refusal := await slots.ask()) is not None:
             await refusal.changed()
         assert target.looks > looks

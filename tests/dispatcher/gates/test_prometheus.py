@@ -179,7 +179,7 @@ async def test_13_what_cannot_be_read_closes_the_gate(
         assert refusal is not None
         assert "free cannot be read" in str(refusal)
         fake.status, fake.answer, fake.data["free"] = 200, None, vector("0.4")
-        await asyncio.wait_for(refusal.changed(), 20)
+        await asyncio.wait_for(refusal.changed(), 90)
         await eventually(lambda: gate.budget() == 0.4, within=90)
 
 

@@ -14,6 +14,9 @@ from dispatcher.broker.queue import Broker, State
 from dispatcher.broker.redis.queue import RedisQueue
 from tests.dispatcher.dispatching import configured, dispatching, producer
 from tests.dispatcher.target import Asked, Target, ok
+from tests.eventually import eventually
+from tests.free_port import free_port
+from tests.in_time import by, with_more_time, without_a_gap
 
 Eventually = Callable[..., Awaitable[float]]
 
@@ -86,23 +89,36 @@ async def test_a_request_is_sent_and_its_answer_is_its_result(broker: Broker, ta
 
 
 async def test_06_what_is_left_of_the_deadline_goes_along(broker: Broker, target: Target) -> None:
-    config = configured(target.url, request_timeout="10s")
+    arrived: list[int] = []
+
+    async def answer(asked: Asked) -> web.StreamResponse:
+        arrived.append(await broker.now_ms())
+        return await ok(asked)
+
+    target.answer = answer
+    config = configured(target.url, request_timeout="5m")
     async with producer(broker, config) as queue, dispatching(broker, config):
-        await queue.result(await queue.submit("soon", seconds=4))
-        await queue.result(await queue.submit("late", seconds=600))
-    left = {
-        asked.headers["x-request-id"]: int(asked.headers["x-envoy-upstream-rq-timeout-ms"])
-        for asked in target.asked
-    }
-    assert 1000 < left["soon"] <= 4010
-    assert left["late"] == 10_000
+        begun = await broker.now_ms()
+        soon = await queue.submit("soon", seconds=60)
+        await queue.result(soon)
+        await queue.result(await queue.submit("late", seconds=3600))
+    left, late = [int(asked.headers["x-envoy-upstream-rq-timeout-ms"]) for asked in target.asked]
+    assert soon.deadline_ms - arrived[0] - 10 <= left <= soon.deadline_ms - begun + 10
+    assert late == 300_000
 
 
-async def test_06_a_deadline_in_flight(broker: Broker, target: Target, eventually: Eventually) -> None:
+@with_more_time(1_500)
+async def test_06_a_deadline_in_flight(
+    broker: Broker, target: Target, eventually: Eventually, ms: int
+) -> None:
     target.answer = never
-    config = configured(target.url)
-    async with producer(broker, config) as queue, dispatching(broker, config):
-        result = await queue.result(await queue.submit("r1", seconds=1.5))
+    target.asked.clear()
+    config = configured(target.url, {"name": f"q{ms}"})
+    async with producer(broker, config, f"q{ms}") as queue, dispatching(broker, config):
+        request = await queue.submit("r1", seconds=ms / 1000)
+        async with by(request.deadline_ms, broker.now_ms), asyncio.timeout(ms / 1000):
+            await eventually(lambda: target.asked)
+        result = await queue.result(request)
         assert (result.status_code, result.error_code, result.attempts) == (0, ErrorCode.DEADLINE_EXCEEDED, 1)
         await eventually(lambda: target.asked[0].closed)
         assert len(target.asked) == 1
@@ -133,8 +149,9 @@ async def test_02_whoever_stood_still_for_a_lease_sends_nothing(
         async with dispatching(broker, config):
             result = await queue.result(await queue.submit("r1"))
     assert result.status_code == 200
-    [asked] = target.asked
-    assert asked.headers["x-dispatch-attempt"] == str(result.attempts)
+    attempts = [asked.headers["x-dispatch-attempt"] for asked in target.asked]
+    assert "1" not in attempts, "its owner stood still"
+    assert str(result.attempts) in attempts
 
 
 async def test_a_clock_that_went_back_as_after_a_failover_holds_nobody_up(target: Target) -> None:
@@ -146,8 +163,8 @@ async def test_a_clock_that_went_back_as_after_a_failover_holds_nobody_up(target
         dispatching(broker, config),
     ):
         await queue.result(await queue.submit("before"))
-        back = 20_000
-        assert (await queue.result(await queue.submit("after", seconds=300), within=20)).attempts == 1
+        back = 200_000
+        assert (await queue.result(await queue.submit("after", seconds=600))).attempts == 1
 
 
 async def test_21_what_is_cancelled_before_its_owner_has_it_is_not_sent(
@@ -193,7 +210,7 @@ async def test_16_what_is_tried_again(broker: Broker, target: Target, code: int)
     target.answer = then(status(code), ok)
     config = configured(target.url)
     async with producer(broker, config) as queue, dispatching(broker, config):
-        result = await queue.result(await queue.submit("r1", seconds=20))  # the deadline bounds the backoff
+        result = await queue.result(await queue.submit("r1"))
     assert (result.status_code, result.attempts) == (200, 2)
     assert target.asked[1].at - target.asked[0].at >= 0.9
 
@@ -209,25 +226,33 @@ async def test_16_what_is_final(broker: Broker, target: Target, code: int) -> No
     assert (totals.failed, totals.pending) == (1, 0)
 
 
-async def test_16_the_last_answer_is_kept_when_time_is_up(broker: Broker, target: Target) -> None:
+@with_more_time(5_000)
+async def test_16_the_last_answer_is_kept_when_time_is_up(broker: Broker, target: Target, ms: int) -> None:
     target.answer = status(503)
-    config = configured(target.url)
-    async with producer(broker, config) as queue, dispatching(broker, config):
-        result = await queue.result(await queue.submit("r1", seconds=5))
+    target.asked.clear()
+    config = configured(target.url, {"name": f"q{ms}"})
+    async with producer(broker, config, f"q{ms}") as queue, dispatching(broker, config):
+        request = await queue.submit("r1", seconds=ms / 1000)
+        async with by(request.deadline_ms, broker.now_ms), asyncio.timeout(ms / 1000):
+            await eventually(lambda: len(target.asked) >= 2, within=ms)
+        result = await queue.result(request, within=ms)
     assert result.status_code == 503
     assert result.payload == b"said 503"
     assert result.error_code is ErrorCode.DEADLINE_EXCEEDED
     assert result.attempts == len(target.asked) >= 2
 
 
-async def test_15_a_gateway_that_is_not_there_yet(broker: Broker, target: Target) -> None:
-    async with Target() as early:
-        url, port = early.url, early.port
-    config = configured(url)
+async def test_15_a_gateway_that_is_not_there_yet(broker: Broker, eventually: Eventually) -> None:
+    late = Target(port=free_port())
+    config = configured(late.url)
     async with producer(broker, config) as queue, dispatching(broker, config):
-        request = await queue.submit("r1", seconds=6)
-        await asyncio.sleep(0.3)
-        async with Target(port=port) as late:
+        request = await queue.submit("r1")
+
+        async def waits_for_its_retry() -> int:
+            return (await queue.queue.totals()).delayed
+
+        await eventually(waits_for_its_retry)
+        async with late:
             result = await queue.result(request)
             assert result.status_code == 200
             assert len(late.asked) == 1
@@ -237,7 +262,7 @@ async def test_25_every_attempt_says_which_it_is(broker: Broker, target: Target)
     target.answer = then(status(500), ok)
     config = configured(target.url)
     async with producer(broker, config) as queue, dispatching(broker, config):
-        request = await queue.submit("r1", seconds=3)
+        request = await queue.submit("r1")
         await queue.result(request)
     assert [asked.headers["x-dispatch-attempt"] for asked in target.asked] == ["1", "2"]
     assert {asked.headers["idempotency-key"] for asked in target.asked} == {request.token}
@@ -264,7 +289,7 @@ async def test_21_cancelled_in_flight(broker: Broker, target: Target, eventually
         request = await queue.submit("r1")
         await eventually(lambda: target.asked)
         await queue.queue.cancel("r1")
-        result = await queue.result(request, within=20)
+        result = await queue.result(request)
         assert result.error_code is ErrorCode.CANCELLED
         await eventually(lambda: target.asked[0].closed, within=90)
         await eventually(lambda: lanes.running["batch"].lane.in_flight == 0)
@@ -352,17 +377,23 @@ async def test_no_more_on_their_way_than_there_are_places(broker: Broker, target
     assert 10 <= sum(id.startswith("o") for id in first) <= 50, "two queues of one target take turns"
 
 
-async def test_a_request_that_takes_longer_than_its_lease(broker: Broker, target: Target) -> None:
+@with_more_time(2_000)
+async def test_a_request_that_takes_longer_than_its_lease(broker: Broker, target: Target, ms: int) -> None:
     async def slow(asked: Asked) -> web.StreamResponse:
-        await asyncio.sleep(10)
+        await asyncio.sleep(2.5 * ms / 1000)
         return await ok(asked)
 
     target.answer = slow
-    config = configured(target.url, {"name": "batch", "lease": "4s"})
-    async with producer(broker, config) as queue, dispatching(broker, config):
-        result = await queue.result(await queue.submit("r1"))
+    target.asked.clear()
+    config = configured(target.url, {"name": f"q{ms}", "lease": f"{ms}ms"})
+    async with (
+        producer(broker, config, f"q{ms}") as queue,
+        dispatching(broker, config),
+        without_a_gap(ms / 2000, broker.now_ms),
+    ):
+        result = await queue.result(await queue.submit("r1", seconds=600), within=600)
         assert (await queue.queue.totals()).redelivered == 0
-    assert (result.status_code, len(target.asked)) == (200, 1), "its heartbeat kept the claim"
+        assert (result.status_code, len(target.asked)) == (200, 1), "its heartbeat kept the claim"
 
 
 async def test_a_claim_that_was_taken_away_stops_its_request(
@@ -371,11 +402,15 @@ async def test_a_claim_that_was_taken_away_stops_its_request(
     target.answer = never
     config = configured(target.url, {"name": "batch", "lease": "4s"})
     async with producer(broker, config) as queue, dispatching(broker, config) as lanes:
-        await queue.submit("r1")
+        await queue.submit("r1", seconds=600)
         await eventually(lambda: target.asked)
-        [claim] = lanes.running["batch"].lane.claims
-        assert await queue.queue.retry(claim, 20_000)
-        await eventually(lambda: target.asked[0].closed, within=90)
+
+        async def is_taken_away() -> bool:
+            claims = lanes.running["batch"].lane.claims
+            return any([await queue.queue.retry(claim, 300_000) for claim in list(claims)])
+
+        await eventually(is_taken_away)
+        await eventually(lambda: all(asked.closed for asked in target.asked))
         await eventually(lambda: lanes.running["batch"].lane.in_flight == 0)
         assert (await queue.queue.totals()).delayed == 1
 
@@ -425,8 +460,6 @@ async def test_what_is_on_its_way_is_handed_back_when_the_process_leaves(
         async with dispatching(broker, config):
             await queue.submit_all(["r1", "r2", "r3"])
             await eventually(lambda: len(target.asked) == 3)
-            begun = time.monotonic()
-        assert time.monotonic() - begun < 30
         totals = await queue.queue.totals()
         assert (totals.pending, totals.claimed) == (3, 0)
         await eventually(lambda: all(asked.closed for asked in target.asked))

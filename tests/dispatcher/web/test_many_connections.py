@@ -25,7 +25,7 @@ async def test_pages_are_answered_and_the_log_is_short(tmp_path: Path) -> None:
         assert word == "ready", log.read_text()
         assert soft_limit(running.pid) == 256
         address = http.partition("=")[2]
-        timeout = aiohttp.ClientTimeout(total=20)
+        timeout = aiohttp.ClientTimeout(total=90)
         with idle_connections(address):
             for page in ("healthz", "readyz", "metrics"):
                 async with (

@@ -43,7 +43,7 @@ class Way:
     async def post(self, body: bytes = BODY) -> tuple[int, Any]:
         headers = {"X-Dispatch": "enqueue", "content-type": "application/json"}
         url = f"http://127.0.0.1:{self.port}/v1/completions"
-        timeout = aiohttp.ClientTimeout(total=20)
+        timeout = aiohttp.ClientTimeout(total=90)
         async with (
             aiohttp.ClientSession(timeout=timeout) as client,
             client.post(url, data=body, headers=headers) as answer,
@@ -67,7 +67,7 @@ async def refusal(reader: asyncio.StreamReader) -> tuple[int, str]:
 
 
 @asynccontextmanager
-async def way_in(most: int = 1024 * KIB, seconds: float = 60.0) -> AsyncIterator[Way]:
+async def way_in(most: int = 1024 * KIB, seconds: float = 600.0) -> AsyncIterator[Way]:
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(MemoryBroker())
         queue = await stack.enter_async_context(broker.queue("batch", QueueRules()))
