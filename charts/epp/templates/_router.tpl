@@ -27,7 +27,7 @@ time changes nothing. An image of ours counts before router.epp.image: theirs is
 {{- if hasKey $flags "drain-timeout" }}
 {{- $_ := set $v.drain "timeoutSeconds" (int (trimSuffix "s" (index $flags "drain-timeout"))) }}{{- $_ := unset $flags "drain-timeout" }}
 {{- end }}
-{{- if dig "tracing" "enabled" false . }}{{- $_ := set $flags "tracing" true }}{{- end }}
+{{- with .tracing }}{{- $_ := mergeOverwrite $v.tracing . }}{{- end }}
 {{- $_ := mergeOverwrite $v.modelServers (.modelServers | default dict) }}
 {{- $pool := .inferencePool | default dict }}
 {{- $_ := set $v.inferencePool "create" (dig "create" true $pool) }}
