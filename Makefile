@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # The suite and the demos start hundreds of Python processes: each would compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup fmt lint types check test test-system demo demo-batch bench soak wheel dist proto clean help
+.PHONY: setup fmt lint types check test test-system demo demo-batch bench soak wheel dist docs proto clean help
 
 help:            ## show these words
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -20,7 +20,7 @@ $(READY): pyproject.toml
 	@echo "making $(VENV), about a minute ..."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable '.[demo,kubernetes]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[demo,etcd,kubernetes,otel]' --group dev --group docs
 	touch $(READY)
 
 fmt: $(READY)    ## format the code
@@ -63,6 +63,9 @@ wheel: $(READY)  ## a wheel in dist/ whose picker is compiled, for this Python (
 dist: $(READY)   ## the archives of this version in dist/, each installed into a fresh environment; minutes
 	$(BIN)/python -m pip install --quiet --group release
 	$(BIN)/python -m release
+
+docs: $(READY)   ## the documentation site in .build/site; open .build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 proto: $(READY)  ## generate the ext_proc messages from their .proto
 	$(BIN)/python -m epp.wire.generate

@@ -1,1 +1,4 @@
-"""What is made for those who install adsum: the archives, and proof that they install. `python -m release`, `make dist`."""
+"""What is made for those who install adsum: the archives, and proof that they install. `python -m release`, `make dist`.
+
+`site` makes the documentation site (`make docs`).
+"""

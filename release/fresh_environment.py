@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from release.first_steps import take
 from release.shell import ReleaseError, run
 
-_EXTRAS: Final = "[dispatcher,epp,kubernetes]"
+_EXTRAS: Final = "[demo,eds,etcd,kubernetes,otel]"
 _PROGRAMS: Final = ("discovery", "registry", "epp", "dispatcher")
 _TYPED: Final = "import dispatcher, discovery, epp, registry; print(discovery.__file__)"
 _COMPILED: Final = "from epp.scheduling import director; print(director.__file__.endswith('.so'))"
@@ -31,6 +32,9 @@ def try_out(archive: Path) -> Iterator[str]:
         if compiled is not (_tag(archive) is not None):
             raise ReleaseError(f"{archive.name}: its name does not say whether the picker is compiled")
         yield "has the compiled picker" if compiled else "is for every machine"
+        steps = folder / "steps"
+        steps.mkdir()
+        yield take(folder / "venv/bin", steps)
 
 
 def _python_of(archive: Path) -> str:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from release.first_steps import take
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"adsum", "runtime", "discovery", "registry", "epp", "dispatcher"}
 
@@ -28,6 +30,13 @@ def test_the_wheel_has_the_packages_and_nothing_else(dist: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == PACKAGES
     assert {f"{package}/py.typed" for package in PACKAGES - {"adsum", "runtime"}} <= set(names)
     assert not [name for name in names if name.endswith((".so", ".pyc"))]
+    pages = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("static/*.[chjs]*")
+    }
+    assert {"runtime/web/static/style.css", "runtime/web/static/frame.html"} <= pages
+    assert pages <= set(names)
 
 
 def test_programs_start_from_the_wheel_alone(dist: Path, tmp_path: Path) -> None:
@@ -59,6 +68,16 @@ def test_the_source_archive_has_what_the_tests_need(dist: Path) -> None:
         "pyproject.toml",
         "charts/epp/Chart.yaml",
         "tests/epp/conftest.py",
+        "docs/how-to/vllm.md",
         "docs/picker.md",
+        "docs/site.css",
+        "mkdocs.yml",
+        "release/site/hooks.py",
+        "tests/system/stand_ins/vllm",
     } <= paths
     assert not [path for path in paths if path.startswith((".venv", ".build", "dist/"))]
+
+
+def test_the_first_steps_of_the_readme(tmp_path: Path) -> None:
+    """As `make dist` takes them in each fresh environment; here in the one of the tests."""
+    assert "a routed request" in take(Path(sys.executable).parent, tmp_path)

@@ -1,0 +1,153 @@
+"""The documentation site builds without a warning, and needs nothing from another host."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import discovery
+import registry
+from adsum.__main__ import PROGRAMS
+
+ROOT = Path(__file__).parents[2]
+LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
+"""What a browser loads by itself: element and attribute."""
+RELATIONS = {"canonical", "prev", "next"}
+"""Links in the head that a browser does not load."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        build, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert done.returncode == 0, done.stdout
+    assert "WARNING" not in done.stdout
+    return folder
+
+
+class Assets(HTMLParser):
+    """Collects what the page loads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        address = given.get(LOADED.get(tag, ""))
+        if address and given.get("rel") not in RELATIONS:
+            self.found.append(address)
+
+
+def pages(site: Path) -> Iterator[tuple[str, str]]:
+    for page in sorted(site.rglob("*.html")):
+        yield page.relative_to(site).as_posix(), page.read_text()
+
+
+def test_no_page_loads_anything_from_another_host(site: Path) -> None:
+    count = 0
+    for name, text in pages(site):
+        assets = Assets()
+        assets.feed(text)
+        assert not [address for address in assets.found if re.match(r"\w+:|//", address)], name
+        count += 1
+    assert count > 20
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(https?:)?//", sheet.read_text()), sheet.name
+
+
+def test_every_program_and_command_is_in_the_reference(site: Path) -> None:
+    text = (site / "reference" / "programs.html").read_text()
+    for program in PROGRAMS:
+        assert f'id="adsum-{program}"' in text
+    for heading in ("adsum-discovery-explain", "adsum-epp-envoy-config", "adsum-dispatcher-submit"):
+        assert f'id="{heading}"' in text
+    assert "\\|" not in text
+    assert "<code>--transport http2|grpc</code>" in text
+    for flag in ("--config-file", "--drain-timeout", "--endpoint"):
+        assert flag in text
+
+
+def test_the_api_is_there(site: Path) -> None:
+    for page, names in {
+        "discovery-api": (
+            "discovery.open",
+            "discovery.ServiceDiscovery.watch",
+            "discovery.wait_for_instances",
+        ),
+        "registry-api": ("registry.open", "registry.InstanceHandle.set_ready"),
+        "epp-api": ("epp.extension.Scorer.score",),
+        "dispatcher-api": ("dispatcher.extension.DispatchGate",),
+    }.items():
+        text = (site / "reference" / f"{page}.html").read_text()
+        for name in names:
+            assert f'id="{name}"' in text
+
+
+@pytest.mark.parametrize("package", [discovery, registry], ids=lambda package: package.__name__)
+def test_the_reference_has_all_public_names(package: ModuleType) -> None:
+    """They stand in the order in which a reader needs them."""
+    text = (ROOT / "docs" / "reference" / f"{package.__name__}-api.md").read_text()
+    assert sorted(re.findall(r"^        - (\w+)$", text, re.MULTILINE)) == sorted(package.__all__)
+
+
+def test_lists_and_blocks_are_read_as_on_github(site: Path) -> None:
+    """Python-Markdown wants an empty line before a list, and four spaces before what belongs to an item."""
+    for name, text in pages(site):
+        prose = re.sub(r"<(pre|code|script)\b.*?</\1>", "", text, flags=re.DOTALL)
+        for paragraph in re.findall(r"<p>(.*?)</p>", prose, re.DOTALL):
+            assert not re.search(r"^\s*(?:[-*]|\d+\.) ", paragraph, re.MULTILINE), (
+                f"{name}: {paragraph[:200]}"
+            )
+            assert "```" not in paragraph, f"{name}: {paragraph[:200]}"
+            assert not re.search(r"^\|.*\|$", paragraph, re.MULTILINE), f"{name}: {paragraph[:200]}"
+
+
+def test_every_field_of_the_configuration_files_is_in_the_reference(site: Path) -> None:
+    text = (site / "reference" / "picker-configuration.html").read_text()
+    for name in (
+        "flowControl.priorityBands[]",
+        "outlierDetection",
+        "least-cost-scorer",
+        "prefix-cache-affinity-filter",
+    ):
+        assert name in text
+    told = fields(text)
+    assert (
+        "<small>duration, ≥ 100ms, ≤ 24h · default <code>30s</code></small><br>" in told["baseEjectionTime"]
+    )
+    assert "· <strong>required</strong></small>" in told["apiVersion"]
+    assert "<code>Pass</code> or <code>Fail</code> · default" in told["onMissing"]  # and not an empty word
+    assert 'href="#endpoint-attribute-filter-algorithm"' in text  # the sections in parameters too
+    text = (site / "reference" / "dispatcher-configuration.html").read_text()
+    for name in ("queues[].intake", "prometheus-budget", "endpoint-scrape", "max_count_per_pod"):
+        assert name in text
+    told = fields(text)
+    assert "≤ 10MiB · default <code>10MiB</code>" in told["max_payload"]
+    assert "<small>duration, ≥ 1s, ≤ 15s · default <code>15s</code></small>" in text  # `lease` of a queue
+    assert (
+        "<small>duration, ≥ 300ms, ≤ 15s · default <code>15s</code></small>" in told["lease"]
+    )  # of `concurrency`
+
+
+def fields(text: str) -> dict[str, str]:
+    """What the reference says of each field, the last one of a name; none is without a meaning."""
+    told = dict(re.findall(r"<td><code>(\w+)</code></td>\s*<td>(.*?)</td>", text, re.DOTALL))
+    assert len(told) > 40
+    assert [name for name, about in told.items() if about.endswith("<br>")] == []
+    return told
+
+
+def test_a_page_that_was_filled_does_not_say_that_it_is_empty(site: Path) -> None:
+    for name in ("programs", "picker-configuration", "dispatcher-configuration"):
+        assert "fills this page" not in (site / "reference" / f"{name}.html").read_text()
