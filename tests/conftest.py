@@ -1,10 +1,12 @@
 """Fixtures and options for all tests."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from runtime.event_loop import EventLoop
 from tests.eventually import eventually
 
 # a machine that does other work is slow, not wrong; and what passes once passes again
@@ -28,8 +30,9 @@ _LONG = (
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """Each test has its own event loop, which must not hear of the gRPC calls of the test before."""
+    return "asyncio", {"loop_factory": EventLoop}
 
 
 @pytest.fixture(name="eventually")
@@ -47,6 +50,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--contract-url",
         help="run tests/contract over this source and its registry; UNIQUE and TMP become another name and directory for "
         "each test (docs/extending.md)",
+    )
+
+    parser.addoption(
+        "--broker-url",
+        help="run tests/dispatcher/broker/contract over this broker; UNIQUE and TMP as above (docs/brokers.md)",
     )
 
 

@@ -43,7 +43,7 @@ def idle_connections(address: str) -> Iterator[list[socket.socket]]:
         clients = []
         for _ in range(MANY):
             with contextlib.suppress(OSError):  # who is turned away at once was there, too
-                clients.append(stack.enter_context(socket.create_connection((host, int(port)), timeout=10)))
+                clients.append(stack.enter_context(socket.create_connection((host, int(port)), timeout=90)))
         yield clients
 
 

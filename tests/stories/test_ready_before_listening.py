@@ -72,9 +72,8 @@ async def test_who_reads_metadata_is_told_of_a_worker_once_it_answers(tmp_path: 
         async with asyncio.timeout(90):
             await application.said_ready.wait()
             async with service.watch("dynamo", "decode") as plain:
-                assert isinstance(
-                    await anext(aiter(plain)), InstanceAddedEvent
-                )  # who reads none is told at once
+                # who reads none is told at once
+                assert isinstance(await anext(aiter(plain)), InstanceAddedEvent)
             await eventually(lambda: refusal.asked >= 3)
             assert told == []
             assert store.endpoints == ()

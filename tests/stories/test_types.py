@@ -39,9 +39,8 @@ count: int = discovery.open()
 """
 """The packages import their names lazily, which type checkers must not take for leave to name anything."""
 
-pytestmark = pytest.mark.timeout(
-    600
-)  # the first look at all that is imported takes a minute on a busy machine
+# the first look at all that is imported takes a minute on a busy machine
+pytestmark = pytest.mark.timeout(600)
 
 
 def checked(place: Path, **programs: str) -> list[str]:

@@ -129,9 +129,8 @@ async def test_a_stopped_worker_is_unreachable_not_removed_and_comes_back(tmp_pa
     async with a_worker(tmp_path) as worker, watched(f"file://{tmp_path}") as stream:
         assert isinstance(await next_event(stream, 10), InstanceAddedEvent)
         worker.send(signal.SIGSTOP)
-        lost = await next_event(
-            stream, 1 + 1 + 2 + 5
-        )  # the hold under way, then wait + 2 s, and a busy machine
+        # the hold under way, then wait + 2 s, and a busy machine
+        lost = await next_event(stream, 1 + 1 + 2 + 5)
         assert isinstance(lost, InstanceUpdatedEvent)
         assert not lost.new.reachable
         assert set(stream.instances) == {"w-0"}

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.system.building import BuildError, build_all, install_h2load
+from tests.system.building import BuildError, build_all, install_packages
 
 ROOT = Path(__file__).parents[2]
 INSIDE = 'ip link set lo up && ip addr add 10.244.0.1/16 dev lo && exec "$@"'
@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> int:
     """pytest's exit code; 2 when something is missing."""
     try:
         check_machine()
-        install_h2load()
+        install_packages()
         build_all()
     except BuildError as error:
         print(f"tests.system: {error}", file=sys.stderr)

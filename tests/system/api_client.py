@@ -125,7 +125,7 @@ class Administrator:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=context, limit=32),
             headers={"Authorization": f"Bearer {self.server.token}"},
-            timeout=aiohttp.ClientTimeout(total=30),
+            timeout=aiohttp.ClientTimeout(total=90),
         )
         return self
 

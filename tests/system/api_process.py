@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from tests.system.building import BINARIES
 
-_STOP: Final = 20.0
+_STOP: Final = 90.0
 
 
 class ApiProcess:

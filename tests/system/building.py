@@ -1,7 +1,7 @@
 """Builds what these tests run, and keeps it in `.build/` until its sources change.
 
-By Go an API server, helm, h2spec; by mypyc the picker. h2load comes from the distribution's packages, the CRDs of the Gateway
-API inference extension from its Go module.
+By Go an API server, etcd, helm, h2spec; by mypyc the picker. h2load, Chromium and Prometheus come from the distribution's
+packages, the CRDs of the Gateway API inference extension from its Go module.
 """
 
 import hashlib
@@ -26,6 +26,13 @@ KUBERNETES: Final = "v1.37.1"
 GO: Final = (1, 26)
 INFERENCE_EXTENSION: Final = "sigs.k8s.io/gateway-api-inference-extension@v1.5.0"
 CRDS: Final = ROOT / ".build" / "crds"
+PACKAGES: Final = {
+    "h2load": "nghttp2-client",
+    "chromium": "chromium",
+    "prometheus": "prometheus",
+    "systemd-analyze": "systemd",
+}
+"""Programs, each with Debian's package of it."""
 
 
 class BuildError(Exception):
@@ -55,6 +62,7 @@ def tools() -> tuple[Tool, ...]:
         _installed("helm", "helm.sh/helm/v3/cmd/helm@v3.22.0"),
         _installed("h2spec", "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"),
         _apiserver(),
+        _etcd(),
     )
 
 
@@ -90,23 +98,26 @@ def fetch_crds() -> None:
     stamp.write_text(INFERENCE_EXTENSION)
 
 
-def install_h2load() -> None:
-    """Installs Debian's package if there is no h2load; raises BuildError."""
-    if shutil.which("h2load") is not None:
+def install_packages() -> None:
+    """Installs the Debian packages of the programs that are missing; raises BuildError."""
+    missing = {program: package for program, package in PACKAGES.items() if shutil.which(program) is None}
+    if not missing:
         return
+    programs = " and ".join(f"`{program}`" for program in missing)
     if shutil.which("apt-get") is None:
-        raise BuildError("there is no `h2load`: install nghttp2's programs")
-    for words in (("update",), ("install", "--yes", "--no-install-recommends", "nghttp2-client")):
+        raise BuildError(f"there is no {programs}: install {', '.join(missing.values())} as Debian has them")
+    for words in (("update",), ("install", "--yes", "--no-install-recommends", *missing.values())):
         print(f"tests.system: apt-get {' '.join(words)}", flush=True)
         done = subprocess.run(
             ["apt-get", "--quiet", *words],
+            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
         if done.returncode:
-            raise BuildError(f"there is no `h2load`, and apt-get {words[0]} failed:\n{done.stdout[-2000:]}")
+            raise BuildError(f"there is no {programs}, and apt-get {words[0]} failed:\n{done.stdout[-2000:]}")
 
 
 def _installed(name: str, package: str) -> Tool:
@@ -115,12 +126,25 @@ def _installed(name: str, package: str) -> Tool:
 
 def _apiserver() -> Tool:
     version = f"-X k8s.io/component-base/version.gitVersion={KUBERNETES}"
-    output = str(BINARIES / "apiserver")
+    build = _build_arguments("apiserver", ".", version)
+    return Tool("apiserver", build, f"{KUBERNETES} {_digest('main.go')}", SOURCES)
+
+
+def _etcd() -> Tool:
+    """Of the same module as the API server's etcd, so of the same version."""
+    return Tool("etcd", _build_arguments("etcd", "./etcd"), _digest("etcd/main.go"), SOURCES)
+
+
+def _build_arguments(name: str, package: str, linker: str = "") -> tuple[str, ...]:
+    output = str(BINARIES / name)
+    return ("build", "-buildvcs=false", "-ldflags", f"-s -w {linker}".strip(), "-o", output, package)
+
+
+def _digest(main: str) -> str:
     digest = hashlib.sha256()
-    for source in ("go.mod", "go.sum", "main.go"):
+    for source in ("go.mod", "go.sum", main):
         digest.update((SOURCES / source).read_bytes())
-    build = ("build", "-buildvcs=false", "-ldflags", f"-s -w {version}", "-o", output, ".")
-    return Tool("apiserver", build, f"{KUBERNETES} {digest.hexdigest()}", SOURCES)
+    return digest.hexdigest()
 
 
 def _build(tool: Tool) -> None:

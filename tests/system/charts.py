@@ -24,7 +24,7 @@ def helm(*arguments: str, values: Mapping[str, Any] | None = None) -> subprocess
         input=json.dumps(values or {}),
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
     )
 
 

@@ -150,7 +150,7 @@ class Cluster:
         wanted = [
             (rule["apiGroups"][0], rule["resources"][0], verb) for rule in rules for verb in rule["verbs"]
         ]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             for group, resource, verb in wanted:
                 while not await self._allowed(account, verb, resource, group):
                     await asyncio.sleep(0.01)

@@ -11,10 +11,18 @@ from tests.system.api_process import ApiProcess
 from tests.system.building import tools
 from tests.system.cluster import Cluster, a_cluster
 
+_HANGS = 900
+"""Seconds after which a test of these hangs; they start many processes, and a busy machine is slow."""
 _FIGURES = pytest.StashKey[list[str]]()
 MISSING = (
     "run `make test-system` (as root): it builds what these tests run and gives them a network of their own"
 )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_HANGS))
 
 
 @pytest.fixture(scope="session", autouse=True)

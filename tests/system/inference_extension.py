@@ -26,6 +26,8 @@ POOL_GROUP: Final = "inference.networking.k8s.io"
 NEW_GROUP, OLD_GROUP = "llm-d.ai", "inference.networking.x-k8s.io"
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
+PICKER_AWAY: Final = 503
+"""Envoy's answer while the picker gets no processor for 1.5 s (_KEEPALIVE in epp/envoy/config.py)."""
 ROLE: Final = (
     {"apiGroups": [POOL_GROUP], "resources": ["inferencepools"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
@@ -134,13 +136,13 @@ async def _echoing(pod: Pod, ports: Sequence[int]) -> AsyncIterator[None]:
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             assert await process.stdout.readline() == b"ready\n"
         yield
     finally:
         if process.returncode is None:
             process.kill()
-        await process.wait()
+        await process.communicate()
 
 
 def arguments_of_the_fixture(name: str, namespace: str) -> list[str]:
@@ -219,10 +221,11 @@ async def picker_pod(
         )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(60):
-            assert (await process.stdout.readline()).startswith(b"ready "), log.read_text()
+        async with asyncio.timeout(90):
+            ready = await process.stdout.readline()
+            assert ready.startswith(b"ready ") or b'"msg": "ready"' in ready, log.read_text()
         yield PickerPod(process, log)
     finally:
         if process.returncode is None:
             process.kill()
-        await process.wait()
+        await process.communicate()

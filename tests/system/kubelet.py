@@ -60,7 +60,7 @@ class Kubelet:
     async def settle(self) -> None:
         """Probes all pods and waits until the EndpointSlices agree."""
         await self.probe_all()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(90):
             while not self._agrees(await self._cluster.endpoints()):
                 await asyncio.sleep(0.005)
 
@@ -95,7 +95,7 @@ class Kubelet:
 @asynccontextmanager
 async def running_kubelet(cluster: Cluster) -> AsyncIterator[Kubelet]:
     connector = aiohttp.TCPConnector(force_close=True)  # as kubelet's probes
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(1.0)) as session:
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(60.0)) as session:
         kubelet = Kubelet(cluster, session)
         running = asyncio.create_task(kubelet.run(), name="kubelet")
         try:

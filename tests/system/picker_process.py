@@ -23,12 +23,12 @@ class PickerProcess:
         lines = (await self._page("metrics")).splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith("llm_d_epp_request_total{"))
 
-    async def in_flight(self) -> float:
-        """Returns its count of requests in flight to its worker."""
+    async def is_idle(self) -> bool:
+        """Returns whether no request is in flight to its worker."""
         lines = (await self._page("metrics")).splitlines()
         name = "llm_d_epp_per_endpoint_inflight_requests{"
         (count,) = (float(line.split()[-1]) for line in lines if line.startswith(name))
-        return count
+        return count == 0
 
     async def _page(self, name: str) -> str:
         async with aiohttp.ClientSession() as client, client.get(f"{self.pages}/{name}") as answer:
@@ -55,5 +55,5 @@ async def picking() -> AsyncIterator[PickerProcess]:
         yield PickerProcess(process, int(ports["grpc"].rpartition(":")[2]), f"http://{ports['metrics']}")
     finally:
         process.terminate()
-        await process.wait()
+        await process.communicate()
         await server.cleanup()

@@ -75,9 +75,8 @@ class PodRegistry:
         if not isinstance(contract, LeavingContract):
             return (await contract.health(lambda name: None)).status == 200
         is_healthy = await self._kubelet.is_healthy(pod, self._port)
-        return (
-            None if contract.left.is_set() else is_healthy
-        )  # who left while it was asked answered for nobody
+        # who left while it was asked answered for nobody
+        return None if contract.left.is_set() else is_healthy
 
     async def _service(self, key: ComponentKey, labels: dict[str, str]) -> None:
         name = ServiceSelection().service(key)

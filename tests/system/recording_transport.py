@@ -1,5 +1,6 @@
 """Wraps a transport and counts what passed through it."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,17 +9,22 @@ from discovery.kubernetes import ClusterTransport, Response
 
 
 class RecordingTransport:
-    """`expired`: how often a version was too old, as a status or as an event; `ended`: how many watches ended well."""
+    """`expired`: how often a version was too old, as a status or as an event; `ended`: how many watches ended well.
+    While `may_ask` is not set, requests wait.
+    """
 
     def __init__(self, transport: ClusterTransport) -> None:
         self._transport = transport
         self.asked: list[Mapping[str, str]] = []
         self.expired = 0
         self.ended = 0
+        self.may_ask = asyncio.Event()
+        self.may_ask.set()
 
     @asynccontextmanager
     async def open(self, path: str, params: Mapping[str, str]) -> AsyncIterator[Response]:
         self.asked.append(params)
+        await self.may_ask.wait()
         async with self._transport.open(path, params) as response:
             yield replace(response, chunks=self._chunks(response, watch="watch" in params))
 

@@ -69,5 +69,5 @@ class SecondNetwork:
         self._here(*self.inside, *command)
 
     def _here(self, *command: str) -> None:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90)
         assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"

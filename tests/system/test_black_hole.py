@@ -17,7 +17,6 @@ from tests.system.recording_transport import RecordingTransport
 from tests.system.second_network import SecondNetwork
 
 
-@pytest.mark.timeout(240)
 async def test_a_server_behind_a_black_hole_is_noticed_and_found_again(
     tmp_path: Path, eventually: Callable[..., Awaitable[float]], figure: Callable[[str], None]
 ) -> None:
@@ -30,7 +29,7 @@ async def test_a_server_behind_a_black_hole_is_noticed_and_found_again(
                 transport = RecordingTransport(ClusterTransport(await cluster.connect()))
                 source = KubernetesSource(transport, cluster.namespace, ServiceSelection())
                 async with SourceDiscovery(source) as discovery, recording_events(discovery) as recorder:
-                    await eventually(lambda: recorder.names == {"a", "b"}, within=10)
+                    await eventually(lambda: recorder.names == {"a", "b"})
                     recorder.start, asked = len(recorder.events), len(transport.asked)
                     await asyncio.sleep(1.0)  # the stream is quiet: nothing of ours is unacknowledged
 
@@ -38,7 +37,7 @@ async def test_a_server_behind_a_black_hole_is_noticed_and_found_again(
                     dropped = time.monotonic()
                     await admin.delete("pods", cluster.namespace, "a")
                     await cluster.pod("c")
-                    await eventually(lambda: recorder.stream.health.state is WatchState.DEGRADED, within=25)
+                    await eventually(lambda: recorder.stream.health.state is WatchState.DEGRADED)
                     noticed = time.monotonic() - dropped
                     async with cluster.discovering() as newcomer:
                         with pytest.raises(
@@ -53,10 +52,10 @@ async def test_a_server_behind_a_black_hole_is_noticed_and_found_again(
 
                     network.restore()
                     restored = time.monotonic()
-                    await eventually(lambda: recorder.names == {"b", "c"}, within=30)
+                    await eventually(lambda: recorder.names == {"b", "c"})
                     figure(
                         f"black-holed connection: noticed after {noticed:.1f} s, "
                         f"set right {time.monotonic() - restored:.1f} s after packets pass again"
                     )
                     assert sorted(word.partition(":")[0] for word in recorder.transitions()) == ["+c", "-a"]
-                    await eventually(lambda: recorder.stream.health.state is WatchState.SYNCED, within=5)
+                    await eventually(lambda: recorder.stream.health.state is WatchState.SYNCED)

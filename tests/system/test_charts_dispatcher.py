@@ -63,6 +63,7 @@ VALUES: Sequence[Mapping[str, Any]] = [
         "replicas": 1,
         "podMonitor": {"enabled": True},
         "verbosity": 2,
+        "tracing": {"enabled": True, "otelExporterEndpoint": "http://collector:4317"},
         "drain": {"preStopSeconds": 0, "timeoutSeconds": 300},
         "volumes": [{"name": "ca", "configMap": {"name": "ca"}}],
         "volumeMounts": [{"name": "ca", "mountPath": "/etc/ssl/ca.crt", "subPath": "ca.crt"}],
@@ -89,6 +90,9 @@ def test_it_lints_and_the_dispatcher_reads_its_file(values: Mapping[str, Any]) -
     assert str(options.config) == f"{mount['mountPath']}/{name}"
     assert "subPath" not in mount, "kubelet does not update those"
     assert options.verbosity == values.get("verbosity", 0)
+    assert options.tracing is ("tracing" in values)
+    said = {one["name"]: one.get("value") for one in program["env"]}
+    assert (said.get("OTEL_EXPORTER_OTLP_ENDPOINT") == "http://collector:4317") is ("tracing" in values)
     (port,) = program["ports"]
     assert (config.http.host, config.http.port) == ("0.0.0.0", port["containerPort"])
     assert program["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": port["name"]}

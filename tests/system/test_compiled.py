@@ -36,7 +36,6 @@ def test_nothing_of_it_is_a_coroutine(path: str) -> None:
     assert "async def" not in (ROOT / path).read_text()
 
 
-@pytest.mark.timeout(300)
 def test_what_it_says_is_byte_for_byte_what_the_sources_say() -> None:
     assert _said_to_broken_input(TREE) == _said_to_broken_input(ROOT)
 
@@ -49,7 +48,6 @@ def _said_to_broken_input(project: Path) -> str:
     return next(line for line in done.stdout.splitlines() if line.startswith("said "))
 
 
-@pytest.mark.timeout(600)
 def test_all_tests_of_the_picker_pass_compiled(tmp_path: Path) -> None:
     """h2spec, h2load and streams given up at every stage too; where those look for what was built, the copy has a link."""
     built = TREE / ".build"

@@ -21,6 +21,7 @@ from tests.epp.conftest import envoy_running
 from tests.eventually import eventually
 from tests.system.cluster import Cluster, Pod
 from tests.system.inference_extension import (
+    PICKER_AWAY,
     POOL_GROUP,
     ROLE,
     PickerPod,
@@ -72,14 +73,17 @@ class Gateway:
     picker: PickerPod
 
     async def request(self, selection: str | None = None) -> Reached:
-        """Raises aiohttp.ClientResponseError for an answer that is not 200."""
+        """Raises aiohttp.ClientResponseError for an answer that is not 200; after a 503 it is sent again."""
         headers = {} if selection is None else {SELECTION: selection}
-        async with (
-            aiohttp.ClientSession(raise_for_status=True) as client,
-            client.post(self.url, json=BODY, headers=headers) as answer,
-        ):
-            said = await answer.json()
-            return Reached(said["pod"], int(said["httpPort"]), answer.headers.get(SERVED))
+        async with asyncio.timeout(90), aiohttp.ClientSession() as client:
+            while True:
+                async with client.post(self.url, json=BODY, headers=headers) as answer:
+                    if answer.status == PICKER_AWAY:
+                        await asyncio.sleep(0.1)
+                        continue
+                    answer.raise_for_status()
+                    said = await answer.json()
+                    return Reached(said["pod"], int(said["httpPort"]), answer.headers.get(SERVED))
 
     async def reaches(self, pod: Pod, port: int) -> bool:
         """Whether a request for that endpoint gets there; the suite repeats its first requests too."""
@@ -221,11 +225,15 @@ async def test_the_fixtures_role_is_enough_and_what_it_lacks_is_said_once(
 ) -> None:
     gateway, _ = primary
     assert await gateway.picker.serves()
-    log = gateway.picker.log.read_text()
-    for resource in ("inferenceobjectives", "inferencemodelrewrites"):
-        [line] = [
+
+    def said(resource: str) -> list[str]:
+        lines = gateway.picker.log.read_text().splitlines()
+        return [
             line
-            for line in log.splitlines()
+            for line in lines
             if (resource in line and "is installed" in line) or f"cannot follow {resource}" in line
         ]
-        assert line
+
+    for resource in ("inferenceobjectives", "inferencemodelrewrites"):
+        await eventually(partial(said, resource))
+        assert len(said(resource)) == 1

@@ -1,6 +1,5 @@
 """The one contract suite over a real Kubernetes. What cannot be alike there says here what it is instead."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -8,17 +7,17 @@ import pytest
 from discovery import (
     InstanceAddedEvent,
     InstanceRemovedEvent,
-    MetadataClient,
     ServiceDiscovery,
     SourceDiscovery,
 )
-from discovery.metadata.silence import SilenceTimings
 from discovery.source import Candidate, ComponentKey, Report, Source
 from registry import ServiceRegistry
 from tests.contract.test_sources import *  # this is the suite
 from tests.contract.test_sources import OpenRegistry, a_worker, next_event
+from tests.eventually import eventually
 from tests.system.cluster import Cluster, pod_address
 from tests.system.kubelet import Kubelet, running_kubelet
+from tests.system.patient_client import patient_client
 from tests.system.pod_registry import PodRegistry
 
 
@@ -59,9 +58,8 @@ def worker_host() -> str:
 
 @pytest.fixture
 async def service(cluster: Cluster, kubelet: Kubelet) -> AsyncIterator[SourceDiscovery]:
-    client = MetadataClient(timeout=1.0, silence=SilenceTimings(wait=1.0))
     source = SettlingSource(await cluster.source(), kubelet)
-    async with SourceDiscovery(source, client=client) as opened:
+    async with SourceDiscovery(source, client=patient_client()) as opened:
         yield opened
 
 
@@ -117,9 +115,11 @@ async def test_34_draining_is_reported_before_leaving(
         assert isinstance(removed, InstanceRemovedEvent)
         assert removed.reason == "terminating"
         await handle.drain(timeout=5.0)
-        async with asyncio.timeout(3):
-            while any(c.instance for c in (await service.explain("prod", "decode")).candidates):
-                await asyncio.sleep(0.01)
+
+        async def has_left() -> bool:
+            return not any(c.instance for c in (await service.explain("prod", "decode")).candidates)
+
+        await eventually(has_left)
 
 
 async def test_40_explain_reports_that_nothing_is_registered(

@@ -1,25 +1,20 @@
 """Why a pod is no instance, as the real server and its controller show it: one reason each."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from discovery import MetadataClient
-from discovery.metadata.silence import SilenceTimings
+from tests.eventually import eventually
 from tests.kubernetes.fake import objects
 from tests.kubernetes.fake.objects import LABELS, SERVICE
 from tests.system.cluster import Cluster, pod_address
-
-Eventually = Callable[..., Awaitable[float]]
+from tests.system.patient_client import patient_client
 
 
 async def reasons(cluster: Cluster, **how: Any) -> dict[str, str | None]:
     """By candidate; those that are instances have none."""
-    client = MetadataClient(timeout=1.0, silence=SilenceTimings(wait=1.0))
-    async with cluster.discovering(client=client, **how) as discovery:
+    async with cluster.discovering(client=patient_client(), **how) as discovery:
         return {c.id: c.reason for c in (await discovery.explain("dynamo", "decode")).candidates}
 
 
@@ -53,9 +48,10 @@ async def test_a_pod_with_other_labels(cluster: Cluster) -> None:
     assert SERVICE not in found
 
 
-async def test_a_service_whose_port_has_another_name(cluster: Cluster, eventually: Eventually) -> None:
+async def test_a_service_whose_port_has_another_name(cluster: Cluster) -> None:
     await cluster.service(ports={"metrics": 8080})
     await cluster.pod("a")
+    await eventually_all_listed(cluster, {"a"})
     found = await reasons(cluster)
     assert found[SERVICE] == "the Service has no port named 'http' (there is 'metrics')"
     assert "'http'" in (found["a"] or "")
@@ -113,9 +109,11 @@ async def test_a_pod_that_terminates(cluster: Cluster) -> None:
     pod = await cluster.pod("a")
     await eventually_all_listed(cluster, {"a"})
     await cluster.terminate(pod)
-    async with asyncio.timeout(10):
-        while not (await cluster.endpoints())[pod.uid]["conditions"]["terminating"]:
-            await asyncio.sleep(0.01)
+
+    async def is_terminating() -> bool:
+        return bool((await cluster.endpoints())[pod.uid]["conditions"]["terminating"])
+
+    await eventually(is_terminating)
     assert (await reasons(cluster))["a"] == "its pod is terminating"
 
 
@@ -157,7 +155,7 @@ async def test_slices_that_are_not_for_us(cluster: Cluster) -> None:
     assert replaced in [c.reason for c in found if c.id == "a"]
 
 
-async def test_metadata_that_cannot_be_had(cluster: Cluster, eventually: Eventually) -> None:
+async def test_metadata_that_cannot_be_had(cluster: Cluster) -> None:
     """Nobody listens; another pod answers at its address."""
     await cluster.service(ports={"http": "http"})
     runner = web.AppRunner(web.Application())
@@ -180,6 +178,7 @@ async def test_metadata_that_cannot_be_had(cluster: Cluster, eventually: Eventua
 
 
 async def eventually_all_listed(cluster: Cluster, names: set[str]) -> None:
-    async with asyncio.timeout(10):
-        while {e["targetRef"]["name"] for e in (await cluster.endpoints()).values()} != names:
-            await asyncio.sleep(0.01)
+    async def are_listed() -> bool:
+        return {found["targetRef"]["name"] for found in (await cluster.endpoints()).values()} == names
+
+    await eventually(are_listed)

@@ -1,5 +1,6 @@
 """A picker follows its InferencePool, InferenceObjectives and InferenceModelRewrites in a real API server."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from tests.system.cluster import Cluster, a_cluster
 from tests.system.inference_extension import (
     NEW_GROUP,
     OLD_GROUP,
+    PICKER_AWAY,
     POOL_GROUP,
     ROLE,
     PickerPod,
@@ -71,10 +73,15 @@ async def a_gateway() -> AsyncIterator[str]:
 async def send(url: str, model: str = "m", headers: Mapping[str, str] | None = None) -> dict[str, Any]:
     """What the model server that was reached got."""
     body = {"model": model, "prompt": "hello"}
-    async with aiohttp.ClientSession() as client, client.post(url, json=body, headers=headers) as answer:
-        assert answer.status == 200, await answer.text()
-        said: dict[str, Any] = await answer.json()
-        return said
+    async with asyncio.timeout(90), aiohttp.ClientSession() as client:
+        while True:
+            async with client.post(url, json=body, headers=headers) as answer:
+                if answer.status == PICKER_AWAY:
+                    await asyncio.sleep(0.1)
+                    continue
+                assert answer.status == 200, await answer.text()
+                said: dict[str, Any] = await answer.json()
+                return said
 
 
 async def priorities(picker: PickerPod) -> set[str]:
@@ -138,7 +145,9 @@ async def test_a_pool_that_comes_goes_and_comes_again(cluster: Cluster) -> None:
             await delete(cluster, "inferencepools", "vllm", POOL_GROUP, "v1")
         await eventually(refuses)
         assert picker.process.returncode is None
-        assert picker.log.read_text().count("NOT_SERVING: there is no InferencePool vllm") == 3
+        await eventually(
+            lambda: picker.log.read_text().count("NOT_SERVING: there is no InferencePool vllm") == 3
+        )
 
 
 async def test_objectives_give_priorities_and_rewrites_rewrite(cluster: Cluster) -> None:
@@ -183,7 +192,7 @@ async def test_without_the_rights_requests_are_served_and_the_missing_verb_is_na
     await create(cluster, pool("vllm", "a", 3000))
     async with model_servers(cluster, "a", 3000, count=1) as [pod], a_picker(cluster, ROLE) as picker:
         await knows(picker, f"{pod.address}:3000")
-        assert await picker.serves()
+        await eventually(picker.serves)
         for kind, resource in (
             ("InferenceObjective", "inferenceobjectives"),
             ("InferenceModelRewrite", "inferencemodelrewrites"),
@@ -222,8 +231,11 @@ async def test_conditions_are_written_where_the_role_allows_it_and_only_there(cl
         async def written() -> bool:
             return await accepted("inferenceobjectives", "batch") == "True"
 
+        async def rewrites_are_read() -> bool:
+            return bool((await picker.resource("InferenceModelRewrite"))["count"] == 1)
+
         await eventually(written)
-        assert (await picker.resource("InferenceModelRewrite"))["count"] == 1
+        await eventually(rewrites_are_read)
         assert await accepted("inferenceobjectives", "elsewhere") != "True", "it is of another pool"
         assert await accepted("inferencemodelrewrites", "all") != "True", "the Role does not allow it"
 
@@ -239,11 +251,15 @@ async def test_a_selector_needs_no_pool_and_no_other_right_than_pods(cluster: Cl
         model_servers(cluster, "c", 3000, count=1),
         picker_pod(cluster, [*flags, "--metrics-endpoint-auth=false"], pod_of_picker) as picker,
     ):
-        assert await picker.serves()
+        await eventually(picker.serves)
         await knows(picker, *(f"{pod.address}:{port}" for pod in (a, b) for port in (3000, 3002)))
         await cluster.admin.patch("pods", cluster.namespace, b.name, {"metadata": {"labels": {"old": "yes"}}})
         await knows(picker, *(f"{a.address}:{port}" for port in (3000, 3002)))
-        assert 'llm_d_epp_ready_endpoints{name="the-picker"} 2.0' in await picker.page("/metrics")
+
+        async def are_counted() -> bool:
+            return 'llm_d_epp_ready_endpoints{name="the-picker"} 2.0' in await picker.page("/metrics")
+
+        await eventually(are_counted)
         assert "resources" not in await picker.status()
 
 

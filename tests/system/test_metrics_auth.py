@@ -17,6 +17,7 @@ from tests.eventually import eventually
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.api_server import FakeApiServer
 from tests.system.cluster import Cluster
+from tests.system.inference_extension import rights
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
@@ -78,10 +79,9 @@ async def get(url: str, token: str | None) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-@pytest.mark.timeout(120)
 async def test_who_may_get_the_page_is_decided_by_the_cluster(cluster: Cluster) -> None:
-    await bind(cluster, "picker", "system:auth-delegator")
     await allow_slices(cluster)
+    await bind(cluster, "picker", "system:auth-delegator")
     await may_scrape(cluster, "prometheus")
     tokens = {
         name: await cluster.admin.account_token(cluster.namespace, name)
@@ -104,20 +104,12 @@ async def test_who_may_get_the_page_is_decided_by_the_cluster(cluster: Cluster) 
 async def allow_slices(cluster: Cluster) -> None:
     """The Role of a picker."""
     rules = [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}]
-    await cluster.admin.create("roles", cluster.namespace, {"metadata": {"name": "picker"}, "rules": rules})
-    binding = {
-        "metadata": {"name": "picker"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "picker"},
-        "subjects": [{"kind": "ServiceAccount", "name": "picker", "namespace": cluster.namespace}],
-    }
-    await cluster.admin.create("rolebindings", cluster.namespace, binding)
+    await cluster.install(rights(cluster.namespace, rules, "picker"))
 
 
-@pytest.mark.timeout(120)
 async def test_without_the_right_to_ask_the_port_is_not_open(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await cluster.admin.account_token(cluster.namespace, "picker")
     await allow_slices(cluster)
     token = await cluster.admin.account_token(cluster.namespace, "prometheus")
     async with picker(cluster) as url:
@@ -127,7 +119,6 @@ async def test_without_the_right_to_ask_the_port_is_not_open(
     assert 'resources: ["tokenreviews"]' in caplog.text
 
 
-@pytest.mark.timeout(120)
 async def test_the_fake_reviews_as_the_real_one(cluster: Cluster) -> None:
     await bind(cluster, "picker", "system:auth-delegator")
     await may_scrape(cluster, "prometheus")

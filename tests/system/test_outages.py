@@ -7,17 +7,31 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-import pytest
-
 from discovery import SourceDiscovery, WatchState
 from discovery.kubernetes import ClusterTransport, KubernetesSource, ServiceSelection, Timings
 from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
-from tests.system.api_client import Administrator
+from tests.system.api_client import Administrator, ApiError
 from tests.system.api_process import ApiProcess
 from tests.system.cluster import Cluster, a_cluster
 from tests.system.recording_transport import RecordingTransport
 
 Eventually: TypeAlias = Callable[..., Awaitable[float]]
+
+
+async def is_forgotten(cluster: Cluster, version: str) -> bool:
+    """Whether the server has compacted that version; it does so while somebody writes."""
+    exact = {"resourceVersion": version, "resourceVersionMatch": "Exact"}
+    try:
+        await cluster.admin.list("endpointslices", cluster.namespace, **exact)
+    except ApiError as error:
+        if error.status != 410:
+            raise
+        return True
+    await cluster.admin.patch(
+        "pods", cluster.namespace, "x", {"metadata": {"labels": {"turn": f"{time.monotonic_ns()}"}}}
+    )
+    await asyncio.sleep(0.2)
+    return False
 
 
 @asynccontextmanager
@@ -31,7 +45,7 @@ async def a_server(folder: Path, *arguments: str) -> AsyncIterator[Cluster]:
 
 
 async def both(recorder: EventRecorder, eventually: Eventually) -> None:
-    await eventually(lambda: recorder.names == {"a", "b"}, within=10)
+    await eventually(lambda: recorder.names == {"a", "b"})
     recorder.start = len(recorder.events)
 
 
@@ -42,11 +56,10 @@ def told(recorder: EventRecorder) -> list[str]:
 
 async def lost(recorder: EventRecorder, eventually: Eventually) -> float:
     """The health says so; returns when, on the monotonic clock."""
-    await eventually(lambda: recorder.stream.health.state is WatchState.DEGRADED, within=10)
+    await eventually(lambda: recorder.stream.health.state is WatchState.DEGRADED)
     return time.monotonic()
 
 
-@pytest.mark.timeout(120)
 async def test_a_killed_server_that_is_back_at_once_is_resumed(
     tmp_path: Path, eventually: Eventually, figure: Callable[[str], None]
 ) -> None:
@@ -59,17 +72,16 @@ async def test_a_killed_server_that_is_back_at_once_is_resumed(
         back = time.monotonic()
         pods = await cluster.admin.list("pods", cluster.namespace)
         await cluster.admin.delete("pods", cluster.namespace, pods["items"][0]["metadata"]["name"])
-        await eventually(lambda: recorder.names == {"b"}, within=20)
+        await eventually(lambda: recorder.names == {"b"})
         figure(
             f"API server killed and started again: set right {time.monotonic() - back:.2f} s after it is ready"
         )
         await cluster.pod("c")
-        await eventually(lambda: recorder.names == {"b", "c"}, within=10)
-        assert recorder.stream.health.state is WatchState.SYNCED
+        await eventually(lambda: recorder.names == {"b", "c"})
+        await eventually(lambda: recorder.stream.health.state is WatchState.SYNCED)
         assert told(recorder) == ["-a", "+c"]
 
 
-@pytest.mark.timeout(120)
 async def test_a_stopped_server_ends_its_watches_and_has_forgotten_their_version(
     tmp_path: Path, eventually: Eventually
 ) -> None:
@@ -83,35 +95,38 @@ async def test_a_stopped_server_ends_its_watches_and_has_forgotten_their_version
             await asyncio.to_thread(cluster.admin.server.start)
             await cluster.admin.delete("pods", cluster.namespace, "a")
             await cluster.pod("c")
-            await eventually(lambda: recorder.names == {"b", "c"}, within=45)
+            await eventually(lambda: recorder.names == {"b", "c"})
             assert sorted(told(recorder)) == ["+c", "-a"]
             assert transport.expired > 0, "a version of before the restart is too old after it"
 
 
-@pytest.mark.timeout(120)
 async def test_a_version_that_was_compacted_while_we_were_away(
     tmp_path: Path, eventually: Eventually
 ) -> None:
     """Without its cache the server knows no more than etcd, which forgets within six seconds here."""
-    timings = Timings(
-        watch_timeout=(2.0, 2.0), rewatch_delay=12.0, short_watch=0.5, uniform=lambda low, high: high
-    )
+    timings = Timings(watch_timeout=(2.0, 2.0), short_watch=0.5)
     arguments = ("--watch-cache=false", "--etcd-compaction-interval=2s")
     async with a_server(tmp_path, *arguments) as cluster:
         transport = RecordingTransport(ClusterTransport(await cluster.connect(timings), timings))
         source = KubernetesSource(transport, cluster.namespace, ServiceSelection(), timings=timings)
         async with SourceDiscovery(source) as discovery, recording_events(discovery) as recorder:
             await both(recorder, eventually)
-            await eventually(lambda: transport.ended > 0, within=15)
+            transport.may_ask.clear()
+            ended = transport.ended
+            await eventually(lambda: transport.ended > ended)
+            version = str(
+                (await cluster.admin.list("endpointslices", cluster.namespace))["metadata"]["resourceVersion"]
+            )
             await cluster.admin.delete("pods", cluster.namespace, "a")
             for name in ("x", "y", "z"):  # somebody else's writes
                 await cluster.pod(name, labels={"app": "other"})
-            await eventually(lambda: recorder.names == {"b"}, within=40)
+            await eventually(lambda: is_forgotten(cluster, version))
+            transport.may_ask.set()
+            await eventually(lambda: recorder.names == {"b"})
             assert transport.expired > 0
             assert told(recorder) == ["-a"]
 
 
-@pytest.mark.timeout(180)
 async def test_a_minute_without_a_server(
     tmp_path: Path, eventually: Eventually, figure: Callable[[str], None]
 ) -> None:
@@ -130,10 +145,10 @@ async def test_a_minute_without_a_server(
         back = time.monotonic()
         await cluster.admin.delete("pods", cluster.namespace, "a")
         await cluster.pod("c")
-        await eventually(lambda: recorder.names == {"b", "c"}, within=20)
+        await eventually(lambda: recorder.names == {"b", "c"})
         took = time.monotonic() - back
         assert sorted(told(recorder)) == ["+c", "-a"]
-        assert recorder.stream.health.state is WatchState.SYNCED
+        await eventually(lambda: recorder.stream.health.state is WatchState.SYNCED)
         figure(
             f"API server down for 60 s: no event, health degraded; set right {took:.2f} s after it is ready"
         )

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import pytest
-
 from discovery import InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedEvent, SourceDiscovery
 from discovery.kubernetes import ClusterTransport, PodsSource, PoolReference
 from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
@@ -44,17 +42,16 @@ async def change_pool(cluster: Cluster, **spec: object) -> None:
     await cluster.admin.ask("PATCH", where, {"spec": spec}, kind="application/merge-patch+json")
 
 
-@pytest.mark.timeout(180)
 async def test_a_rolling_update_of_150_pods_of_a_pool(
     cluster: Cluster, eventually: Callable[..., object], figure: Callable[[str], None]
 ) -> None:
     old = await cluster.pods([f"a-{i}" for i in range(PODS)], **APP)
     async with pool_recorder(cluster, 8000) as recorder:
-        await eventually(lambda: recorder.uids == uids(old), within=60)
+        await eventually(lambda: recorder.uids == uids(old))
         started = time.monotonic()
         new = await replace(cluster, old, [f"b-{i}" for i in range(PODS)], **APP)
         done = time.monotonic()
-        await eventually(lambda: recorder.uids == uids(new), within=60)
+        await eventually(lambda: recorder.uids == uids(new))
         settled = time.monotonic()
         assert counted(recorder, InstanceAddedEvent) == Counter(uids(old) | uids(new)), "Added once each"
         assert counted(recorder, InstanceRemovedEvent) == Counter(uids(old)), "Removed once each"
@@ -65,24 +62,21 @@ async def test_a_rolling_update_of_150_pods_of_a_pool(
     )
 
 
-@pytest.mark.timeout(180)
 async def test_changed_target_ports_move_every_pod_and_nobody_goes(
     cluster: Cluster, eventually: Callable[..., object], figure: Callable[[str], None]
 ) -> None:
     pods = await cluster.pods([f"a-{i}" for i in range(PODS)], **APP)
     async with pool_recorder(cluster, 8000) as recorder:
-        await eventually(lambda: recorder.uids == uids(pods), within=60)
+        await eventually(lambda: recorder.uids == uids(pods))
         took = []
         for port in (8001, 8002, 8003):
             started = time.monotonic()
             await change_pool(cluster, targetPorts=[{"number": port}])
-            await eventually(
-                lambda port=port: {i.port for i in recorder.instances.values()} == {port}, within=30
-            )
+            await eventually(lambda port=port: {i.port for i in recorder.instances.values()} == {port})
             took.append(time.monotonic() - started)
         assert not counted(recorder, InstanceRemovedEvent)
         await change_pool(cluster, targetPorts=[{"number": 8003}, {"number": 8004}])
-        await eventually(lambda: len(recorder.instances) == 2 * PODS, within=30)
+        await eventually(lambda: len(recorder.instances) == 2 * PODS)
         assert not counted(recorder, InstanceRemovedEvent)
         assert counted(recorder, InstanceAddedEvent) == Counter(dict.fromkeys(uids(pods), 2)), "one a rank"
     figure(
@@ -90,7 +84,6 @@ async def test_changed_target_ports_move_every_pod_and_nobody_goes(
     )
 
 
-@pytest.mark.timeout(180)
 async def test_a_drained_node_loses_its_pods_and_no_others(
     cluster: Cluster, eventually: Callable[..., object]
 ) -> None:
@@ -100,12 +93,12 @@ async def test_a_drained_node_loses_its_pods_and_no_others(
     leaving = await cluster.pods([f"l-{i}" for i in range(20)], node="drained", **APP)
     staying = await cluster.pods([f"s-{i}" for i in range(20)], node="kept", **APP)
     async with pool_recorder(cluster, 8000) as recorder:
-        await eventually(lambda: recorder.uids == uids(leaving) | uids(staying), within=30)
+        await eventually(lambda: recorder.uids == uids(leaving) | uids(staying))
         # the server copies the zone of the node to its pods (KEP-4742): no right to nodes is needed
         assert {i.zone for i in recorder.instances.values()} == {"zone-of-drained", "zone-of-kept"}
         await asyncio.gather(*(cluster.terminate(pod) for pod in leaving))
         moved = await cluster.pods([f"m-{i}" for i in range(20)], node="kept", **APP)
-        await eventually(lambda: recorder.uids == uids(staying) | uids(moved), within=30)
+        await eventually(lambda: recorder.uids == uids(staying) | uids(moved))
         await asyncio.gather(*(cluster.end(pod) for pod in leaving))
         await cluster.admin.ask("DELETE", "/api/v1/nodes/drained")
         await asyncio.sleep(1)
@@ -117,16 +110,15 @@ async def test_a_drained_node_loses_its_pods_and_no_others(
         assert {i.node for i in recorder.instances.values()} == {"kept"}
 
 
-@pytest.mark.timeout(120)
 async def test_a_pool_that_is_deleted_and_made_again(
     cluster: Cluster, eventually: Callable[..., object]
 ) -> None:
     pods = await cluster.pods(["a", "b"], **APP)
     async with pool_recorder(cluster, 8000) as recorder:
-        await eventually(lambda: recorder.uids == uids(pods), within=30)
+        await eventually(lambda: recorder.uids == uids(pods))
         await cluster.admin.ask("DELETE", f"{collection(cluster, 'inferencepools')}/pool")
-        await eventually(lambda: not recorder.instances, within=10)
+        await eventually(lambda: not recorder.instances)
         assert "there is no InferencePool pool" in (recorder.stream.health.reason or "")
         await create(cluster, pool("pool", "vllm", 8000))
-        await eventually(lambda: recorder.uids == uids(pods), within=10)
+        await eventually(lambda: recorder.uids == uids(pods))
         assert recorder.stream.health.reason is None

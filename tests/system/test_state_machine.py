@@ -8,13 +8,11 @@ from tests.kubernetes.test_pods_state_machine import walk_pods
 from tests.kubernetes.test_state_machine import walk
 
 
-@pytest.mark.timeout(900)  # finding the shortest failing history takes long
 def test_ten_thousand_steps_of_pods_slices_and_faults(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="discovery")  # each fault is one warning
     assert walk(histories=160) >= 10_000
 
 
-@pytest.mark.timeout(900)  # as above
 def test_ten_thousand_steps_of_pods_pool_and_faults(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="discovery")
     assert walk_pods(histories=140) >= 10_000

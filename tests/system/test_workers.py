@@ -7,11 +7,14 @@ import statistics
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
-from discovery import InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedEvent
+from discovery import InstanceEvent, InstanceRemovedEvent, InstanceUpdatedEvent
+from tests.eventually import eventually
 from tests.kubernetes.fake.event_recorder import EventRecorder
 from tests.kubernetes.fake.objects import LABELS
 from tests.system.cluster import Cluster, Pod
+from tests.system.patient_client import patient_client
 from tests.system.pod_registry import PORT, environment_of
 
 
@@ -28,23 +31,19 @@ async def a_worker(cluster: Cluster, name: str) -> AsyncIterator[tuple[Pod, asyn
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(90):
             assert await process.stdout.readline() == b"ready\n"
         yield pod, process
     finally:
         if process.returncode is None:
             process.kill()
-        await process.wait()
+        await process.communicate()
 
 
-async def of(recorder: EventRecorder, kind: type, name: str, within: float) -> float:
-    """When the recorder got the event, on the loop's clock."""
-    async with asyncio.timeout(within):
-        while True:
-            for at, event in reversed(recorder.events):
-                if isinstance(event, kind) and event.instance_id == name:
-                    return at
-            await asyncio.sleep(0.001)
+def told_at(recorder: EventRecorder, kind: type[InstanceEvent], name: str) -> float:
+    """When the recorder got the last such event, on the loop's clock."""
+    events = reversed(recorder.events)
+    return next(at for at, event in events if isinstance(event, kind) and event.instance_id == name)
 
 
 async def test_a_killed_worker_is_unreachable_at_once_and_removed_by_its_probe(
@@ -56,20 +55,22 @@ async def test_a_killed_worker_is_unreachable_at_once_and_removed_by_its_probe(
     async with AsyncExitStack() as workers:
         names = [f"w-{i}" for i in range(4)]
         started = [await workers.enter_async_context(a_worker(cluster, name)) for name in names]
-        recorder = await workers.enter_async_context(cluster.recorder(metadata=True))
+        following = cluster.recorder(metadata=True, client=patient_client(wait=10.0))
+        recorder = await workers.enter_async_context(following)
         for pod, _ in started:
             await cluster.probed(pod, ready=True)
-            await of(recorder, InstanceAddedEvent, pod.name, 10)
-        await asyncio.sleep(0.5)  # until each GET is held
+            await eventually(partial(recorder.knows, pod.name))
         for pod, process in started:
+            assert recorder.instances[pod.name].reachable
             killed = loop.time()
             process.send_signal(signal.SIGKILL)
-            hints.append(await of(recorder, InstanceUpdatedEvent, pod.name, 1.0) - killed)
-            assert not recorder.instances[pod.name].reachable
+            await eventually(lambda name=pod.name: not recorder.instances[name].reachable)
+            hints.append(told_at(recorder, InstanceUpdatedEvent, pod.name) - killed)
             assert recorder.instances[pod.name].incarnation == pod.uid
             patched = loop.time()
             await cluster.probed(pod, ready=False)
-            removals.append(await of(recorder, InstanceRemovedEvent, pod.name, 5.0) - patched)
+            await eventually(lambda name=pod.name: not recorder.knows(name))
+            removals.append(told_at(recorder, InstanceRemovedEvent, pod.name) - patched)
         assert recorder.instances == {}
         assert [word for word in recorder.transitions() if ":" in word] == [
             f"-{name}:not_ready" for name in names

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -73,19 +74,34 @@ class ApiSpeaker:
         self, method: str, path: str, body: Any = None, *, token: str | None = None, **params: Any
     ) -> Reply:
         """`token`: "" for none."""
+        async with self._asking(method, path, body, token, params) as answer:
+            text = await answer.text()
+            return _reply(answer, text.splitlines() if "watch" in params else [text])
+
+    async def watch(
+        self, then: Callable[[], Awaitable[object]], *, until: str | None = None, **params: Any
+    ) -> Reply:
+        """A watch during which `then` is called, to its end, or up to the first event of the slice `until`."""
+        lines: list[str] = []
+        async with self._asking("GET", self.slices, None, None, params | {"watch": "true"}) as answer:
+            await then()
+            async for line in answer.content:
+                lines.append(line.decode())
+                if until is not None and _decoded(lines[-1])["object"]["metadata"].get("name") == until:
+                    break
+            return _reply(answer, lines)
+
+    @asynccontextmanager
+    async def _asking(
+        self, method: str, path: str, body: Any, token: str | None, params: Mapping[str, Any]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         shown = self.token if token is None else token
         headers = {"Authorization": f"Bearer {shown}"} if shown else {}
         asked = {name.rstrip("_"): str(value) for name, value in params.items()}
         async with self._session.request(
             method, self._url + path, json=body, params=asked, headers=headers, ssl=False
         ) as answer:
-            text = await answer.text()
-            lines = text.splitlines() if "watch" in asked else [text]
-            seen = {
-                name: answer.headers.get(name) for name in ("Content-Type", "Retry-After", "Content-Encoding")
-            }
-            seen["Audit-Id"] = "some" if answer.headers.get("Audit-Id") else None
-            return Reply(answer.status, seen, [_decoded(line) for line in lines if line])
+            yield answer
 
     async def get(self, path: str = "", /, **params: Any) -> Reply:
         return await self.ask("GET", path or self.slices, **params)
@@ -118,6 +134,12 @@ def shape(thing: Any, key: str = "") -> Shape:
     if key == "message":
         return re.sub(r"\d+", "N", re.sub(r"test-[\d-]+", "NS", str(thing)))
     return thing if key in _KEPT or thing is None else type(thing).__name__
+
+
+def _reply(answer: aiohttp.ClientResponse, lines: Sequence[str]) -> Reply:
+    seen = {name: answer.headers.get(name) for name in ("Content-Type", "Retry-After", "Content-Encoding")}
+    seen["Audit-Id"] = "some" if answer.headers.get("Audit-Id") else None
+    return Reply(answer.status, seen, [_decoded(line) for line in lines if line])
 
 
 def _decoded(line: str) -> Any:
@@ -170,22 +192,29 @@ async def invalid_parameters(speaker: ApiSpeaker) -> AsyncIterator[tuple[str, Re
         yield f"contradiction {params}", await speaker.get(**params)
 
 
-async def watch_while(
-    speaker: ApiSpeaker, change: Callable[[], Awaitable[object]] | None = None, **params: Any
-) -> Reply:
-    """A watch of some seconds from the present, and what is changed meanwhile."""
+async def quiet_watch(speaker: ApiSpeaker, **params: Any) -> Reply:
+    """A watch of some seconds, from the present if nobody says otherwise."""
     params.setdefault("resourceVersion", await speaker.version())
-    asking = asyncio.create_task(speaker.get(watch="true", **{"timeoutSeconds": 2, **params}))
-    if change is not None:
-        await asyncio.sleep(0.3)
+    return await speaker.get(watch="true", **{"timeoutSeconds": 2, **params})
+
+
+async def watch_while(speaker: ApiSpeaker, change: Callable[[], Awaitable[object]], **params: Any) -> Reply:
+    """A watch from the present, what is changed meanwhile, and the creation of one more, with which it ends."""
+    since = await speaker.version()
+
+    async def change_and_end() -> None:
         await change()
-    return await asking
+        await speaker.put("end", "10.244.9.99")
+
+    reply = await speaker.watch(change_and_end, until="end", resourceVersion=since, **params)
+    await speaker.ask("DELETE", f"{speaker.slices}/end")
+    return reply
 
 
 async def watches(speaker: ApiSpeaker) -> AsyncIterator[tuple[str, Reply]]:
     selected = {"labelSelector": f"kubernetes.io/service-name={SERVICE}"}
-    yield "a quiet watch", await watch_while(speaker)
-    yield "a quiet watch with bookmarks", await watch_while(speaker, allowWatchBookmarks="true")
+    yield "a quiet watch", await quiet_watch(speaker)
+    yield "a quiet watch with bookmarks", await quiet_watch(speaker, allowWatchBookmarks="true")
     yield "a new one", await watch_while(speaker, lambda: speaker.put("w", "10.244.9.1"))
     yield "a changed one", await watch_while(speaker, lambda: speaker.put("w", "10.244.9.2"))
     yield "emptied", await watch_while(speaker, lambda: speaker.put("w"))
@@ -196,29 +225,22 @@ async def watches(speaker: ApiSpeaker) -> AsyncIterator[tuple[str, Reply]]:
     yield "it joins the selection", await watch_while(speaker, lambda: speaker.put("w"), **selected)
     gone = await watch_while(speaker, lambda: speaker.ask("DELETE", f"{speaker.slices}/w"))
     yield "a deleted one", gone
-    marks = {"allowWatchBookmarks": "true", "timeoutSeconds": 4}
-    yield "bookmarks", await watch_while(speaker, lambda: speaker.put("w", "10.244.9.3"), **marks)
+    marks = {"allowWatchBookmarks": "true", "timeoutSeconds": 6, "resourceVersion": await speaker.version()}
+    yield "bookmarks", await speaker.watch(lambda: speaker.put("w", "10.244.9.3"), **marks)
     await speaker.ask("DELETE", f"{speaker.slices}/w")
-    yield "from nothing", await watch_while(speaker, resourceVersion="", allowWatchBookmarks="true")
-    yield "from nothing, without bookmarks", await watch_while(speaker, resourceVersion="")
-    yield "from zero", await watch_while(speaker, resourceVersion="0")
+    yield "from nothing", await quiet_watch(speaker, resourceVersion="", allowWatchBookmarks="true")
+    yield "from nothing, without bookmarks", await quiet_watch(speaker, resourceVersion="")
+    yield "from zero", await quiet_watch(speaker, resourceVersion="0")
     begin = {
         "sendInitialEvents": "true",
         "resourceVersionMatch": "NotOlderThan",
         "allowWatchBookmarks": "true",
     }
-    yield "watch list", await watch_while(speaker, resourceVersion="", **begin)
+    yield "watch list", await quiet_watch(speaker, resourceVersion="", **begin)
     future = await speaker.version() + 1_000_000
-    yield (
-        "from the future",
-        await watch_while(
-            speaker,
-            lambda: speaker.put("a", "10.244.9.1"),
-            resourceVersion=future,
-            allowWatchBookmarks="true",
-        ),
-    )
-    yield "from no version", await watch_while(speaker, resourceVersion="x")
+    silent = quiet_watch(speaker, resourceVersion=future, allowWatchBookmarks="true")
+    yield "from the future", (await asyncio.gather(silent, speaker.put("a", "10.244.9.1")))[0]
+    yield "from no version", await quiet_watch(speaker, resourceVersion="x")
 
 
 async def refusals(speaker: ApiSpeaker, poor: str) -> AsyncIterator[tuple[str, Reply]]:
