@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from benchmarks import (
+    decisions,
     discovery_scale,
     dispatching,
     flow_control,
@@ -35,6 +36,7 @@ _DEFAULT = (
     "failing",
     "dispatching",
     "flow-control",
+    "decisions",
 )
 _NAMES = (*_DEFAULT, "attacks")
 
@@ -66,6 +68,7 @@ def main() -> int:
         "failing": functools.partial(failing.main, failing.FailingPlan.from_flags(flags)),
         "dispatching": functools.partial(dispatching.main, binary=flags.go_processor),
         "flow-control": flow_control.main,
+        "decisions": decisions.main,
         "attacks": functools.partial(attacks.main, flags.attack),
     }
     print(f"CPython {platform.python_version()}, {platform.machine()}, {platform.system()}")

@@ -131,6 +131,9 @@ class _TimedScheduler:
         self.spent += time.thread_time() - began
         return pick
 
+    def ended_waiting(self, request: InferenceRequest, why: Exception | None, now: float) -> None:
+        self._director.ended_waiting(request, why, now)
+
 
 def _dispatch_times(pool: _Pool, count: int) -> tuple[list[float], list[float]]:
     """Microseconds from a release until the next request has its endpoint, and without the pick itself."""

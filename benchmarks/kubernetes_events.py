@@ -107,9 +107,8 @@ async def watching(server: RecordedServer, component: str) -> AsyncIterator[Inst
 
 def open_discovery(server: RecordedServer) -> SourceDiscovery:
     transport = ClusterTransport(Cluster(server.url, NAMESPACE))
-    nobody_is_asked = MetadataClient(
-        silence=SilenceTimings.detected_within(0)
-    )  # the pods of the recording are nowhere
+    # the pods of the recording are nowhere
+    nobody_is_asked = MetadataClient(silence=SilenceTimings.detected_within(0))
     source = KubernetesSource(transport, NAMESPACE, ServiceSelection())
     return SourceDiscovery(source, client=nobody_is_asked, sync_timeout=90.0)
 

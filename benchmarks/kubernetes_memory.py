@@ -28,9 +28,8 @@ async def _ours(url: str, component: str) -> AsyncIterator[object]:
     from discovery.metadata.silence import SilenceTimings
 
     source = KubernetesSource(ClusterTransport(Cluster(url, NAMESPACE)), NAMESPACE, ServiceSelection())
-    nobody_is_asked = MetadataClient(
-        silence=SilenceTimings.detected_within(0)
-    )  # the pods of the recording are nowhere
+    # the pods of the recording are nowhere
+    nobody_is_asked = MetadataClient(silence=SilenceTimings.detected_within(0))
     async with (
         SourceDiscovery(source, client=nobody_is_asked, sync_timeout=90.0) as service,
         service.watch(NAMESPACE, component) as stream,

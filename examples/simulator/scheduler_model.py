@@ -182,9 +182,8 @@ class SchedulerModel:
                     break
                 start = self._step.ends_at
                 emitted.extend(self._end(self._step))
-            self._step = self._begin(start) or self._begin(
-                now
-            )  # it may have idled until an adapter was loaded
+            # it may have idled until an adapter was loaded
+            self._step = self._begin(start) or self._begin(now)
             if self._step is None:
                 break
         return emitted
@@ -285,9 +284,8 @@ class SchedulerModel:
 
     def _allocate_prompt(self, sequence: _Sequence) -> bool:
         digests, size = sequence.work.digests, self.limits.block_size
-        reusable = (
-            sequence.num_tokens - 1
-        ) // size  # one token must be computed, to have logits for the next one
+        # one token must be computed, to have logits for the next one
+        reusable = (sequence.num_tokens - 1) // size
         hits = self._cache.match(islice(digests, reusable))
         if not self._cache.admit(digests[:hits], self._blocks(sequence.num_tokens) - hits):
             return False
