@@ -135,9 +135,8 @@ def test_every_field_of_the_configuration_files_is_in_the_reference(site: Path) 
     told = fields(text)
     assert "≤ 10MiB · default <code>10MiB</code>" in told["max_payload"]
     assert "<small>duration, ≥ 1s, ≤ 15s · default <code>15s</code></small>" in text  # `lease` of a queue
-    assert (
-        "<small>duration, ≥ 300ms, ≤ 15s · default <code>15s</code></small>" in told["lease"]
-    )  # of `concurrency`
+    of_concurrency = "<small>duration, ≥ 300ms, ≤ 15s · default <code>15s</code></small>"
+    assert of_concurrency in told["lease"]
 
 
 def fields(text: str) -> dict[str, str]:
