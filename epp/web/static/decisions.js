@@ -251,7 +251,9 @@ function describeProfile(profile, whole) {
   const title = several ? `Profile ${profile.name}` : "Candidates";
   const shown = profile.scored > rows.length ? `, the best ${rows.length} of ${count(profile.scored)}` : "";
   const table = make("table", { class: "grid cards" }, make("caption", { class: "hidden-label" }, title), make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows));
+  const verdicts = profile.verdicts.map(({ by, given, kept }) => `${by} kept ${count(kept)} of ${count(given)}`);
   return [
+    ...(verdicts.length ? [make("p", { class: "sub" }, `Filters: ${verdicts.join("; ")}.`)] : []),
     ...leftOut(profile.left_out, `Left out by ${several ? profile.name : "filters"}`),
     make("h3", {}, `${title}${shown}`, make("span", { class: "aside" }, ` by ${profile.picker}`)),
     make("div", { class: "scroll" }, table),
