@@ -9,7 +9,7 @@ import numpy as np
 
 from epp.decisions.scored_candidates import ScoredCandidates, candidates, left_out_by, unreported
 from epp.decisions.tie import tie
-from epp.endpoints.endpoint import Column, Endpoint
+from epp.endpoints.endpoint import Column, Endpoint, Indices
 from epp.scheduling.decision import NOT_YET, Decision, ProfileRun
 
 _DIGITS: Final = 6
@@ -34,7 +34,7 @@ def describe(
         "time": datetime.fromtimestamp(wall_time(decision.at), UTC).isoformat(timespec="milliseconds"),
         "request": _request(decision),
         "waited": _seconds(decision.waited) if decision.queued else None,
-        "endpoints": len(decision.endpoints),
+        "endpoints": _count_of_all(decision),
         "choice": _name(decision.chosen[0]) if decision.chosen else None,
         "fallbacks": [_name(one) for one in decision.chosen[1:]],
         "helpers": {role: [_name(one) for one in group] for role, group in (decision.helpers or {}).items()},
@@ -44,6 +44,12 @@ def describe(
         "refusal": _refusal(decision),
         "outcome": _outcome(decision, now),
     }
+
+
+def _count_of_all(decision: Decision) -> int | None:
+    """None: nobody looked for endpoints, as the request was refused or abandoned before."""
+    looked = decision.numbers is not None or decision.would_wait
+    return len(decision.endpoints) if looked else None
 
 
 def state_of(decision: Decision) -> str:
@@ -111,6 +117,7 @@ def _profile(decision: Decision, run: ProfileRun, numbers: "_Numbers", most: int
     return {
         "name": run.name,
         "filters": list(run.plan.filters),
+        "verdicts": _verdicts(decision, run),
         "scorers": [{"name": one.name, "type": one.type, "weight": one.weight} for one in run.plan.scorers],
         "picker": run.plan.picker,
         "scored": len(scored.order),
@@ -156,6 +163,21 @@ def _left_out(
                 {"by": by, "count": len(rows), "endpoints": [numbers.of(row) for row in rows[:most]]}
             )
     return groups
+
+
+def _verdicts(decision: Decision, run: ProfileRun) -> list[dict[str, Any]]:
+    """Of each filter that ran, in order: how many endpoints it got, and how many it kept."""
+
+    def count(rows: Indices | None) -> int:
+        return len(decision.endpoints if rows is None else rows)
+
+    given = count(decision.steps[-1][1] if decision.steps else None)
+    verdicts = []
+    for by, rows in run.steps:
+        kept = count(rows)
+        verdicts.append({"by": by, "given": given, "kept": kept})
+        given = kept
+    return verdicts
 
 
 class _Numbers:

@@ -48,7 +48,7 @@ def parse_query(given: Mapping[str, str]) -> DecisionQuery:
         limit=limit if request_id is None else min(limit, MOST_SAME_ID),
         after=_count(given, "after", 10**15, 0) if "after" in given else None,
         request_id=request_id,
-        slow=parse_duration(given["slow"]) if "slow" in given else None,
+        slow=_duration(given, "slow"),
         candidates=_count(
             given,
             "candidates",
@@ -108,3 +108,11 @@ def _count(given: Mapping[str, str], name: str, most: int, default: int) -> int:
     if not _NUMBER.fullmatch(text) or not least <= int(text) <= most:
         raise ValueError(f"{name}={quoted(text)} is not a whole number from {least} to {most}")
     return int(text)
+
+
+def _duration(given: Mapping[str, str], name: str) -> float | None:
+    text = given.get(name)
+    try:
+        return None if text is None else parse_duration(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None

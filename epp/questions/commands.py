@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -63,6 +64,8 @@ async def decisions(options: argparse.Namespace) -> int:
                 )
             for decision in page["decisions"]:
                 _show(decision, options)
+            if not page["decisions"] and not options.json and not options.follow:
+                print(_nothing_found(page["last"], page["capacity"], options.slow), file=sys.stderr)
             if options.follow:
                 await _follow(picker, options, int(page["last"]))
     return SUCCEEDED
@@ -89,6 +92,12 @@ async def _follow(picker: PickerClient, options: argparse.Namespace, seen: int) 
         shown = {sequence for sequence in shown if sequence > seen}
         if not full:
             await asyncio.sleep(_POLL)
+
+
+def _nothing_found(last: int, capacity: int, slow: float | None) -> str:
+    if not last:
+        return "no decision yet"
+    return f"no decision of the last {min(last, capacity)} took {0.0 if slow is None else slow:g} s"
 
 
 def _candidates(limit: int, options: argparse.Namespace) -> str:

@@ -19,8 +19,21 @@ def line(decision: Mapping[str, Any]) -> str:
 def details(decision: Mapping[str, Any]) -> Iterator[str]:
     """All about one decision, line by line."""
     request = decision["request"]
-    yield f"{_plain(request['path'])}, request {_plain(request['id'])}"
+    yield _plain(request["path"]) + (f", request {_plain(request['id'])}" if request["id"] else "")
+    yield from _facts(request)
+    yield f"  {decision['time'][:23].replace('T', ' ')} UTC {_where(decision)}: {_became(decision)}"
+    if decision["refusal"] is not None:
+        yield f"  {_plain(decision['refusal']['message'], 400)}"
+    yield from _left_out(decision["left_out"])
+    for profile in decision["profiles"]:
+        yield from _profile(profile)
+
+
+def _facts(request: Mapping[str, Any]) -> Iterator[str]:
+    """What the request was; nothing of one that could not be read: its numbers are not known."""
     asked = request["asked_model"]
+    if not request["fairness_id"]:
+        return
     facts = [
         f"model {_plain(request['model'])}" + (f" (asked for {_plain(asked)})" if asked is not None else ""),
         f"priority {request['priority']}"
@@ -30,18 +43,13 @@ def details(decision: Mapping[str, Any]) -> Iterator[str]:
         *["streamed"] * request["streaming"],
     ]
     yield "  " + ", ".join(fact for fact in facts if request["model"] or not fact.startswith("model"))
-    yield f"  {decision['time'][:23].replace('T', ' ')} UTC {_where(decision)}: {_became(decision)}"
-    if decision["refusal"] is not None:
-        yield f"  {_plain(decision['refusal']['message'], 400)}"
-    yield from _left_out(decision["left_out"])
-    for profile in decision["profiles"]:
-        yield from _profile(profile)
 
 
 def _where(decision: Mapping[str, Any]) -> str:
     choice = decision["choice"]
     if choice is None:
-        return f"-> nowhere, {decision['endpoints']} endpoints"
+        count = decision["endpoints"]  # None: nobody looked for them
+        return "-> nowhere" if count is None else f"-> nowhere, {count} endpoint{'' if count == 1 else 's'}"
     fallbacks = ", ".join(_plain(one["id"]) for one in decision["fallbacks"])
     helpers = [
         f"{_plain(role)} {_plain(one['id'])}" for role, group in decision["helpers"].items() for one in group
@@ -78,6 +86,11 @@ def _profile(profile: Mapping[str, Any]) -> Iterator[str]:
     scorers = profile["scorers"]
     weights = ", ".join(f"{_plain(one['name'])} x {one['weight']:g}" for one in scorers) or "nothing scored"
     yield f"  profile {_plain(profile['name'])}: {weights}; {_plain(profile['picker'])} of {profile['scored']}"
+    verdicts = [
+        f"{_plain(one['by'])} kept {one['kept']} of {one['given']}" for one in profile.get("verdicts", ())
+    ]
+    if verdicts:
+        yield f"    {'; '.join(verdicts)}"
     yield from _left_out(profile["left_out"], "    ")
     if not profile["candidates"]:
         return

@@ -13,6 +13,7 @@ from yarl import URL
 from discovery.errors import AdsumError
 from discovery.metadata.aiohttp_answer import connection_problem, read_body
 from runtime.os_reason import os_reason
+from runtime.quoting import quoted
 
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _TIMEOUT: Final = 60.0
@@ -70,10 +71,34 @@ class PickerClient:
         if isinstance(document, dict) and isinstance(document.get("error"), str):
             raise PickerError(f"the picker at {self._url} says: {document['error'][:500]}")
         if status == 401:
+            if "Authorization" in self._session.headers:
+                raise PickerError(
+                    f"{self._url} does not accept the token of --token-file; expected the one of its --debug-token-file"
+                )
             raise PickerError(f"{self._url} asks for a token; give it with --token-file")
         text = content[:500].decode(errors="replace").strip()
-        said = f": {' '.join(text.split())}" if status in (403, 503) and text else ""
+        said = f": {' '.join(text.split()).rstrip('.')}" if status in (403, 503) and text else ""
+        if status == 403 and said:  # it says itself what to do
+            raise PickerError(f"{self._url} refuses{said}")
         raise PickerError(f"{self._url} answered {path} with {status}{said}; {_EXPECTED}")
+
+
+def _base(url: str) -> URL:
+    """Raises ValueError for anything but http://host:port."""
+    try:
+        base = URL(url)
+        right = (
+            base.scheme in ("http", "https")
+            and bool(base.host)
+            and base in (base.origin(), base.origin() / "")
+        )
+    except ValueError:  # a port out of range, half of an IPv6 address
+        right = False
+    if not right:
+        scheme, colon, rest = url.partition("://")
+        shown = quoted(scheme + colon + rest.rpartition("@")[2], 100)  # without a password
+        raise ValueError(f"{shown} is not the URL of a picker; expected http://host:port")
+    return base.origin()
 
 
 def _authorization(token_file: Path | None) -> dict[str, str]:
@@ -97,11 +122,9 @@ async def picker_client(
     url: str, token_file: Path | None, ca_file: Path | None
 ) -> AsyncIterator[PickerClient]:
     """Raises ValueError for a wrong URL, OSError for files."""
-    base = URL(url)
-    if base.scheme not in ("http", "https") or not base.host:
-        raise ValueError(f"{url[:100]!r} is not the URL of a picker; expected http://host:port")
+    base = _base(url)
     headers = _authorization(token_file)
     connector = aiohttp.TCPConnector(ssl=_trust(ca_file) if base.scheme == "https" else True)
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT)
     async with aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as session:
-        yield PickerClient(base.origin(), session)
+        yield PickerClient(base, session)

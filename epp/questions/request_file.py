@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from runtime.quoting import quoted
+
 MAX_BYTES: Final = 4 * 1024 * 1024
 """What a picker explains."""
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,20}) ([^ \r\n]{1,8192}) HTTP/[0-9.]{1,5}\r?\n")
@@ -25,7 +27,8 @@ def explained_request(file: Path, path: str | None, headers: Mapping[str, str]) 
         given, content = _split(content[line.end() :], file)
     fields = _fields(content)
     if "path" not in document:
-        document["path"] = next((known for name, known in _PATHS.items() if name in fields), None)
+        named = fields or _repaired_fields(content)
+        document["path"] = next((known for name, known in _PATHS.items() if name in named), None)
     document["path"] = path or document["path"] or "/v1/chat/completions"
     document["headers"] = {**given, **headers}
     try:
@@ -54,7 +57,8 @@ def _split(rest: bytes, file: Path) -> tuple[dict[str, str], bytes]:
     for line in head.split(b"\n"):
         name, colon, value = line.strip().partition(b":")
         if line.strip() and (not colon or not name):
-            raise ValueError(f"{file}: {line[:40]!r} is no header; expected name: value, then an empty line")
+            shown = quoted(line.strip().decode("latin-1"))
+            raise ValueError(f"{file}: {shown} is no header; expected name: value, then an empty line")
         if name:
             headers[name.strip().decode("latin-1").lower()] = value.strip().decode("latin-1")
     return headers, body
@@ -66,3 +70,13 @@ def _fields(content: bytes) -> Mapping[str, Any]:
         return msgspec.json.decode(content, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return {}
+
+
+def _repaired_fields(content: bytes) -> Mapping[str, Any]:
+    """The fields of an object that only a picker reads: with half of a character in it."""
+    if b"\\u" not in content:
+        return {}
+    # imported only where it is needed: it imports numpy
+    from epp.request.lone_surrogates import replace_lone_surrogates
+
+    return _fields(replace_lone_surrogates(content) or b"")

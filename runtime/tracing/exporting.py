@@ -3,9 +3,9 @@
 import logging
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote
 
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -23,6 +23,8 @@ from runtime.tracing.recording import Ended
 
 _PROTOCOL: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
 _TRACES_PROTOCOL: Final = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
+_HEADERS: Final = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _MAX_REASON: Final = 300
 
 log = logging.getLogger("tracing")
@@ -84,8 +86,8 @@ class Exporting:
         sdk = SdkLog()
         library = logging.getLogger("opentelemetry")
         library.handlers, library.propagate = [sdk], False
-        # a full queue is a warning for each span
-        logging.getLogger("opentelemetry.sdk").setLevel(logging.ERROR)
+        sdk_library = logging.getLogger("opentelemetry.sdk")
+        sdk_library.setLevel(logging.NOTSET)
         made = _exporter(environment)
         self.exporter: WatchedExporter | None = None
         self.ended: Ended = lambda span, at: None
@@ -93,6 +95,11 @@ class Exporting:
             self.exporter = WatchedExporter(made, sdk, _hiding(environment))
             self._processor = _batches(self.exporter)
             self.ended = ended(made, self._processor, SpanOrigin(_resource(service, version), scope))
+        if sdk.said:
+            ignored = quoted(_hiding(environment)(sdk.said), _MAX_REASON)
+            log.warning("a variable OTEL_* is ignored, OpenTelemetry says: %s", ignored)
+        # a full queue is a warning for each span
+        sdk_library.setLevel(logging.ERROR)
 
     def close(self, timeout: float) -> None:
         """Send what is recorded, for `timeout` seconds at most. Blocks."""
@@ -121,8 +128,11 @@ def _exporter(environment: Mapping[str, str]) -> SpanExporter | None:
         raise TracingError(f"OTEL_TRACES_EXPORTER is {quoted(kind)}; expected otlp, console or none")
     try:
         return _otlp(environment.get(_TRACES_PROTOCOL) or environment.get(_PROTOCOL) or "grpc")
-    except (ValueError, OSError) as error:  # a timeout that is no number, a certificate that is no file
-        raise TracingError(f"OTEL_EXPORTER_OTLP_*: {error}; see OpenTelemetry's OTLP exporter") from error
+    except AdsumError:
+        raise
+    except Exception as error:  # the exporter has errors of its own, also without a common base
+        problem = quoted(_hiding(environment)(str(error)), _MAX_REASON)
+        raise TracingError(f"OTEL_EXPORTER_OTLP_*: {problem}; see OpenTelemetry's OTLP exporter") from error
 
 
 def _batches(exporter: SpanExporter) -> BatchSpanProcessor:
@@ -150,12 +160,13 @@ def _otlp(protocol: str) -> SpanExporter:
 
 
 def _hiding(environment: Mapping[str, str]) -> Callable[[str], str]:
-    """Removes user and password of an endpoint from what the exporter says about it."""
-    endpoints = [
-        urlsplit(environment.get(name, "")).netloc
-        for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-    ]
-    secrets = [netloc.rpartition("@")[0] for netloc in endpoints if "@" in netloc]
+    """Removes from what the exporter says user and password of an endpoint, and headers: they hold tokens."""
+    secrets = [text for name in _HEADERS for text in _parts_of_headers(environment.get(name, ""))]
+    for name in _ENDPOINTS:
+        user, at, _ = environment.get(name, "").rpartition("@")
+        if at:
+            secrets.append(user.rpartition("//")[2])
+    secrets.sort(key=len, reverse=True)  # a part of another one comes after it
 
     def hide(text: str) -> str:
         for secret in secrets:
@@ -163,3 +174,10 @@ def _hiding(environment: Mapping[str, str]) -> Callable[[str], str]:
         return text
 
     return hide
+
+
+def _parts_of_headers(headers: str) -> Iterator[str]:
+    """`a=b,c=d`: each whole, and its value as it is sent."""
+    for header in headers.split(","):
+        value = header.partition("=")[2]
+        yield from {text for text in (header.strip(), value.strip(), unquote(value).strip()) if text}

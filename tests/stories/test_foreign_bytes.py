@@ -174,6 +174,7 @@ SPLITS: Mapping[str, str] = {
     "epp/scraping/metrics_page.py _names": "_MAX_LINE_BYTES bytes",
     "epp/questions/picker_client.py PickerClient": "500 bytes",
     "epp/questions/request_file.py _split": "MAX_BYTES of the user's own file",
+    "runtime/tracing/exporting.py _parts_of_headers": "the operator's environment",
     "epp/telemetry/metrics_auth.py MetricsAuth": "the first line of our own error",
     "epp/telemetry/profile.py _stack": "the path of a source file",
     "epp/telemetry/exposition.py negotiate_format": "a header field as aiohttp bounds it: 8,190 bytes",

@@ -51,6 +51,8 @@ def test_without_the_extra_the_error_names_it(program: str, tmp_path: Path) -> N
         ({"OTEL_TRACES_EXPORTER": "zipkin"}, "expected otlp, console or none"),
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "expected grpc or http/protobuf"),
         ({"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, "OTEL_EXPORTER_OTLP_*: "),
+        ({"OTEL_EXPORTER_OTLP_COMPRESSION": "brotli"}, 'OTEL_EXPORTER_OTLP_*: \'Invalid value "brotli"'),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://me:pass@[::1"}, "OTEL_EXPORTER_OTLP_*: 'Invalid IPv6 URL'"),
         ({"OTEL_BSP_MAX_QUEUE_SIZE": "-1"}, "OTEL_BSP_*: "),
     ],
 )
@@ -81,6 +83,32 @@ async def started(
         if process.returncode is None:
             process.kill()
         await process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": "https://127.0.0.1:9",
+                "OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere.pem",
+            },
+            b"Failed to read file: /nowhere.pem",
+        ),
+        ({"OTEL_BSP_SCHEDULE_DELAY": "soon"}, b"OTEL_BSP_SCHEDULE_DELAY"),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "api key TOKEN-123"}, b"Header format invalid"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "team"}, b"Invalid key value resource attribute pair team"),
+    ],
+)
+async def test_a_variable_that_opentelemetry_ignores_is_a_warning(
+    given: Mapping[str, str], words: bytes
+) -> None:
+    async with started([*PICKER, "--tracing"], given) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        _, logged = await process.communicate()
+    [line] = [line for line in logged.splitlines() if b"a variable OTEL_* is ignored" in line]
+    assert words in line
+    assert b"TOKEN-123" not in logged
 
 
 async def test_what_is_recorded_is_sent_when_the_program_ends(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What the picker's page shows in a real browser, while workers come, die and drain under load."""
 
+import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -116,7 +117,12 @@ async def test_a_phone_needs_no_sideways_scrolling(browser: Browser, cluster: De
         async with LoadGenerator(cluster.url, MODEL, users=2, max_exchanges=100):
             await shows(page, "#decisions li", "200")
         await page.locator("#decisions li button").first.click()
-        await expect(page.locator("#decisions li .detail tbody tr").first).to_be_visible()
+        choice = page.locator("#decisions li .detail tbody tr").first
+        await expect(choice).to_be_visible()
+        total = choice.locator("td[data-label='Total']")
+        await expect(total).to_be_visible()
+        assert re.fullmatch(r"[0-9]\.[0-9]{4}", (await total.inner_text()).split()[-1]), "near scores differ"
+        await expect(choice.locator("td[data-label^='least-cost-scorer ']")).to_be_visible()
         assert await overflow(page) == 0
 
 

@@ -6,6 +6,7 @@ import { clock, count, duration, number, percent, UNKNOWN } from "./format.js";
 const CANDIDATES = 10;
 const PARTS = 6;
 const BARS = 3;
+const SCORE_DIGITS = 4; // scores of idle endpoints are near to each other
 const LEAST_WAIT = 0.0005; // seconds: what the live list rounds to nothing
 
 const TONES = { sent: "quiet", answering: "good", done: "good", cancelled: "quiet", refused: "bad", evicted: "bad", abandoned: "quiet" };
@@ -162,7 +163,7 @@ function updateRow(node, decision) {
 
 function drawBars(node, scores) {
   const best = scores?.best ?? [];
-  const words = best.map((one) => `${one.id} ${number(totalOf(scores.weights, one.scores))}`).join(", ");
+  const words = best.map((one) => `${one.id} ${number(totalOf(scores.weights, one.scores), SCORE_DIGITS)}`).join(", ");
   setAttribute(node, "title", words || null);
   setChildren(node, best, {
     key: (one) => one.id,
@@ -199,7 +200,7 @@ function describe(whole) {
     ...Object.entries(whole.helpers).map(([role, group]) => [role, group.map(({ id }) => id).join(", ")]),
     ["Refused", whole.refusal && `${whole.refusal.code}: ${whole.refusal.message}`],
     ["Served by", outcome.served_by && `${outcome.served_by}${outcome.attempts ? `, attempt ${outcome.attempts}` : ""}`],
-    ["Ended", outcome.ended_by && `${outcome.ended_by}, after ${duration(outcome.seconds)}`],
+    ["Ended", outcome.ended_by && `${outcome.ended_by === "reset" ? "closed by the proxy" : outcome.ended_by}, after ${duration(outcome.seconds)}`],
   ];
   const known = facts.filter(([, value]) => value);
   return [
@@ -242,8 +243,8 @@ function describeProfile(profile, whole) {
     return make(
       "tr", { "data-chosen": one.chosen },
       make("th", { scope: "row" }, make("span", { class: "cut" }, one.id), make("span", { class: "sub" }, marks.filter(Boolean).join(", ") || one.destination)),
-      make("td", { class: "wide" }, make("span", { class: "score" }, number(one.total), stack)),
-      ...scores.map((score, at) => cell(number(score), scorers[at].name)),
+      make("td", { class: "wide", "data-label": "Total" }, make("span", { class: "score" }, number(one.total, SCORE_DIGITS), stack)),
+      ...scores.map((score, at) => cell(number(score, SCORE_DIGITS), `${scorers[at].name} × ${scorers[at].weight}`)),
       cell(count(one.inflight), "In flight"), cell(count(one.running), "Running"), cell(count(one.waiting), "Waiting"),
       cell(percent(one.kv_usage), "KV cache"), cell(one.age === null ? UNKNOWN : duration(one.age), "Age"),
     );
@@ -251,7 +252,9 @@ function describeProfile(profile, whole) {
   const title = several ? `Profile ${profile.name}` : "Candidates";
   const shown = profile.scored > rows.length ? `, the best ${rows.length} of ${count(profile.scored)}` : "";
   const table = make("table", { class: "grid cards" }, make("caption", { class: "hidden-label" }, title), make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows));
+  const verdicts = profile.verdicts.map(({ by, given, kept }) => `${by} kept ${count(kept)} of ${count(given)}`);
   return [
+    ...(verdicts.length ? [make("p", { class: "sub" }, `Filters: ${verdicts.join("; ")}.`)] : []),
     ...leftOut(profile.left_out, `Left out by ${several ? profile.name : "filters"}`),
     make("h3", {}, `${title}${shown}`, make("span", { class: "aside" }, ` by ${profile.picker}`)),
     make("div", { class: "scroll" }, table),

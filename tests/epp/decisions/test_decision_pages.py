@@ -110,7 +110,10 @@ async def address(nobody: str) -> Any:
         ("?limit=1001", "limit='1001' is not a whole number from 1 to 1000"),
         ("?limit=%D9%A1", "limit='\u0661' is not a whole number from 1 to 1000"),
         ("?after=-1", "after='-1' is not a whole number from 0 to 1000000000000000"),
-        ("?slow=500", "'500' is not a duration; write a number with a unit, as 500ms, 15s, 1h30m or 7d"),
+        (
+            "?slow=500",
+            "slow: '500' is not a duration; write a number with a unit, as 500ms, 15s, 1h30m or 7d",
+        ),
         ("?slower=1s", "'slower' is no parameter; there are limit, after, request_id, slow, candidates"),
         (
             "?limit=1000&candidates=21",

@@ -181,6 +181,7 @@ def test_a_filter_and_what_comes_before_it_say_whom_they_left_out() -> None:
     )
     assert [(one["by"], one["count"]) for one in profile["left_out"]] == [("blue-only", 1)]
     assert profile["left_out"][0]["endpoints"][0]["id"] == "w2"
+    assert profile["verdicts"] == [{"by": "blue-only", "given": 3, "kept": 2}]
     assert {one["id"] for one in profile["candidates"]} == {"w0", "w1"}
     assert [(one["name"], one["weight"]) for one in profile["scorers"]] == [
         ("queue-scorer", 2.0),

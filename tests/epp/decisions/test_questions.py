@@ -17,7 +17,7 @@ from epp.questions.commands import decisions
 from epp.questions.decision_text import details, line
 from epp.questions.flags import decisions_parser
 from epp.questions.request_file import explained_request
-from tests.epp.decisions.test_decisions import BY_QUEUE, Picker, store_of
+from tests.epp.decisions.test_decisions import BY_QUEUE, FILTERED, Picker, store_of
 from tests.epp.envoy.picker_stage import picker_behind_envoy, started_worker
 
 PATH = "/v1/chat/completions"
@@ -95,6 +95,8 @@ async def test_decisions_and_what_became_of_them_in_the_terminal(running_envoy: 
         assert "request r-slow" in out
         assert "least-cost-scorer x 1" in out
         assert "chosen" in out
+        said = await run("decisions", "--picker", url, "--slow", "1h")
+        assert said == (0, "", "no decision of the last 3 took 3600 s\n")
         code, out, err = await run("decisions", "--picker", url, "--request", "r-unknown")
         assert (code, out) == (1, "")
         assert err.startswith("error: no decision about the request 'r-unknown' is kept")
@@ -138,8 +140,8 @@ async def test_explain_from_a_file_a_whole_request_and_standard_input(
             "explain", "--picker", url, "--request", "-", "--json", stdin=b'{"model": 5}'
         )
         assert (code, json.loads(out)["refusal"]["status"]) == (0, 400)
-        code, out, _ = await run("decisions", "--picker", url)
-        assert (code, out) == (0, ""), "nothing was sent"
+        assert await run("decisions", "--picker", url) == (0, "", "no decision yet\n"), "nothing was sent"
+        assert await run("decisions", "--picker", url, "--json") == (0, "", "")
 
 
 @pytest.mark.parametrize(
@@ -155,6 +157,19 @@ async def test_explain_from_a_file_a_whole_request_and_standard_input(
             2,
             "is not the URL of a picker; expected http://host:port",
         ),
+        *[
+            (
+                ("decisions", "--picker", url),
+                2,
+                f"{shown!r} is not the URL of a picker; expected http://host:port",
+            )
+            for url, shown in [
+                ("http://127.0.0.1:9090/debug", "http://127.0.0.1:9090/debug"),
+                ("http://127.0.0.1:99999", "http://127.0.0.1:99999"),
+                ("http://[::1", "http://[::1"),
+                ("http://me:p@ss@127.0.0.1:9090", "http://127.0.0.1:9090"),
+            ]
+        ],
         (("decisions", "--slow", "500"), 2, "'500' is not a duration"),
         (("decisions", "--limit", "0"), 2, "'0' is not a whole number from 1 to 1000"),
         (("explain",), 2, "required: --request"),
@@ -198,7 +213,9 @@ def test_a_file_is_a_body_or_a_request(tmp_path: Path) -> None:
         "headers": {"a": "c", "host": "x"},
         "body": "{}\n\n{}",
     }
-    with pytest.raises(ValueError, match="no header; expected name: value"):
+    half = b'{"model": "m", "prompt": "\\ud800"}'
+    assert read(file, half) == {"path": "/v1/completions", "headers": {}, "body": half.decode()}
+    with pytest.raises(ValueError, match="file: 'nonsense' is no header; expected name: value"):
         read(file, b"GET / HTTP/1.1\nnonsense\n\n")
     with pytest.raises(ValueError, match="neither JSON nor text"):
         read(file, b"\xff")
@@ -213,6 +230,32 @@ def test_a_tie_is_told_with_how_it_was_broken() -> None:
     ):
         picker.ask()
         assert list(details(picker.last))[-1] == f"    tie: {said}"
+
+
+def test_a_request_that_was_not_read_is_shown_without_what_nobody_knows() -> None:
+    picker = Picker(store_of(3))
+    picker.ask(prompt="", model="")
+    picker.ask(model="m", x_request_id="r1")
+    unread, read_one = picker.decisions()
+    assert unread["endpoints"] is None, "nobody looked"
+    assert line(unread).endswith("-> nowhere: refused, 400 invalid_request_error")
+    first, second, why = details(unread)
+    assert first == "/v1/completions"
+    assert second.endswith("-> nowhere: refused, 400 invalid_request_error")
+    assert why == "  the request body has no 'model': a string that names the model is required"
+    assert next(details(read_one)) == "/v1/completions, request r1"
+
+
+def test_every_filter_that_ran_tells_its_verdict() -> None:
+    store = store_of(3, w0={"labels": {"colour": "blue"}}, w1={"labels": {"colour": "blue"}})
+    picker = Picker(store, FILTERED)
+    picker.ask()
+    assert "    blue-only kept 2 of 3" in details(picker.last)
+    assert "    left out by blue-only: w2" in details(picker.last)
+    store = store_of(2, w0={"labels": {"colour": "blue"}}, w1={"labels": {"colour": "blue"}})
+    picker = Picker(store, FILTERED)
+    picker.ask()
+    assert "    blue-only kept 2 of 2" in details(picker.last)
 
 
 def test_a_terminal_gets_no_control_characters() -> None:
@@ -277,9 +320,28 @@ async def test_a_picker_elsewhere_wants_a_token(tmp_path: Path) -> None:
     try:
         code, _, err = await run("decisions", "--picker", url)
         assert (code, err) == (1, f"error: {url} asks for a token; give it with --token-file\n")
-        assert await run("decisions", "--picker", url, "--token-file", str(token)) == (0, "", "")
+        code, _, err = await run("decisions", "--picker", url, "--token-file", str(token))
+        assert (code, err) == (0, "no decision yet\n")
+        token.write_text("another-token-0000\n")
+        code, _, err = await run("decisions", "--picker", url, "--token-file", str(token))
+        assert (code, err) == (
+            1,
+            f"error: {url} does not accept the token of --token-file; expected the one of its --debug-token-file\n",
+        )
     finally:
         await runner.cleanup()
+
+
+async def test_a_refusal_that_says_what_to_do_is_all_that_is_said() -> None:
+    async def refuse(request: web.Request) -> web.Response:
+        return web.Response(status=403, text="Shown to this machine only.\nForward the port.\n")
+
+    app = web.Application()
+    app.router.add_get("/debug/decisions", refuse)
+    async with TestServer(app) as server:
+        url = str(server.make_url("")).rstrip("/")
+        said = await run("decisions", "--picker", url)
+    assert said == (1, "", f"error: {url} refuses: Shown to this machine only. Forward the port\n")
 
 
 @pytest.mark.parametrize(
