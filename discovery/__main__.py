@@ -59,7 +59,8 @@ def build_parser() -> argparse.ArgumentParser:
     shared = Parser(add_help=False, parents=[place])
     shared.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
     listing = commands.add_parser("list", parents=[shared], help="the ready instances now")
-    listing.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS")
+    patience = "how long the source may take to answer (default: 10)"
+    listing.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help=patience)
     listing.add_argument("--metadata", action="store_true", help="their metadata too")
     watching = commands.add_parser(
         "watch", parents=[shared], help="the ready instances and their changes, until Ctrl-C"

@@ -47,10 +47,18 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_server_flags(parser: argparse.ArgumentParser) -> None:
     who = parser.add_argument_group("who")
-    who.add_argument("--namespace", required=True)
-    who.add_argument("--component", required=True)
+    who.add_argument("--namespace", required=True, help="a name of your choice, that of the readers too")
+    who.add_argument("--component", required=True, help="workers with the same two names serve together")
     who.add_argument("--instance-id", metavar="ID", help="made up without it")
-    who.add_argument("--label", action="append", default=[], type=_label, metavar="KEY=VALUE", dest="labels")
+    who.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        type=_label,
+        metavar="KEY=VALUE",
+        dest="labels",
+        help="of the worker, for readers; repeatable",
+    )
     what = parser.add_argument_group("what is followed")
     what.add_argument(
         "--server", required=True, type=_server, metavar="URL", help="such as http://127.0.0.1:8000"

@@ -75,7 +75,13 @@ def with_commands(
     """Add commands that have parsers of their own to `parser`, so that shell completion sees all of them."""
     added = parser.add_subparsers(metavar="COMMAND")
     for name, command in commands.items():
-        added.add_parser(name, parents=[command], add_help=False, help=command.description)
+        added.add_parser(
+            name,
+            parents=[command],
+            add_help=False,
+            help=command.description,
+            formatter_class=command.formatter_class,
+        )
     return parser
 
 

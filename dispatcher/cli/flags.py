@@ -51,7 +51,7 @@ def serve_parser() -> DispatcherParser:
     parser = DispatcherParser(
         prog=program("dispatcher"),
         description="Sends queued requests to a gateway when the pool behind it has room. "
-        f"For people: {program('dispatcher')} {'|'.join(COMMANDS)} --help",
+        f"Commands, each with --help: {program('dispatcher')} {'|'.join(COMMANDS)}",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -95,7 +95,7 @@ class SubmitFlags:
 
 @dataclass(frozen=True, slots=True)
 class InspectFlags:
-    """For status, cancel and dead-letters."""
+    """For status, cancel and dead-letters. `ids` is empty for the last one, and `limit` 0 for the others."""
 
     locator: QueueFlags
     ids: tuple[str, ...]
@@ -147,7 +147,10 @@ def parse_inspect(command: str, arguments: Sequence[str]) -> InspectFlags:
     parser = inspect_parser(command)
     given = parser.parse_args(arguments)
     return InspectFlags(
-        _queue_flags(parser, given), tuple(getattr(given, "ids", ())), given.limit, given.json
+        _queue_flags(parser, given),
+        tuple(getattr(given, "ids", ())),
+        getattr(given, "limit", 0),
+        given.json,
     )
 
 
@@ -160,8 +163,16 @@ def inspect_parser(command: str) -> DispatcherParser:
     }
     parser = _command_parser(command, about[command])
     if command != "dead-letters":
-        parser.add_argument("ids", nargs="*" if command == "status" else "+", metavar="ID")
-    parser.add_argument("--limit", type=_count, default=20, help="dead letters shown at most (default: 20)")
+        parser.add_argument(
+            "ids",
+            nargs="*" if command == "status" else "+",
+            metavar="ID",
+            help="of a request; of a batch: NAME:custom_id",
+        )
+    else:
+        parser.add_argument(
+            "--limit", type=_count, default=20, help="dead letters shown at most (default: 20)"
+        )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     return parser
 

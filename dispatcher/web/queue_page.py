@@ -26,7 +26,7 @@ class QueueActivity(StrEnum):
     IDLE = "idle"
     """Nothing waits."""
     WAITING = "waiting"
-    """Its gate lets nothing pass, or every slot is in use."""
+    """Its gate lets nothing pass, every slot is in use, or all that waits has failed and is tried again later."""
     AWAY = "away"
     """The broker does not answer."""
     UNKNOWN = "unknown"
@@ -70,8 +70,8 @@ class QueueState:
             return QueueActivity.SENDING
         if self.totals is None:
             return QueueActivity.UNKNOWN
-        waits = self.totals.pending - self.totals.claimed - self.totals.delayed
-        return QueueActivity.WAITING if waits > 0 else QueueActivity.IDLE
+        waits = self.totals.pending > self.totals.claimed
+        return QueueActivity.WAITING if waits else QueueActivity.IDLE
 
     @property
     def waits_for(self) -> str:
@@ -85,6 +85,8 @@ class QueueState:
             return f"a free slot: all {limit} of the target {self.target} are in use"
         if self.blocked_tenants:
             return next(iter(self.blocked_tenants.values()))
+        if self.totals is not None and self.totals.pending == self.totals.claimed + self.totals.delayed:
+            return "the next attempt, after one that failed"
         return "its turn"
 
 

@@ -262,7 +262,7 @@ _MAX_ATTRIBUTE: Final = 1e300
 
 
 class ModelsSourceParameters(Section):
-    """Accepted without effect: models are declared in the workers' metadata."""
+    """Accepted without effect: the picker asks the workers for `/v1/models` anyway."""
 
     scheme: str = "http"
     """No effect."""

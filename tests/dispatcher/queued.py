@@ -24,6 +24,32 @@ async def claimed(queue: Queue, **more: Any) -> Claim:
     return claim
 
 
+async def claimed_again(queue: Queue) -> Claim:
+    """The one claim that there is once the lease of the one before has ended.
+
+    A broker that heard of nobody for seconds leaves a claim to its owner for a while longer.
+    """
+    claims: list[Claim] = []
+
+    async def is_given() -> bool:
+        claims.extend(await queue.claim(1, owner="tester"))
+        return bool(claims)
+
+    await until(is_given)
+    [claim] = claims
+    return claim
+
+
+async def lapsed(queue: Queue) -> None:
+    """Until a sweep gave back a claim whose lease had ended, which may be a while later, as above."""
+
+    async def is_given_back() -> bool:
+        await queue.sweep()
+        return (await queue.totals()).redelivered > 0
+
+    await until(is_given_back)
+
+
 def answer(claim: Claim, payload: bytes = b"ok", status: int = 200) -> Result:
     return Result(claim.request.id, claim.request.token, status, payload, attempts=claim.attempt + 1)
 

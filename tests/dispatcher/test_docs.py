@@ -1,4 +1,4 @@
-"""The examples in README and docs/dispatcher.md are valid, and docs/dispatcher.md names every field."""
+"""The examples in README and docs/dispatcher.md are valid, and docs/dispatcher.md names every field and every metric."""
 
 import re
 from fractions import Fraction
@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from dispatcher.broker.budget import dispatchable, from_saturation, system_capacity
+from dispatcher.broker.queue import Totals
 from dispatcher.cli.batch_file import read_lines
 from dispatcher.config.config_file import Config, IntakeConfig, QueueConfig, TargetConfig, read_config
 from dispatcher.delivery.route import DEFAULT_PATHS, Route
 from dispatcher.gates.catalogue import GATES
+from dispatcher.gates.meter import MeterState
+from dispatcher.telemetry.broker_metrics import BrokerMetrics, QueueStatus
+from dispatcher.telemetry.counters import LABELS, PREFIX, DispatcherTelemetry
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "dispatcher.md").read_text()
@@ -54,3 +58,21 @@ def test_the_budget_that_is_computed_is_right() -> None:
     assert capacity == system_capacity(servers, each)
     assert budget == from_saturation(saturation)
     assert f"= {dispatchable(capacity, budget, baseline)}. N is" in example
+
+
+def test_every_metric_is_listed_with_its_labels() -> None:
+    telemetry = DispatcherTelemetry()
+    telemetry.of("batch", "pool").inflight = 1
+    meter = MeterState("load", value=0.0, threshold=1.0, available=True, reason="")
+    status = QueueStatus("batch", "pool", budget=1.0, totals=Totals(), concurrency=64, meters=[meter])
+    shown = {}
+    for family in [*BrokerMetrics([status]).collect(), *telemetry.collect()]:
+        name = family.name.removeprefix(PREFIX) + ("_total" if family.type == "counter" else "")
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        shown[name] = (family.type, frozenset(labels))
+    [section] = re.findall(r"^### Its metrics\n(.*?)^What a broker", PAGE, re.DOTALL | re.MULTILINE)
+    listed = {}
+    for name, kind, labels in re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) ?\| ", section, re.MULTILINE):
+        of_a_queue = LABELS if "of a queue" in labels else ()
+        listed[name] = (kind, frozenset([*of_a_queue, *re.findall(r"`(\w+)`", labels)]))
+    assert listed == shown

@@ -62,7 +62,7 @@ async def test_04_sigterm_lets_what_is_on_its_way_end(
     path = tmp_path / "config.yaml"
     path.write_text(document(target.url, broker=redis_url, concurrency=2))
     async with producer(broker, configured(target.url)) as queue, dispatcher(path) as running:
-        first, second, third = await queue.submit_all(["r1", "r2", "r3"])
+        first, second, third = await queue.submit_all(["r1", "r2", "r3"], seconds=600)
         await eventually(lambda: len(target.asked) == 2, within=90)
         running.send(signal.SIGTERM)
         await _not_ready(running.http, "draining")
@@ -106,7 +106,7 @@ async def test_04_after_the_drain_timeout_claims_are_handed_back_at_once(
     path = tmp_path / "config.yaml"
     path.write_text(document(target.url, broker=redis_url) + "drain_timeout: 200ms\n")
     async with producer(broker, configured(target.url)) as queue, dispatcher(path) as running:
-        await queue.submit_all([f"r{number}" for number in range(20)])
+        await queue.submit_all([f"r{number}" for number in range(20)], seconds=600)
         await eventually(lambda: len(target.asked) == 20, within=90)
         running.send(signal.SIGTERM)
 
@@ -134,7 +134,7 @@ async def test_05_an_outage_of_the_broker(tmp_path: Path, target: Target) -> Non
         path.write_text(document(target.url, broker=server.url, concurrency=5))
         async with dispatcher(path) as running:
             async with RedisBroker(server.url) as broker, producer(broker, configured(target.url)) as queue:
-                requests = await queue.submit_all([f"r{number}" for number in range(10)], seconds=120)
+                requests = await queue.submit_all([f"r{number}" for number in range(10)], seconds=600)
                 await eventually(lambda: len(target.asked) == 5, within=90)
             server.kill()
             answer_now.set()
@@ -245,7 +245,7 @@ async def test_28_every_series_is_there_at_zero_and_the_sums_hold(
         assert sample(metrics, "llm_d_async_async_gate_metric_source_available", queue_id="blind") == 0
         assert sample(metrics, "llm_d_async_async_dispatch_budget", queue_id="blind") == 0
         assert "# TYPE llm_d_async_async_gate_metric_threshold gauge" in metrics
-        requests = await queue.submit_all([f"r{number}" for number in range(40)])
+        requests = await queue.submit_all([f"r{number}" for number in range(40)], seconds=600)
         for done in (False, True):
             if done:
                 await queue.results(requests)
@@ -299,7 +299,7 @@ async def test_what_a_dry_run_says(
     path = tmp_path / "config.yaml"
     path.write_text(document(target.url, {"name": "batch", "gate": one}, {"name": "idle"}, broker=redis_url))
     async with producer(broker, configured(target.url)) as queue:
-        await queue.submit_all(["r1", "r2", "r3"])
+        await queue.submit_all(["r1", "r2", "r3"], seconds=600)
         for _ in range(2):  # the first run must not leave anything taken
             code, said, complaint = await command("--config", str(path), "--dry-run")
             assert (code, complaint) == (0, "")

@@ -167,7 +167,7 @@ class RunningEnvoy:
 
 
 @asynccontextmanager
-async def envoy_running(config: str, deadline: float = 20.0) -> AsyncIterator[RunningEnvoy]:
+async def envoy_running(config: str, deadline: float = 90.0) -> AsyncIterator[RunningEnvoy]:
     """A real Envoy with that configuration, live; listeners and admin may ask for port 0."""
     with tempfile.TemporaryDirectory() as folder:
         path, admin_path, log = Path(folder, "envoy.yaml"), Path(folder, "admin"), Path(folder, "log")

@@ -34,12 +34,12 @@ async def serving(address: str) -> int:
             request_serializer=HealthCheckRequest.SerializeToString,
             response_deserializer=HealthCheckResponse.FromString,
         )
-        answer: HealthCheckResponse = await check(HealthCheckRequest(), timeout=20, wait_for_ready=True)
+        answer: HealthCheckResponse = await check(HealthCheckRequest(), timeout=90, wait_for_ready=True)
         return answer.status
 
 
 async def page(address: str) -> int:
-    timeout = aiohttp.ClientTimeout(total=20)
+    timeout = aiohttp.ClientTimeout(total=90)
     async with (
         aiohttp.ClientSession(timeout=timeout) as client,
         client.get(f"http://{address}/healthz") as said,

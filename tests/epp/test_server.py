@@ -3,7 +3,8 @@ import datetime
 import json
 import re
 import socket
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from aiohttp import web
 from grpc import aio
 
 from discovery import DiscoveryError
-from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL, Settings, TransportKind
+from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL, LAME_DUCK, Settings, TransportKind
 from epp.ext_proc.protocol import SUBSET_NAMESPACE
 from epp.request.control_headers import SCORES, SUBSET
 from epp.server import PickerServer
@@ -64,7 +65,12 @@ class Worker:
 
 def local(**changes: Any) -> Settings:
     ports = {"grpc_port": 0, "grpc_health_port": 0, "metrics_port": 0}
-    defaults: dict[str, Any] = {"host": "127.0.0.1", "secure_serving": False, **ports}
+    defaults: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "secure_serving": False,
+        "metrics_staleness_threshold": 3600.0,  # a machine that stands still makes no page old
+        **ports,
+    }
     return Settings(**(defaults | changes))
 
 
@@ -325,12 +331,28 @@ async def test_a_client_ca_and_a_certificate_that_is_read_again(
         with pytest.raises(aio.AioRpcError):
             await pick(address, messages, credentials=grpc.ssl_channel_credentials(first.certificate))
         write(second)
-        await eventually(lambda: picked(second), within=10 * certificate.POLL_INTERVAL)
+        await eventually(lambda: picked(second))
+
+
+async def drains_without_a_wait(
+    settings: Settings, before: Callable[[PickerServer], Awaitable[object]]
+) -> bool:
+    """Whether one of some drains is over before data planes can have noticed: a busy machine makes them only slower."""
+    for _ in range(5):
+        async with PickerServer(settings) as server:
+            await before(server)
+            began = time.monotonic()
+            await server.drain()
+            if time.monotonic() - began < LAME_DUCK:
+                return True
+    return False
 
 
 async def test_drain_waits_for_nobody_where_nobody_came(nobody: str) -> None:
-    async with PickerServer(local(discovery=nobody)) as server, asyncio.timeout(2.5):
-        await server.drain()
+    async def nobody_asks(server: PickerServer) -> None:
+        pass
+
+    assert await drains_without_a_wait(local(discovery=nobody), nobody_asks)
 
 
 @TRANSPORTS
@@ -340,13 +362,16 @@ async def test_whoever_has_not_heard_that_a_picker_leaves_is_served(
     async with PickerServer(local(discovery=nobody, transport=transport)) as server:
         address = ports(server)["grpc"]
         assert await pick(address, messages) == 503
+        began, served = time.monotonic(), 0
         draining = asyncio.create_task(server.drain())
-        loop = asyncio.get_running_loop()
-        until = loop.time() + HEALTH_INTERVAL * HEALTH_FAILURES + 0.5
-        while loop.time() < until:
-            assert await check(address, "") == HealthCheckResponse.NOT_SERVING
-            assert await pick(address, messages) == 503
-            await asyncio.sleep(0.05)
+        try:
+            while not draining.done():
+                assert await check(address, "") == HealthCheckResponse.NOT_SERVING
+                assert await pick(address, messages) == 503
+                served += 1
+        except aio.AioRpcError:
+            assert time.monotonic() - began > HEALTH_INTERVAL * HEALTH_FAILURES
+        assert served > 0
         async with asyncio.timeout(90):
             await draining
         with pytest.raises(aio.AioRpcError):
@@ -357,10 +382,11 @@ async def test_whoever_has_not_heard_that_a_picker_leaves_is_served(
 async def test_a_drain_takes_no_longer_than_it_may(
     nobody: str, messages: Any, transport: TransportKind
 ) -> None:
-    settings = local(discovery=nobody, drain_timeout=0.2, transport=transport)
-    async with PickerServer(settings) as server, asyncio.timeout(2.5):
+    async def somebody_asks(server: PickerServer) -> None:
         assert await pick(ports(server)["grpc"], messages) == 503
-        await server.drain()
+
+    settings = local(discovery=nobody, drain_timeout=0.2, transport=transport)
+    assert await drains_without_a_wait(settings, somebody_asks)
 
 
 async def test_all_unfinished_bodies_together_are_bounded(nobody: str, messages: Any) -> None:

@@ -76,6 +76,9 @@ def test_every_program_and_command_is_in_the_reference(site: Path) -> None:
     assert "<code>--transport http2|grpc</code>" in text
     for flag in ("--config-file", "--drain-timeout", "--endpoint"):
         assert flag in text
+    told = dict(re.findall(r"<td><code>([^<]+)</code></td>\s*<td>(.*?)</td>", text, re.DOTALL))
+    assert [argument for argument, about in told.items() if not about.strip()] == []
+    assert "default: 8080" in told["--listen-port PORT"]  # of a command with a formatter of its own
 
 
 def test_the_api_is_there(site: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from aiohttp import web
 
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
+from runtime.tasks import cancel_and_wait
 from tests.dispatcher.listening import delivered
 from tests.dispatcher.target import Asked, Target
 from tests.free_port import free_port
@@ -374,8 +375,9 @@ async def test_what_nobody_asked_for_is_nobodys_answer() -> None:
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
+@with_more_time(500)
 async def test_21_an_upload_that_is_not_taken_ends_at_once(
-    cancelled: bool, eventually: Callable[..., Awaitable[float]]
+    cancelled: bool, eventually: Callable[..., Awaitable[float]], ms: int
 ) -> None:
     """What is left of it is not written: the target may never take it."""
     loop = asyncio.get_running_loop()
@@ -387,10 +389,21 @@ async def test_21_an_upload_that_is_not_taken_ends_at_once(
         port = listener.getsockname()[1]
         async with Gateway(f"http://127.0.0.1:{port}") as gateway:
             for size in (1_000_000, 16_000_000):
-                posting = asyncio.create_task(gateway.post(PATH, {}, b"x" * size, 60 if cancelled else 0.5))
-                taking, _ = await loop.sock_accept(listener)
+                seconds = 60 if cancelled else ms / 1000
+                posting = asyncio.create_task(gateway.post(PATH, {}, b"x" * size, seconds))
+                accepting = asyncio.create_task(loop.sock_accept(listener))
+                await asyncio.wait([accepting, posting], return_when=asyncio.FIRST_COMPLETED)
+                if not accepting.done():
+                    await cancel_and_wait(accepting)
+                    raise TooLateError
+                taking, _ = accepting.result()
                 with taking:
-                    await loop.sock_recv(taking, 1)
+                    try:
+                        begun = await loop.sock_recv(taking, 1)
+                    except ConnectionError:
+                        begun = b""
+                    if not begun:
+                        raise TooLateError
                     if cancelled:
                         posting.cancel()
                     await asyncio.wait([posting])

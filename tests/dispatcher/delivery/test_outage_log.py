@@ -74,7 +74,7 @@ async def test_an_outage_of_the_broker_is_two_lines_however_many_answers_wait(
             config = read_config(document(target.url, broker=server.url), {})
             async with DispatcherServer(config):
                 async with RedisBroker(server.url) as broker, producer(broker, config) as queue:
-                    requests = await queue.submit_all([f"r{n}" for n in range(20)])
+                    requests = await queue.submit_all([f"r{n}" for n in range(20)], seconds=600)
                     await eventually(lambda: len(target.asked) == 20, within=90)
                 server.stop()
                 answer_now.set()

@@ -53,8 +53,10 @@ class FakePrometheus:
 
 
 def _of_now(data: dict[str, Any]) -> dict[str, Any]:
+    now = time.time()
+    if data["resultType"] == "scalar":
+        return {**data, "result": [data["result"][0] or now, data["result"][1]]}
     if data["resultType"] != "vector":
         return data
-    now = time.time()
     points = [(one["value"][0] or now, one["value"][1]) for one in data["result"]]
     return {**data, "result": [{"metric": {}, "value": list(point)} for point in points]}

@@ -13,8 +13,8 @@ from dispatcher.broker.message import Claim, ErrorCode
 from dispatcher.broker.queue import Broker, State
 from dispatcher.broker.redis.queue import RedisQueue
 from tests.dispatcher.dispatching import configured, dispatching, producer
+from tests.dispatcher.queued import until_ms
 from tests.dispatcher.target import Asked, Target, ok
-from tests.eventually import eventually
 from tests.free_port import free_port
 from tests.in_time import by, with_more_time, without_a_gap
 
@@ -115,8 +115,8 @@ async def test_06_a_deadline_in_flight(
     target.asked.clear()
     config = configured(target.url, {"name": f"q{ms}"})
     async with producer(broker, config, f"q{ms}") as queue, dispatching(broker, config):
-        request = await queue.submit("r1", seconds=ms / 1000)
-        async with by(request.deadline_ms, broker.now_ms), asyncio.timeout(ms / 1000):
+        async with by(await broker.now_ms() + ms, broker.now_ms), asyncio.timeout(ms / 1000):
+            request = await queue.submit("r1", seconds=ms / 1000)
             await eventually(lambda: target.asked)
         result = await queue.result(request)
         assert (result.status_code, result.error_code, result.attempts) == (0, ErrorCode.DEADLINE_EXCEEDED, 1)
@@ -124,13 +124,16 @@ async def test_06_a_deadline_in_flight(
         assert len(target.asked) == 1
 
 
+@with_more_time(100)  # a hundred times as much is less than a lease
 async def test_06_nothing_is_sent_after_its_deadline(
-    broker: Broker, target: Target, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, target: Target, monkeypatch: pytest.MonkeyPatch, ms: int
 ) -> None:
-    slowly_claimed(monkeypatch, lambda _: asyncio.sleep(0.6))
-    config = configured(target.url)
-    async with producer(broker, config) as queue, dispatching(broker, config):
-        result = await queue.result(await queue.submit("r1", seconds=0.5))
+    slowly_claimed(monkeypatch, lambda _: asyncio.sleep(ms / 1000 + 0.1))
+    config = configured(target.url, {"name": f"q{ms}"})
+    async with producer(broker, config, f"q{ms}") as queue, dispatching(broker, config):
+        async with by(await broker.now_ms() + ms, broker.now_ms):
+            request = await queue.submit("r1", seconds=ms / 1000)
+        result = await queue.result(request)
     assert (result.status_code, result.error_code, result.attempts) == (0, ErrorCode.DEADLINE_EXCEEDED, 0)
     assert target.asked == []
 
@@ -196,11 +199,14 @@ async def test_21_what_is_cancelled_before_its_owner_has_it_is_not_sent(
     assert [asked.headers["x-request-id"] for asked in target.asked] == ["r2"]
 
 
-async def test_06_a_deadline_behind_a_closed_gate(broker: Broker, target: Target) -> None:
+@with_more_time(500)
+async def test_06_a_deadline_behind_a_closed_gate(broker: Broker, target: Target, ms: int) -> None:
     nothing = {"type": "endpoint-scrape", "params": {"url": "http://127.0.0.1:9/metrics", "metric": "x"}}
-    config = configured(target.url, {"name": "batch", "gate": nothing})
-    async with producer(broker, config) as queue, dispatching(broker, config):
-        result = await queue.result(await queue.submit("r1", seconds=0.5))
+    config = configured(target.url, {"name": f"q{ms}", "gate": nothing})
+    async with producer(broker, config, f"q{ms}") as queue, dispatching(broker, config):
+        async with by(await broker.now_ms() + ms, broker.now_ms):
+            request = await queue.submit("r1", seconds=ms / 1000)
+        result = await queue.result(request)
     assert result.error_code is ErrorCode.DEADLINE_EXCEEDED
     assert target.asked == []
 
@@ -228,18 +234,27 @@ async def test_16_what_is_final(broker: Broker, target: Target, code: int) -> No
 
 @with_more_time(5_000)
 async def test_16_the_last_answer_is_kept_when_time_is_up(broker: Broker, target: Target, ms: int) -> None:
-    target.answer = status(503)
+    """With less than a second left there is no further attempt: the second answer comes then."""
+
+    async def answer(asked: Asked) -> web.StreamResponse:
+        if asked.headers["x-dispatch-attempt"] == "2":
+            await until_ms(broker, request.deadline_ms - 950)
+        return await status(503)(asked)
+
+    target.answer = answer
     target.asked.clear()
     config = configured(target.url, {"name": f"q{ms}"})
-    async with producer(broker, config, f"q{ms}") as queue, dispatching(broker, config):
+    async with (
+        producer(broker, config, f"q{ms}") as queue,
+        dispatching(broker, config),
+        by(await broker.now_ms() + ms, broker.now_ms),
+    ):
         request = await queue.submit("r1", seconds=ms / 1000)
-        async with by(request.deadline_ms, broker.now_ms), asyncio.timeout(ms / 1000):
-            await eventually(lambda: len(target.asked) >= 2, within=ms)
         result = await queue.result(request, within=ms)
-    assert result.status_code == 503
-    assert result.payload == b"said 503"
-    assert result.error_code is ErrorCode.DEADLINE_EXCEEDED
-    assert result.attempts == len(target.asked) >= 2
+        assert result.status_code == 503
+        assert result.payload == b"said 503"
+        assert result.error_code is ErrorCode.DEADLINE_EXCEEDED
+        assert result.attempts == len(target.asked) == 2
 
 
 async def test_15_a_gateway_that_is_not_there_yet(broker: Broker, eventually: Eventually) -> None:
@@ -340,8 +355,8 @@ async def test_19_a_tenant_over_its_quota_holds_up_no_other(broker: Broker, targ
     one = {"type": "redis-quota", "params": {"mode": "concurrency", "limit": 1}}
     config = configured(target.url, {"name": "batch", "gate": one}, concurrency=4)
     async with producer(broker, config) as queue, dispatching(broker, config):
-        greedy = await queue.submit_all([f"g{number}" for number in range(20)], tenant="greedy", seconds=50)
-        modest = await queue.submit_all([f"m{number}" for number in range(20)], tenant="modest", seconds=60)
+        greedy = await queue.submit_all([f"g{number}" for number in range(20)], tenant="greedy", seconds=500)
+        modest = await queue.submit_all([f"m{number}" for number in range(20)], tenant="modest", seconds=600)
         await queue.results(modest)
         assert sum(id.startswith("g") for id in target.ids()) == 1
         open_.set()
@@ -353,8 +368,8 @@ async def test_18_a_tenant_with_one_request_does_not_wait_for_ten_thousand(
 ) -> None:
     config = configured(target.url, concurrency=2)
     async with producer(broker, config) as queue:
-        many = await queue.submit_all([f"a{number}" for number in range(300)], tenant="a", seconds=50)
-        await queue.submit("b", tenant="b", seconds=60)
+        many = await queue.submit_all([f"a{number}" for number in range(300)], tenant="a", seconds=500)
+        await queue.submit("b", tenant="b", seconds=600)
         async with dispatching(broker, config):
             await queue.results(many)
     assert target.ids().index("b") <= 4, "two places, at most two of the other tenant's before it on each"
@@ -368,8 +383,8 @@ async def test_no_more_on_their_way_than_there_are_places(broker: Broker, target
     target.answer = answer
     config = configured(target.url, {"name": "batch"}, {"name": "more"}, concurrency=5)
     async with producer(broker, config) as queue, producer(broker, config, "more") as more:
-        requests = await queue.submit_all([f"r{number}" for number in range(100)])
-        others = await more.submit_all([f"o{number}" for number in range(100)])
+        requests = await queue.submit_all([f"r{number}" for number in range(100)], seconds=600)
+        others = await more.submit_all([f"o{number}" for number in range(100)], seconds=600)
         async with dispatching(broker, config):
             await asyncio.gather(queue.results(requests), more.results(others))
     assert target.most == 5
@@ -443,7 +458,7 @@ async def test_30_many_at_once_are_sent_once_each_and_never_more_than_may_be(
     target.answer = counted
     config = configured(target.url, concurrency=256)
     async with producer(broker, config) as queue:
-        requests = await queue.submit_all([f"r{number}" for number in range(1000)])
+        requests = await queue.submit_all([f"r{number}" for number in range(1000)], seconds=600)
         async with dispatching(broker, config):
             results = await queue.results(requests)
     assert {result.status_code for result in results} == {200}

@@ -183,7 +183,7 @@ async def test_29_a_client_overrides_nothing(target: Target) -> None:
     )
 
 
-async def test_tenants_are_told_by_their_tokens(target: Target) -> None:
+async def test_tenants_are_told_by_their_tokens(target: Target, eventually: Eventually) -> None:
     async with door(target, tokens={"acme": "${T}", "other": "word"}) as way_in:
         for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"}):
             status, said, _ = await way_in.post(given | ENQUEUE)
@@ -195,6 +195,7 @@ async def test_tenants_are_told_by_their_tokens(target: Target) -> None:
         assert status == 401
         status, _, _ = await way_in.ask("GET", f"/v1/requests/{said['id']}?wait=9", headers=own)
         assert status == 200
+        await eventually(lambda: target.asked)
     assert target.asked[0].headers["x-llm-d-inference-fairness-id"] == "acme"
     assert "authorization" not in target.asked[0].headers
 

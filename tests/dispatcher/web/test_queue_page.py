@@ -13,6 +13,7 @@ from dispatcher.web.queue_page import MOST_TENANTS, QueueState, queues_document
 
 NOTHING = RecentResults(DispatcherTelemetry()).of("batch", "pool")
 WAITING = Totals(submitted=5, pending=5)
+DELAYED = Totals(submitted=2, pending=2, delayed=2)
 
 
 def state(**given: Any) -> QueueState:
@@ -32,7 +33,10 @@ def state(**given: Any) -> QueueState:
         ({"totals": WAITING, "slots": (4, 4)}, "waiting", "a free slot: all 4 of the target pool are in use"),
         ({"totals": WAITING, "blocked_tenants": {"a": "its quota"}}, "waiting", "its quota"),
         ({"totals": WAITING}, "waiting", "its turn"),
-        ({"totals": Totals(submitted=1, pending=1, delayed=1)}, "idle", ""),
+        ({"totals": DELAYED}, "waiting", "the next attempt, after one that failed"),
+        ({"totals": DELAYED, "in_flight": 2}, "sending", ""),
+        ({"totals": DELAYED, "blocked_by": "the target is away"}, "waiting", "the target is away"),
+        ({"totals": Totals(submitted=1, pending=1, claimed=1)}, "idle", ""),  # by another process
         # a gate that lets through what there is room for closes again and again
         ({"totals": WAITING, "in_flight": 3, "blocked_by": "full", "blocked_for": 1.0}, "sending", ""),
         ({"totals": WAITING, "in_flight": 3, "blocked_by": "full", "blocked_for": 60.0}, "waiting", "full"),

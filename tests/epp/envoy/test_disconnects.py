@@ -69,15 +69,15 @@ async def worker(serve: Serve | None) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def asked(running_envoy: Any, director: Any, picking: Any) -> AsyncIterator[Any]:
-    """`await asked(serve, ours=...)`: the status that a client sees of a worker that does this."""
+    """`await asked(serve, ours=..., within=...)`: the status that a client sees of a worker that does this."""
     async with AsyncExitStack() as stack:
 
-        async def ask(serve: Serve | None, *, ours: bool) -> int:
+        async def ask(serve: Serve | None, *, ours: bool, within: str = "60s") -> int:
             address = await stack.enter_async_context(worker(serve))
             director.outcome = picking(address)
             picker = Picker(TransportKind.HTTP2, director)
             await stack.enter_async_context(picker.listener)
-            settings = replace(LOCAL, pickers=(Address("127.0.0.1", picker.port),), route_timeout="1s")
+            settings = replace(LOCAL, pickers=(Address("127.0.0.1", picker.port),), route_timeout=within)
             config = bootstrap(settings)
             manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0][
                 "typed_config"
@@ -124,7 +124,7 @@ async def test_what_a_worker_answers_itself_says_nothing(
 async def test_a_worker_that_does_not_answer_in_time_is_told_of(
     asked: Any, director: Any, ours: bool
 ) -> None:
-    assert await asked(hangs, ours=ours) == 504
+    assert await asked(hangs, ours=ours, within="1s") == 504
     assert director.failures == [Failure.TIMEOUT]
 
 

@@ -72,7 +72,7 @@ class Front:
         return sum(values["requests"]), sum(values["tokens"])
 
     async def until(self, requests: float, tokens: float) -> None:
-        await eventually(lambda: self._is(requests, tokens), 10)
+        await eventually(lambda: self._is(requests, tokens))
 
     async def _is(self, requests: float, tokens: float) -> bool:
         return await self.in_flight() == (requests, tokens)

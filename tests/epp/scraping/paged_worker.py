@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -15,10 +16,14 @@ from epp.scraping.scraper import Scraper, ScrapeSettings
 
 Eventually = Callable[..., Awaitable[float]]
 RULES = ScrapeSettings(
-    intervals=ScrapeIntervals(interval=0.01, idle_interval=0.01, backoff=0.05), timeout=0.2, limit=4096
+    intervals=ScrapeIntervals(interval=0.01, idle_interval=0.01, backoff=0.05), timeout=60.0, limit=4096
 )
-
-SLOW_WHEN_IDLE = ScrapeSettings(intervals=ScrapeIntervals(interval=0.01, idle_interval=30.0, linger=0.2))
+"""No page that comes is too late, however busy the machine is."""
+IMPATIENT = replace(RULES, timeout=0.2)
+"""For pages that do not come."""
+SLOW_WHEN_IDLE = ScrapeSettings(
+    intervals=ScrapeIntervals(interval=0.01, idle_interval=3600.0, linger=0.2), timeout=60.0
+)
 IDLE = b"vllm:num_requests_waiting 0\nvllm:num_requests_running 0\n"
 
 
@@ -34,7 +39,7 @@ class Worker:
         self.hang = False
         self.delay = 0.0
         self.stopped: asyncio.Event | None = None
-        self.asked = 0
+        self.asked = self.held = 0
         self.connections: set[object] = set()
         self.paths: list[str] = []
         self.port = 0
@@ -44,6 +49,7 @@ class Worker:
         self.paths.append(request.path_qs)
         self.connections.add(request.transport)
         if self.stopped is not None:
+            self.held += 1
             await self.stopped.wait()
         await asyncio.sleep(60 if self.hang else self.delay)
         return web.Response(body=self.page, status=self.status, headers=self.headers)

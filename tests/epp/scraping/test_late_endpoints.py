@@ -10,6 +10,7 @@ from epp.endpoints.endpoint import Column
 from epp.scraping.schedule import ScrapeIntervals
 from tests.epp.scraping.paged_worker import (
     IDLE,
+    IMPATIENT,
     RULES,
     SLOW_WHEN_IDLE,
     Eventually,
@@ -36,7 +37,7 @@ async def test_a_worker_that_was_stopped_answers_the_request_that_it_holds(event
     """Further requests are seldom, and more seldom each time."""
     worker, store, failures = Worker(), Datastore(), list[str]()
     worker.stopped = asyncio.Event()
-    rules = replace(RULES, intervals=ScrapeIntervals(interval=0.01, idle_interval=0.01, backoff=3600.0))
+    rules = replace(IMPATIENT, intervals=ScrapeIntervals(interval=0.01, idle_interval=0.01, backoff=3600.0))
     async with serving(worker), scraping(store, rules, on_error=lambda _, reason: failures.append(reason)):
         add(store, worker)
         await eventually(lambda: len(failures) >= 7)
@@ -59,12 +60,12 @@ async def test_who_does_not_answer_is_late_until_it_does(eventually: Eventually)
 
 
 async def test_who_is_asked_again_stays_as_late_as_it_was(eventually: Eventually) -> None:
-    worker, store, failures = Worker(), Datastore(), list[str]()
-    async with serving(worker), scraping(store, on_error=lambda _, reason: failures.append(reason)):
+    worker, store = Worker(), Datastore()
+    async with serving(worker), scraping(store, IMPATIENT):
         add(store, worker)
         await eventually(lambda: worker.asked > 3)
         worker.stopped = asyncio.Event()
-        await eventually(lambda: len(failures) > 0)
+        await eventually(lambda: worker.held)  # from now on no page comes
         since, asked = due(store), worker.asked
         await eventually(lambda: worker.asked > asked)
         assert due(store) == since
@@ -74,7 +75,7 @@ async def test_a_request_that_may_be_lost_is_sent_again_at_once(eventually: Even
     """By the schedule it would be an hour later."""
     worker, store = Worker(), Datastore()
     worker.stopped = asyncio.Event()
-    async with serving(worker), scraping(store, replace(RULES, intervals=ScrapeIntervals.fixed(3600.0))):
+    async with serving(worker), scraping(store, replace(IMPATIENT, intervals=ScrapeIntervals.fixed(3600.0))):
         add(store, worker)
         await eventually(lambda: worker.asked >= 2)
 
@@ -82,7 +83,7 @@ async def test_a_request_that_may_be_lost_is_sent_again_at_once(eventually: Even
 async def test_a_sign_of_loss_ends_the_wait_for_an_overdue_answer(eventually: Eventually) -> None:
     worker, store, failures = Worker(), Datastore(), list[str]()
     worker.stopped = asyncio.Event()
-    slow = replace(RULES, timeout=1.0)
+    slow = replace(IMPATIENT, timeout=1.0)
     async with serving(worker), scraping(store, slow, on_error=lambda _, reason: failures.append(reason)):
         add(store, worker)
         await eventually(lambda: len(failures) == 1)
@@ -97,7 +98,7 @@ async def test_who_seems_to_be_lost_is_not_waited_for(eventually: Eventually) ->
     async with serving(worker):
         add(store, worker)
         store.set_lost(store.endpoints[0], lost=True)
-        async with scraping(store, on_error=lambda _, reason: failures.append(reason)):
+        async with scraping(store, IMPATIENT, on_error=lambda _, reason: failures.append(reason)):
             await eventually(lambda: not store.is_lost(store.endpoints[0]))
             assert len(failures) == 1, "the first overdue answer is the last"
 
@@ -105,7 +106,10 @@ async def test_who_seems_to_be_lost_is_not_waited_for(eventually: Eventually) ->
 async def test_nobody_finds_out_about_a_worker_that_is_gone(eventually: Eventually) -> None:
     worker, store, failures = Worker(), Datastore(), list[str]()
     worker.stopped = asyncio.Event()
-    async with serving(worker), scraping(store, on_error=lambda _, reason: failures.append(reason)):
+    async with (
+        serving(worker),
+        scraping(store, IMPATIENT, on_error=lambda _, reason: failures.append(reason)),
+    ):
         add(store, worker)
         await eventually(lambda: len(failures) > 0)
         store.apply(InstanceRemovedEvent(Instance("w1", "ns", "c", "127.0.0.1", worker.port, "a"), "deleted"))

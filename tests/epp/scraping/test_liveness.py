@@ -16,9 +16,10 @@ from epp.endpoints.endpoint import Endpoint
 from epp.scraping.schedule import ScrapeIntervals
 from epp.scraping.scraper import Scraper, ScrapeSettings
 from tests.eventually import eventually
+from tests.free_port import free_port
 from tests.model_server_process import PAGE, model_server
 
-SELDOM = ScrapeSettings(intervals=ScrapeIntervals.fixed(3600.0))
+SELDOM = ScrapeSettings(intervals=ScrapeIntervals.fixed(3600.0), timeout=60.0)
 """So seldom that nothing but the kept connection can tell that a worker is gone."""
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(PAGE) + PAGE
 AfterAnswer = Callable[[asyncio.StreamWriter], Awaitable[None]]
@@ -111,7 +112,7 @@ async def test_a_worker_that_returns_is_reachable_and_its_cache_is_forgotten() -
     store.on_reset.append(lambda endpoint: ended.append(endpoint.id))
     settings = ScrapeSettings(intervals=ScrapeIntervals.fixed(0.05))
     async with scraping(store, settings):
-        async with model_server() as (process, port):
+        async with model_server(port=free_port()) as (process, port):
             add(store, port)
             await eventually(lambda: scraped(store))
             process.kill()
@@ -254,7 +255,7 @@ async def test_one_line_says_that_a_worker_is_gone_and_one_that_it_is_back(
     store = Datastore()
     settings = ScrapeSettings(intervals=ScrapeIntervals.fixed(0.05))
     async with scraping(store, settings):
-        async with model_server() as (process, port):
+        async with model_server(port=free_port()) as (process, port):
             add(store, port)
             await eventually(lambda: scraped(store))
             process.kill()

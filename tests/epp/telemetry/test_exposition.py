@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import aiohttp
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.typedefs import Handler
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -23,6 +25,8 @@ class Counted(Collector):
 
     def __init__(self, samples: int = 1, seconds: float = 0.0) -> None:
         self.samples = samples
+        self.may_begin = threading.Event()
+        self.may_begin.set()
         self.seconds = seconds
         self.asked = 0
         self.most = 0
@@ -34,6 +38,7 @@ class Counted(Collector):
             self.asked += 1
             self._now += 1
             self.most = max(self.most, self._now)
+        assert self.may_begin.wait(90)
         time.sleep(self.seconds)
         family = GaugeMetricFamily("m", "M.", labels=("number",))
         for number in range(self.samples):
@@ -56,8 +61,21 @@ ACCEPTED = ["text/plain", "application/openmetrics-text; version=1.0.0"]
 
 
 async def test_many_who_ask_at_once_get_one_page() -> None:
-    counted = Counted(seconds=0.2)
-    async with TestClient(serving(counted)) as client:
+    counted = Counted(seconds=0.5)  # then the page is kept for as long as it may be
+    counted.may_begin.clear()
+    arrived = 0
+
+    @web.middleware
+    async def arriving(request: web.Request, handler: Handler) -> web.StreamResponse:
+        nonlocal arrived
+        arrived += 1
+        if arrived == 20:
+            counted.may_begin.set()
+        return await handler(request)
+
+    server = serving(counted)
+    server.app.middlewares.append(arriving)
+    async with TestClient(server) as client:
 
         async def ask(number: int) -> tuple[int, str]:
             async with client.get("/metrics", headers={"Accept": ACCEPTED[number % 2]}) as answer:
@@ -73,7 +91,7 @@ async def test_many_who_ask_at_once_get_one_page() -> None:
 async def test_a_page_is_not_kept_for_long(eventually: Eventually) -> None:
     counted = Counted()
     async with TestClient(serving(counted)) as client:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while counted.asked < 3:
             async with client.get("/metrics") as answer:
                 assert f" {counted.asked}.0" in await answer.text()

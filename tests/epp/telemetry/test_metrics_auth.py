@@ -23,7 +23,7 @@ from tests.kubernetes.fake.calls import Answer, Call, Handler
 from tests.kubernetes.fake.faults import answers
 
 PROMETHEUS = "system:serviceaccount:monitoring:prometheus"
-QUICK = Timings(header_deadline=2.0, connect_timeout=1.0)
+PATIENT = Timings(header_deadline=60.0, connect_timeout=60.0)
 
 
 def reviewing() -> FakeApi:
@@ -57,7 +57,7 @@ async def port(server: str) -> AsyncIterator[Port]:
     app = web.Application()
     app.router.add_get("/metrics", page)
     app.router.add_get("/healthz", page)
-    async with aclosing(ClusterTransport(Cluster(server), QUICK)) as transport:
+    async with aclosing(ClusterTransport(Cluster(server), PATIENT)) as transport:
         auth = MetricsAuth(AccessReviews(transport), lambda: now[0])
         app.middlewares.append(auth.check)
         pages = PageServer(app, listening_sockets("127.0.0.1", 0), "test")

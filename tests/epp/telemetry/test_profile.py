@@ -92,7 +92,7 @@ async def test_one_profile_at_a_time_and_none_for_a_client_that_left() -> None:
         async def status() -> int:
             return (await get(f"{url}/debug/profile?seconds=1"))[0]
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             while await status() != 409:
                 await asyncio.sleep(0.01)
             long.cancel()

@@ -175,7 +175,7 @@ async def test_drain_ends_answered_streams_and_lets_the_others_finish(
     await answered.read()
     await routed(under_way, messages)
     served.transport.drain()
-    stopping = asyncio.create_task(served.listener.drain(10))
+    stopping = asyncio.create_task(served.listener.drain(90))
     assert await answered.code() is grpc.StatusCode.OK
     await under_way.write(messages.response_headers())
     assert (await under_way.read()).HasField("response_headers")

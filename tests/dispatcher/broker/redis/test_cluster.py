@@ -9,7 +9,7 @@ from dispatcher.broker.message import ErrorCode
 from dispatcher.broker.queue import QueueRules, State
 from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.broker.redis.scripting import script_text
-from tests.dispatcher.queued import answer, claimed, counts, submitted, until_ms
+from tests.dispatcher.queued import answer, claimed, counts, lapsed, submitted
 from tests.redis_server import RedisServer
 
 SCRIPTS = sorted(
@@ -34,9 +34,8 @@ async def test_a_whole_life_on_a_cluster(tmp_path_factory: pytest.TempPathFactor
             assert await queue.wait_result(first.request.id, timeout=60) is not None
             assert await queue.cancel("r5") is State.PENDING
             await queue.reject(b"x", "bad", id="bad", code=ErrorCode.INVALID_REQUEST)
-            lapsing = await claimed(queue)
-            await until_ms(broker, lapsing.leased_until_ms + 1)
-            await queue.sweep()
+            await claimed(queue)
+            await lapsed(queue)
             await queue.wait(0.01)
             assert await queue.ack_results(await queue.lease_results(9)) == 3
             assert len(await queue.dead_letters(9)) == 1

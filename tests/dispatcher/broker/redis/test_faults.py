@@ -198,6 +198,19 @@ async def test_05_a_frozen_broker_is_said_to_be_away_and_a_result_may_be_told_ag
         assert await counts(queue) == {"submitted": 1, "succeeded": 1}
 
 
+async def test_05_whoever_waits_for_a_lease_to_end_does_not_prolong_the_time_after_a_silence(
+    redis_url: str,
+) -> None:
+    """Nobody else asks meanwhile; the waiting itself is no silence."""
+    async with RedisBroker(redis_url) as broker, broker.queue("q", SHORT) as queue:
+        await submitted(broker, queue, "a")
+        await claimed(queue, owner="dead")
+        await broker._client.hset("adsum:{q}:pulse", "at", await broker.now_ms() - HALF_AN_HOUR)
+        async with asyncio.timeout(45):
+            while not await queue.peek(1):
+                await queue.wait(30)
+
+
 async def test_a_broker_that_was_emptied_gets_its_scripts_again(server: RedisServer) -> None:
     async with RedisBroker(server.url) as broker, broker.queue("q", QueueRules()) as queue:
         await submitted(broker, queue, "a")

@@ -125,7 +125,7 @@ async def test_what_a_client_still_says_when_we_leave_does_not_cost_it_what_we_s
     async with picking(director) as picker:
         client, stream = await picker.answered(messages)
         picker.transport.drain()
-        stopping = asyncio.create_task(picker.listener.drain(10))
+        stopping = asyncio.create_task(picker.listener.drain(90))
         client.send(stream, messages.response_headers())
         client.flush()
         said = b""
@@ -227,7 +227,7 @@ async def test_a_connection_that_breaks_gives_everything_back(
 async def test_a_stop_with_grace_ends_when_the_last_stream_does(director: Any, messages: Any) -> None:
     async with picking(director) as picker:
         client, stream = await picker.answered(messages)
-        stopping = asyncio.create_task(picker.listener.drain(30))
+        stopping = asyncio.create_task(picker.listener.drain(90))
         while b"leaving" not in (said := await client.reader.read(65_536)):
             pass
         assert said[3] == 7, "a GOAWAY comes before the PING"
@@ -352,7 +352,7 @@ async def check(address: str, credentials: grpc.ChannelCredentials) -> int:
             request_serializer=HealthCheckRequest.SerializeToString,
             response_deserializer=HealthCheckResponse.FromString,
         )
-        answer: HealthCheckResponse = await call(HealthCheckRequest(service="liveness"), timeout=5)
+        answer: HealthCheckResponse = await call(HealthCheckRequest(service="liveness"), timeout=90)
         return answer.status
 
 
@@ -445,7 +445,7 @@ def test_answers_leave_at_once() -> None:
 async def test_every_interface_is_both_kinds_of_address(director: Any) -> None:
     async with picking(director, ListenAddress("::", 0)) as picker:
         for host in ("127.0.0.1", "::1"):
-            with socket.create_connection((host, picker.listener.port), timeout=5):
+            with socket.create_connection((host, picker.listener.port), timeout=90):
                 pass
         assert picker.listener.address == f"[::]:{picker.listener.port}"
 

@@ -4,7 +4,11 @@
 -- published. A lost message costs no more than the caller's timeout.
 local events = call('GET', P .. 'events') or '0'
 local soonest = -1
-for name, earliest in pairs({ delayed = NOW, leases = math.max(NOW, grace()) }) do
+local patient_until = math.max(NOW, grace())
+if patient_until > NOW then
+  call('HSET', P .. 'pulse', 'at', patient_until) -- who waits for that end asks nothing until then, which is no silence
+end
+for name, earliest in pairs({ delayed = NOW, leases = patient_until }) do
   local first = call('ZRANGE', P .. name, 0, 0, 'WITHSCORES')
   if first[2] then
     local rest = math.max(earliest, tonumber(first[2])) - NOW
