@@ -15,6 +15,8 @@ import discovery
 import registry
 from adsum.__main__ import PROGRAMS
 
+pytestmark = pytest.mark.timeout(600)
+"""The first of these tests waits for the build."""
 ROOT = Path(__file__).parents[2]
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 """What a browser loads by itself: element and attribute."""
