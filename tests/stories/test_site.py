@@ -118,6 +118,14 @@ def test_lists_and_blocks_are_read_as_on_github(site: Path) -> None:
             assert not re.search(r"^\|.*\|$", paragraph, re.MULTILINE), f"{name}: {paragraph[:200]}"
 
 
+def test_a_long_name_breaks_behind_an_underscore(site: Path) -> None:
+    """And nowhere else; the search finds it whole."""
+    page = (site / "metrics.html").read_text()
+    assert '<code class="long">llm_<wbr>d_<wbr>epp_<wbr>request_<wbr>running</code>' in page
+    assert '<code class="long">target_<wbr>model_<wbr>name</code>' in page
+    assert "llm_d_epp_request_running" in (site / "search" / "search_index.json").read_text()
+
+
 def test_every_field_of_the_configuration_files_is_in_the_reference(site: Path) -> None:
     text = (site / "reference" / "picker-configuration.html").read_text()
     for name in (
