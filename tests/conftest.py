@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from dispatcher.broker.opening import checked_broker_url
+from runtime.config.problems import ConfigError
 from runtime.event_loop import EventLoop
 from tests.eventually import eventually
 
@@ -56,6 +58,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--broker-url",
         help="run tests/dispatcher/broker/contract over this broker; UNIQUE and TMP as above (docs/brokers.md)",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A wrong URL is one error, and not one for each test."""
+    if (url := config.getoption("--broker-url")) is None:
+        return
+    try:
+        checked_broker_url(url)
+    except (ValueError, ConfigError) as error:
+        raise pytest.UsageError(f"--broker-url: {error}") from error
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

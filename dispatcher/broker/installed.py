@@ -53,7 +53,8 @@ def without_password(text: str, url: str) -> str:
         password = urlsplit(url).password or ""
     except ValueError:
         password = ""
-    for secret in (url, password, unquote(password)):
+    whole = url if url.partition("://")[2] else ""  # the scheme alone is no secret
+    for secret in (whole, password, unquote(password)):
         text = text.replace(secret, "***") if secret else text
     return text
 

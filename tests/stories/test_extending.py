@@ -244,6 +244,21 @@ def test_its_broker_keeps_the_contract(acme: Installed) -> None:
     assert " passed" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("acme-sqlite://", "--broker-url: it names no file; expected acme-sqlite:///path/to/file.db"),
+        ("acme-sqlight:///x", "--broker-url: expected redis://"),
+    ],
+)
+def test_a_wrong_url_of_a_broker_is_one_error(acme: Installed, url: str, problem: str) -> None:
+    suite = str(ROOT / "tests" / "dispatcher" / "broker" / "contract")
+    done = acme.run("-m", "pytest", "-p", "no:cacheprovider", "--broker-url", url, suite)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
+    assert problem in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 async def test_a_batch_goes_through_its_broker(acme: Installed, tmp_path: Path) -> None:
     url = f"acme-sqlite://{tmp_path}/queues.db"
     batch, results, config = (tmp_path / name for name in ("batch.jsonl", "answers.jsonl", "dispatcher.yaml"))
