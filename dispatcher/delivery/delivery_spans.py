@@ -38,11 +38,11 @@ def context_of(request: Request) -> dict[str, str]:
     """The trace context that a request brought; its metadata count before its headers."""
     headers = {name.lower(): value for name, value in request.headers.items()}
     found = {name: request.metadata.get(name) or headers.get(name, "") for name in CONTEXT_HEADERS}
-    return {name: text for name, text in found.items() if _is_header(text)}
+    return {name: text for name, text in found.items() if is_context(text)}
 
 
-def _is_header(text: str) -> bool:
-    """Metadata may hold anything; a line break would begin another header."""
+def is_context(text: str) -> bool:
+    """Whether a header that carries a trace may be passed on: a producer may write anything into it."""
     return 0 < len(text) <= _MAX_CONTEXT and text.isascii() and text.isprintable()
 
 

@@ -9,7 +9,9 @@ from typing import Final
 
 import aiohttp
 
+from discovery.metadata.aiohttp_answer import connection_problem
 from dispatcher.gates.credentials import GateSourceError, SourceCredentials
+from runtime.addresses import authority
 
 MAX_BYTES: Final = 8 * 1024 * 1024
 """Bytes of a document."""
@@ -45,6 +47,9 @@ async def fetch(
                 )
             body = await _read_body(answer)
             return FetchedPage(body, _served_at(answer.headers.get("Date", "")))
+    except aiohttp.ClientConnectorError as error:
+        where = authority(error.host, error.port or 0)
+        raise GateSourceError(f"{where}: {connection_problem(error)}") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise GateSourceError(str(error) or type(error).__name__) from error
 

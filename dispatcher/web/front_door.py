@@ -11,7 +11,7 @@ from aiohttp import web
 
 from dispatcher.broker.message import Request, Result, new_token
 from dispatcher.broker.queue import ConflictError, Queue, QueueError, State
-from dispatcher.delivery.delivery_spans import context_of
+from dispatcher.delivery.delivery_spans import context_of, is_context
 from dispatcher.delivery.route import DEFAULT_PATHS, Route, caller_headers
 from dispatcher.web.request_bodies import BodyMemoryError, BodyTimeoutError, BodyTooLargeError, RequestBodies
 from dispatcher.web.request_view import render_request
@@ -137,7 +137,9 @@ class FrontDoor:
             deadline_ms=self._now_ms() + math.ceil(seconds * 1000),
             tenant=tenant,
             path=door.route.request_path(request.path),
-            headers=caller_headers({name: value for name, value in given.items() if _is_forwarded(name)}),
+            headers=caller_headers(
+                {name: value for name, value in given.items() if _is_forwarded(name, value)}
+            ),
             created_ms=self._now_ms(),
         )
 
@@ -204,9 +206,11 @@ def _tenant(request: web.Request, tokens: Mapping[str, str]) -> str | None:
     return matching[0] if matching else None
 
 
-def _is_forwarded(name: str) -> bool:
+def _is_forwarded(name: str, value: str) -> bool:
     lower = name.lower()
-    return lower == "content-type" or lower.startswith("x-") or lower in CONTEXT_HEADERS
+    if lower in CONTEXT_HEADERS:
+        return is_context(value)  # a trace that cannot go on is no reason to refuse a request
+    return lower == "content-type" or lower.startswith("x-")
 
 
 def _error_response(error: Exception) -> web.Response:

@@ -244,6 +244,15 @@ def test_a_hostile_page_takes_time_in_proportion_to_its_size(page: str) -> None:
     assert time.thread_time() - started < 0.25
 
 
+async def test_a_page_that_nobody_serves_is_told_with_the_systems_reason(
+    target: TargetSimulator, eventually: Eventually
+) -> None:
+    gone = params(target, url="http://127.0.0.1:9/metrics")
+    async with open_gate("endpoint-scrape", gone) as gate:
+        told = "127.0.0.1:9: cannot be reached: Connection refused"
+        await eventually(lambda: [state.reason for state in meter_states(gate)] == [told])
+
+
 async def test_09_gates_together_count_what_is_sent_once(
     target: TargetSimulator, eventually: Eventually
 ) -> None:

@@ -128,6 +128,16 @@ async def test_21_a_request_is_cancelled(target: Target, eventually: Eventually)
         await eventually(lambda: target.asked[0].closed)
 
 
+async def test_a_trace_that_cannot_go_on_is_no_reason_to_refuse_a_request(target: Target) -> None:
+    wrong = {"traceparent": "\xff", "tracestate": "v=\xff", "baggage": "b" * 8000 + "\xff", "x-mine": "1"}
+    async with door(target) as way_in:
+        status, _, _ = await way_in.post({"X-Dispatch": "wait"} | wrong)
+    assert status == 200
+    sent = target.asked[-1].headers
+    assert sent["x-mine"] == "1"
+    assert not {"traceparent", "tracestate", "baggage"} & sent.keys()
+
+
 @pytest.mark.parametrize(
     ("headers", "body", "status", "message"),
     [
