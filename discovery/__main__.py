@@ -10,6 +10,7 @@ from discovery.source import SCHEMES
 from runtime.addresses import split_authority
 from runtime.command_line import (
     INTERRUPTED,
+    CommandParser,
     Parser,
     ShowVersion,
     add_log_format,
@@ -58,8 +59,10 @@ def build_parser() -> argparse.ArgumentParser:
         description="Who is there? Workers are shown the bearer token in $ADSUM_TOKEN, if there is one.",
     )
     parser.add_argument("--version", action=ShowVersion)
-    commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
-    place = Parser(add_help=False)
+    commands = parser.add_subparsers(
+        required=True, dest="command", metavar="COMMAND", parser_class=CommandParser
+    )
+    place = CommandParser(add_help=False)
     place.add_argument("namespace", help="of the workers, as they registered")
     place.add_argument("component", help="of the workers in it, such as decode")
     place.add_argument(
@@ -67,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="URL",
         help=f"where to look: {SCHEMES}; or a scheme of an installed package",
     )
-    shared = Parser(add_help=False, parents=[place])
+    shared = CommandParser(add_help=False, parents=[place])
     shared.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
     listing = commands.add_parser("list", parents=[shared], help="the ready instances now")
     patience = "how long the source may take to answer (default: 10)"
