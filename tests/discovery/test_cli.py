@@ -232,6 +232,11 @@ def test_explain_names_the_url_it_asked_and_what_to_do(tmp_path: Path) -> None:
         ),
         (("check", "nonsense"), 2, "is not a worker's URL"),
         (
+            ("list", "prod", "decode", "--jsn"),
+            2,
+            "unrecognized arguments: --jsn; see python -m discovery list --help",
+        ),
+        (
             ("--discovery", "file:///x", "list", "prod", "decode"),
             2,
             "--discovery stands before the command; expected the command first, its options behind it",
