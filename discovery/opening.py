@@ -41,10 +41,12 @@ def open(
     token: str | None = None,
     silent_after: float | None = None,
 ) -> SourceDiscovery:
-    """The discovery for `url`; `ssl_context` and `token` are used for GETs of workers' metadata.
+    """The discovery for `url`: `file:///path`, `static://host:port,...`, `static:///file.yaml`, `kubernetes://`,
+    `etcd://host:2379/prefix`, `memory://name`, or a scheme of an installed package.
 
-    `silent_after`: seconds within which a watch reports a stopped worker as unreachable. None: `$ADSUM_SILENT_AFTER`,
-    else 4. 0: only a watch with metadata reports it, within 12 s.
+    Without `url`: `$ADSUM_DISCOVERY`, else `kubernetes://` in a Pod, else `file://`. `ssl_context` and `token` are used for
+    GETs of workers' metadata. `silent_after`: seconds within which a watch reports a stopped worker as unreachable. None:
+    `$ADSUM_SILENT_AFTER`, else 4. 0: only a watch with metadata reports it, within 12 s.
     Raises ValueError for an unknown or invalid URL. Does no I/O: that begins with the first call.
     """
     client = MetadataClient(ssl_context=ssl_context, token=token, silence=silence_timings(silent_after))

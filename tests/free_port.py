@@ -1,14 +1,28 @@
 """Ports for servers that start later, or that never do."""
 
 import contextlib
+import itertools
+import os
 import random
 import socket
+from typing import Final
+
+_FIRST: Final = 10_000
+_LAST: Final = (
+    32_768  # Linux's ephemeral ports begin here: no connection of another test takes one of ours meanwhile
+)
+_PARTS: Final = 16
+
+_part = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _PARTS
+_size = (_LAST - _FIRST) // _PARTS
+_start = random.randrange(_size)
+_numbers = itertools.count()
 
 
 def free_port() -> int:
-    """Returns a port below Linux's ephemeral range, so that no connection of another test takes it meanwhile."""
+    """Returns a port that no other call returns, in this process or in the other test processes of the same run."""
     while True:
-        port = random.randrange(10_000, 32_768)
+        port = _FIRST + _part * _size + (_start + next(_numbers)) % _size
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

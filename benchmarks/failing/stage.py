@@ -20,7 +20,7 @@ from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
 
 _HOST: Final = "127.0.0.1"
-_DEADLINE: Final = 60.0
+_DEADLINE: Final = 150.0
 _READY: Final = rb"http=[^ ]+:(\d+)"
 _SETTLE: Final = 1.0
 """Seconds in which the picker reads the pages of all workers."""

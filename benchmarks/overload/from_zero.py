@@ -17,7 +17,7 @@ from benchmarks.process_usage import percentile
 REQUESTS: Final = 200
 _SHORT: Final = Source("standard", "red", 1.0, 20, 8)
 _QUEUED: Final = "llm_d_epp_flow_control_queue_size"
-_DEADLINE: Final = 20.0
+_DEADLINE: Final = 45.0
 _PATIENCE: Final = 60.0
 _HEADER: Final = (
     "| | waited for the first worker | answered | after it came, p50 | most | without a worker, TTL 2 s | after |\n"

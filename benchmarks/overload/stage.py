@@ -34,7 +34,7 @@ from tests.kubernetes.fake.objects import inference_pool, pod
 _HOST: Final = "127.0.0.1"
 _POOL: Final = "overload"
 _LABELS: Final = {"app": "simulator"}
-_DEADLINE: Final = 60.0
+_DEADLINE: Final = 150.0
 _SIMULATOR: Final = (
     "--no-register",
     *("--max-num-seqs", str(MACHINE.max_num_seqs)),

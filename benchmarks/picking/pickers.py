@@ -25,7 +25,7 @@ _GO: Final = (
     "--zap-log-level=error",
     "--metrics-endpoint-auth=false",
 )
-_DEADLINE: Final = 60.0
+_DEADLINE: Final = 150.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from examples.simulator.__main__ import main as simulator
 _FORKED: Final = re.compile(r"forked (\d+) (w\d+)")
 _READY: Final = re.compile(r"ready http=[^ ]+:(\d+) instance=(w\d+)")
 _ENDED: Final = "all ended"
-_DEADLINE: Final = 60.0
+_DEADLINE: Final = 150.0
 
 
 @dataclass(frozen=True, slots=True)

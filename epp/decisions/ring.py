@@ -15,6 +15,8 @@ _BYTES: Final = 4000
 """Memory of one decision without its columns, measured, with all texts at their limit."""
 _TEXT: Final = 150
 """Memory of a text in a set, beside its characters."""
+_COLUMNS: Final = KEPT_ROWS + 1
+"""The numbers, and the endpoints themselves."""
 _EACH: Final = 8
 """Of each endpoint: a number in a column, or itself in a tuple."""
 
@@ -22,7 +24,7 @@ _EACH: Final = 8
 class DecisionRing:
     """`most`: decisions that are kept; fewer if those take more than `max_bytes`. Sequences begin with 1."""
 
-    __slots__ = ("_bytes", "_endpoints", "_kept", "_last", "_max_bytes", "most")
+    __slots__ = ("_bytes", "_column", "_endpoints", "_kept", "_last", "_max_bytes", "most")
 
     def __init__(self, most: int = DEFAULT_MOST, max_bytes: int = MAX_BYTES) -> None:
         self.most = most
@@ -31,6 +33,8 @@ class DecisionRing:
         self._kept: deque[Decision] = deque()
         self._last = 0
         self._endpoints: tuple[Endpoint, ...] = ()
+        self._column = 0
+        """Bytes of a column over these."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -47,28 +51,27 @@ class DecisionRing:
 
     def add(self, decision: Decision) -> None:
         self._last = decision.sequence = self._last + 1
-        decision.size = size = self._size_of(decision)
+        size = _BYTES
+        if decision.endpoints is not self._endpoints:
+            size += self._take(decision.endpoints)
+        # as if it shared no column with others
+        columns = _COLUMNS + len(decision.steps)
+        for run in decision.runs:
+            columns += run.columns
+        decision.size = size = size + columns * self._column
         kept, held = self._kept, self._bytes + size
         kept.append(decision)
-        while len(kept) > self.most or (held > self._max_bytes and len(kept) > 1):
+        if len(kept) > self.most:
+            held -= kept.popleft().size
+        while held > self._max_bytes and len(kept) > 1:
             held -= kept.popleft().size
         self._bytes = held
 
-    def _size_of(self, decision: Decision) -> int:
-        """Bytes of memory, as if it shared no column with others."""
-        columns = KEPT_ROWS + len(decision.steps) + 1
-        for run in decision.runs:
-            columns += run.plan.most_columns
-            if run.late is not None or run.fresh is not None:
-                columns += 2
-        endpoints = decision.endpoints
-        size = _BYTES + _EACH * len(endpoints) * columns
-        return size if endpoints is self._endpoints else size + self._size_of_new(endpoints)
-
-    def _size_of_new(self, endpoints: tuple[Endpoint, ...]) -> int:
+    def _take(self, endpoints: tuple[Endpoint, ...]) -> int:
         """Bytes of the endpoints that no earlier decision had: it keeps them alive, and workers choose how large they are."""
         known = {id(endpoint) for endpoint in self._endpoints}
         self._endpoints = endpoints
+        self._column = _EACH * len(endpoints)
         return sum([_size_of_endpoint(one) for one in endpoints if id(one) not in known])
 
     def newest(self) -> Iterator[Decision]:

@@ -126,8 +126,8 @@ class InferenceRequest:
 
     @property
     def prompt_tokens(self) -> int:
-        """Estimated from `prompt_size`, rounded up; 0 without a prompt."""
-        return (self.prompt_size + TOKEN_BYTES - 1) // TOKEN_BYTES
+        """Estimated from `prompt_size`."""
+        return tokens_in(self.prompt_size)
 
     def rewrite(self, model: str) -> None:
         """Let that model serve the request; its workers' prefix caches know the prompt under that name."""
@@ -173,6 +173,11 @@ def passthrough_request(
     request.fairness_id = _first_value(headers, FAIRNESS_ID) or DEFAULT_FAIRNESS_ID
     request.body_size = len(body or b"")
     return request
+
+
+def tokens_in(prompt_size: int) -> int:
+    """The tokens of a prompt of so many bytes as JSON, rounded up."""
+    return (prompt_size + TOKEN_BYTES - 1) // TOKEN_BYTES
 
 
 def request_path(headers: Mapping[str, str]) -> str:

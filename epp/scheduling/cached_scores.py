@@ -84,7 +84,7 @@ class CachedScores:
     def kept(self) -> KeptScores:
         """The parts as decisions keep them."""
         if self._kept is None:
-            self._kept = kept_scores(self.parts, len(self.scores))
+            self._kept = kept_scores(self.parts, self.scores)
         return self._kept
 
     def current(self, pool: EndpointPool) -> EndpointPool:

@@ -4,18 +4,19 @@ The notes of a pick keep what it made anyway, as columns. Scores that it did not
 (`epp.decisions.scored_candidates`). They keep nothing that refers to a request's body or headers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
 from epp.endpoints.endpoint import Column, Endpoint, EndpointPool, Indices
-from epp.request.inference_request import InferenceRequest, request_path
+from epp.request.inference_request import InferenceRequest, request_path, tokens_in
 from epp.request.rejection import Rejection
 
 MOST_TEXT: Final = 200
 """Characters that are kept of a text that a client or a data plane chose."""
+_KEPT_TEXT: Final = slice(MOST_TEXT)
 NOT_YET: Final = -1.0
 KEPT_ROWS: Final = int(Column.SCRAPED_AT) + 1
 """The rows of a pool's matrix that are kept as numbers: the first ones."""
@@ -42,8 +43,8 @@ class NamedScorer:
 class ProfilePlan:
     """What a profile does, in words. Of `scorers`, `published` are computed once for each state of the pool, `by_request` for
     each request; `in_flight` are computed from the requests that no page shows yet: `requests / (requests + unreported)`.
-    `takes_best`: the picker takes the highest sum of scores. `most_columns`: that a `ProfileRun` keeps, beside `late` and
-    `fresh`.
+    `takes_best`: the picker takes the highest sum of scores. `most_columns`: that a `ProfileRun` keeps if no endpoint is
+    late or stale.
     """
 
     filters: Sequence[str]
@@ -65,8 +66,8 @@ class ProfileRun:
 
     `steps`: what left endpoints out, in order, with the rows that were left of all endpoints (None: all). `rows`: those that
     were scored. `fresh`: of these, those whose numbers were fresh, None: all. `published` and `scores`: by scorer of the plan,
-    in the order of `fresh`; None: nothing was scored. `late`: the rows that come last, None: none. `chosen`: empty if the
-    profile refused.
+    in the order of `fresh`; None: nothing was scored. `late`: the rows that come last, None: none. `columns`: how many
+    these are at most. `chosen`: empty if the profile refused.
     """
 
     # class defaults: every pick makes such an object, and few of its attributes differ from these
@@ -81,6 +82,7 @@ class ProfileRun:
     def __init__(self, name: str, plan: ProfilePlan) -> None:
         self.name = name
         self.plan = plan
+        self.columns = plan.most_columns
 
     def begin_filters(self, pool: EndpointPool, late: Any, *, skips_late: bool) -> None:
         """`late`: mask of `pool`, which the filters do not see."""
@@ -97,14 +99,18 @@ class ProfileRun:
     def scored(
         self, pool: EndpointPool, late: Any, fresh: Indices | None, published: KeptScores, scores: Any
     ) -> None:
-        self.rows = rows_of_all(pool)
+        if pool.selected_from is not None:
+            self.rows = rows_of_all(pool)
         if late is not None:
             late_rows = np.flatnonzero(late)
             self.late = late_rows if self.rows is None else self.rows[late_rows]
-        self.fresh = fresh
+            self.columns += 1
+        if fresh is not None:
+            self.fresh = fresh
+            self.columns += 1
         self.published = published
         if scores:
-            self.scores = kept_scores(scores, len(pool.endpoints if fresh is None else fresh))
+            self.scores = kept_scores(scores, pool.endpoints if fresh is None else fresh)
 
 
 def rows_of_all(pool: EndpointPool) -> Indices | None:
@@ -112,14 +118,14 @@ def rows_of_all(pool: EndpointPool) -> Indices | None:
     return None if pool.selected_from is None else pool.selected_from[1]
 
 
-def kept_scores(weighted_scores: Sequence[tuple[float, Any]], count: int) -> KeptScores:
-    """Copies, so that a plugin may use its column again; `count`: of the endpoints that were scored."""
+def kept_scores(weighted_scores: Sequence[tuple[float, Any]], scored: Sized) -> KeptScores:
+    """Copies, so that a plugin may use its column again; `scored`: the endpoints that have a score."""
     kept: list[Any] = []
     for _, score in weighted_scores:
         if not isinstance(score, dict) or len(score) <= FEW:
             kept.append(score.copy())
         else:
-            column = np.zeros(count)
+            column = np.zeros(len(scored))
             column[list(score)] = list(score.values())
             kept.append(column)
     return kept
@@ -138,25 +144,36 @@ class Decision:
     `request` and `pool` are only there until it has its pick.
     """
 
+    # class defaults: every request makes such an object, and few of its attributes differ from these
     sequence = 0
     size = 0
     """In bytes of memory; this and `sequence` are set by who keeps it."""
     picked_at = NOT_YET
+    responded_at = NOT_YET
+    ended_at = NOT_YET
+    waited = 0.0
+    queued = False
     explained = False
     would_wait = False
     request_id = ""
     path = ""
     model = ""
     fairness_id = ""
-    prompt_tokens = 0
+    prompt_bytes = 0
     body_bytes = 0
+    streaming = False
+    priority = 0
     profile = ""
     primary = ""
     attempts = 0
+    status = 0
+    served_by = ""
+    ended_by = ""
     refused_status = 0
     refused_code = ""
     refused_message = ""
     asked_model: str | None = None
+    objective: str | None = None
     refused_reason: str | None = None
     request: InferenceRequest | None = None
     pool: EndpointPool | None = None
@@ -168,14 +185,11 @@ class Decision:
     helpers: Mapping[str, tuple[Endpoint, ...]] | None = None
 
     def __init__(self, at: float) -> None:
-        # also what is known only later: objects share the keys of attributes that the first objects set (PEP 412)
         self.at = at
-        self.responded_at = self.ended_at = NOT_YET
-        self.status = self.priority = 0
-        self.served_by = self.ended_by = ""
-        self.streaming = self.queued = False
-        self.waited = 0.0
-        self.objective: str | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        return tokens_in(self.prompt_bytes)
 
     def of_headers(self, headers: Mapping[str, str]) -> None:
         """Note a request that was not parsed."""
@@ -187,24 +201,20 @@ class Decision:
         request, self.request = self.request, None
         if request is None:
             return
-        self.request_id = request.request_id[:MOST_TEXT]
-        self.path = request.path[:MOST_TEXT]
-        self.model = request.model[:MOST_TEXT]
-        self.fairness_id = request.fairness_id[:MOST_TEXT]
+        self.request_id = request.request_id[_KEPT_TEXT]
+        self.path = request.path[_KEPT_TEXT]
+        self.model = request.model[_KEPT_TEXT]
+        self.fairness_id = request.fairness_id[_KEPT_TEXT]
         if request.rewritten_from is not None:
-            self.asked_model = request.rewritten_from[:MOST_TEXT]
+            self.asked_model = request.rewritten_from[_KEPT_TEXT]
         if request.objective is not None:
-            self.objective = request.objective[:MOST_TEXT]
-        self.priority = request.priority
-        self.streaming = request.streaming
-        self.prompt_tokens = request.prompt_tokens
+            self.objective = request.objective[_KEPT_TEXT]
+        if request.priority:
+            self.priority = request.priority
+        if request.streaming:
+            self.streaming = True
+        self.prompt_bytes = request.prompt_size
         self.body_bytes = request.body_size
-
-    def begin(self, pool: EndpointPool) -> None:
-        """Candidates are about to be found among these, all endpoints."""
-        self.pool = pool
-        if self.steps:
-            self.steps = ()
 
     def narrowed(self, why: str, rows: Indices | None) -> None:
         self.steps = (*self.steps, (why, rows))
@@ -217,35 +227,42 @@ class Decision:
     def run(self, plan: ProfilePlan) -> ProfileRun:
         """A profile begins; its name was set as `profile`."""
         made = ProfileRun(self.profile, plan)
-        self.runs = (*self.runs, made)
+        self.runs += (made,)
         return made
-
-    def take_numbers(self) -> None:
-        """Keep the numbers as they are now."""
-        pool, self.pool = self.pool, None
-        if pool is not None:
-            self.picked_at = pool.now
-            self.endpoints = pool.endpoints
-            self.numbers = pool.numbers[:KEPT_ROWS].copy()
 
     def picked(
         self, chosen: tuple[Endpoint, ...], helpers: Mapping[str, tuple[Endpoint, ...]], primary: str
     ) -> None:
+        """It was scheduled, and does not count anywhere yet."""
         self._take_request()
+        self._take_numbers()
         self.chosen = chosen
         if helpers:
             self.helpers = helpers
         self.primary = primary or self.profile
+
+    def _take_numbers(self) -> None:
+        """Keep the numbers as they are now."""
+        pool = self.pool
+        if pool is not None:
+            self.pool = None
+            self.picked_at = pool.now
+            self.endpoints = pool.endpoints
+            self.numbers = pool.numbers[:KEPT_ROWS].copy()
 
     def served(self, destination: str) -> None:
         chosen = self.chosen[0].destination
         self.served_by = chosen if destination == chosen else destination[:MOST_TEXT]
 
     def refused(self, why: Exception, now: float) -> None:
-        """A `Rejection`, or the fault of a plugin, of which only the type is kept: its text may quote the request."""
+        """A `Rejection`, or the fault of a plugin, of which only the type is kept: its text may quote the request.
+
+        A plugin may fail when it is told of its pick: then nothing was chosen.
+        """
         self._take_request()
-        self.take_numbers()
+        self._take_numbers()
         self.picked_at = self.ended_at = now
+        self.chosen = ()
         self._refused(why)
 
     def _refused(self, why: Exception) -> None:
@@ -267,7 +284,7 @@ class Decision:
     def abandoned(self, now: float) -> None:
         """Its client left while it waited."""
         self._take_request()
-        self.take_numbers()
+        self._take_numbers()
         self.picked_at = self.ended_at = now
         self.ended_by = "the client left while the request waited"
 

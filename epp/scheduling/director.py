@@ -243,7 +243,6 @@ class Director:
         decision.would_wait = not self._admission.would_admit(request, candidates, now)
         if self.slow_start is not None and self.slow_start.warming:
             candidates = without_slow_starters(self.slow_start, candidates, decision)
-        decision.take_numbers()
         pick = self._rehearse(request, candidates)
         decision.picked(pick.endpoints, pick.helpers, pick.primary)
 
@@ -294,7 +293,7 @@ class Director:
             return
         decision.waited = now - decision.at
         if decision.pool is None and decision.picked_at == NOT_YET:
-            decision.begin(self._datastore.pool(now))
+            decision.pool = self._datastore.pool(now)
         if why is None:
             decision.abandoned(now)
         else:
@@ -324,9 +323,9 @@ class Director:
         decision: Decision | None = request.decision
         if self.slow_start is not None and self.slow_start.warming:
             candidates = without_slow_starters(self.slow_start, candidates, decision)
-        if decision is not None:
-            decision.take_numbers()
         pick = self._schedule(request, candidates)
+        if decision is not None:
+            decision.picked(pick.endpoints, pick.helpers, pick.primary)
         request.prompt = None  # it refers to the whole body, which would stay in memory until the answer ends
         pick.producers = self.producers
         try:
@@ -342,7 +341,6 @@ class Director:
             self.outliers.sent(pick, pick.in_flight_at[0], candidates.now, streamed=request.streaming)
         if decision is not None and self.decisions is not None:
             pick.decision = decision
-            decision.picked(pick.endpoints, pick.helpers, pick.primary)
             self.decisions.add(decision)
         return pick
 
@@ -451,7 +449,7 @@ class Director:
         model = request.model
         decision: Decision | None = request.decision
         if decision is not None:
-            decision.begin(pool)
+            decision.pool = pool
         self._check_model(request)
         if not len(pool):
             raise no_endpoints("no endpoint is ready")

@@ -34,6 +34,7 @@ class FollowedServer:
     engine: str | None = None
     interval: float = 1.0
     drain_timeout: float = 30.0
+    min_probe_timeout: float = _MIN_PROBE_TIMEOUT
 
     def url(self, path: str) -> URL:
         return self.server.joinpath(path.lstrip("/"))
@@ -41,7 +42,7 @@ class FollowedServer:
     @property
     def probe_timeout(self) -> float:
         """Seconds for one response."""
-        return max(self.interval, _MIN_PROBE_TIMEOUT)
+        return max(self.interval, self.min_probe_timeout)
 
 
 class Sidecar:
@@ -87,9 +88,7 @@ class Sidecar:
 
     async def _follow_health(self) -> None:
         while True:
-            problem = await self._probe()
-            if isinstance(problem, _ProbeTimeout):  # a busy server misses one probe, a hanging one misses two
-                problem = await self._probe()
+            problem = await self._probe_twice()
             if problem is None and self._handle.instance.status is not InstanceStatus.READY:
                 await self._update_models()
                 self._publish()
@@ -105,8 +104,13 @@ class Sidecar:
             await anyio.sleep(self._followed.interval)
 
     async def _wait_until_down(self) -> None:
-        while await self._probe() is None:  # noqa: ASYNC110 -- another process's health has no event to wait for
+        while await self._probe_twice() is None:  # noqa: ASYNC110 -- another process's health has no event to wait for
             await anyio.sleep(self._followed.interval)
+
+    async def _probe_twice(self) -> str | None:
+        """As `_probe`, asked again after silence: a busy server misses one probe, a hanging one misses two."""
+        problem = await self._probe()
+        return await self._probe() if isinstance(problem, _ProbeTimeout) else problem
 
     async def _probe(self) -> str | None:
         """None if the server is healthy, else the problem."""

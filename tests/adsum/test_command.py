@@ -124,8 +124,8 @@ async def test_sigterm_drains_a_program_behind_it() -> None:
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
-    ready = await asyncio.wait_for(process.stdout.readline(), 60)
+    ready = await asyncio.wait_for(process.stdout.readline(), 90)
     process.send_signal(signal.SIGTERM)
-    _, said = await asyncio.wait_for(process.communicate(), 60)
+    _, said = await asyncio.wait_for(process.communicate(), 90)
     assert ready.startswith(b"ready "), said
     assert process.returncode == 0

@@ -41,7 +41,7 @@ def worker_host() -> str:
 
 @pytest.fixture
 async def service(url: str) -> AsyncIterator[SourceDiscovery]:
-    client = MetadataClient(timeout=1.0, silence=SilenceTimings(wait=1.0))
+    client = MetadataClient(timeout=60.0, silence=SilenceTimings(wait=1.0, margin=60.0))
     async with SourceDiscovery(discovery.opening.open_source(url), client=client) as opened:
         yield opened
 

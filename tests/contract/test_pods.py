@@ -48,7 +48,7 @@ async def pool_url(kubelet: FakeKubelet, port: int) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def service(pool_url: str, kubelet: FakeKubelet) -> AsyncIterator[SourceDiscovery]:
-    client = MetadataClient(timeout=1.0, silence=SilenceTimings(wait=1.0))
+    client = MetadataClient(timeout=60.0, silence=SilenceTimings(wait=1.0, margin=60.0))
     source = SettlingSource(discovery.opening.open_source(pool_url), kubelet)
     async with SourceDiscovery(source, client=client) as opened:
         yield opened
@@ -112,7 +112,7 @@ async def test_26_a_worker_that_stops_answering_is_unreachable_not_removed(
         stream = service.watch("prod", "decode", metadata=True)
         await stream.__aenter__()
         assert isinstance(await next_event(stream), InstanceAddedEvent)
-    updated = await next_event(stream, 8.0)
+    updated = await next_event(stream)
     assert isinstance(updated, InstanceUpdatedEvent)
     assert not updated.new.reachable
     assert set(stream.instances) == {handle.instance_id()}

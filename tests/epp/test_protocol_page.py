@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 from epp.config.settings import Settings
-from epp.ext_proc.protocol import METADATA_NAMESPACE, SUBSET_NAMESPACE, ProtocolVersion, immediate
+from epp.ext_proc.exchange_settings import ProtocolVersion
+from epp.ext_proc.protocol import METADATA_NAMESPACE, SUBSET_NAMESPACE, immediate
 from epp.health import LIVENESS, READINESS
 from epp.request.control_headers import DESTINATION, DROPPED_REASON, FALLBACK, SCORES, SERVED, SUBSET
 from epp.request.rejection import Rejection

@@ -22,6 +22,7 @@ from examples.simulator.__main__ import _parser, _settings
 Eventually = Callable[..., Awaitable[float]]
 
 LONG = {"model": "tiny", "prompt": "again and again", "max_tokens": 40, "stream": True}  # half a second
+LONGER = LONG | {"max_tokens": 500}  # six seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ async def test_it_registers_as_any_worker_and_says_when_it_leaves(
         await eventually(lambda: worker.instance_id in watch.instances)
         async with (
             aiohttp.ClientSession(worker.url) as http,
-            http.post("/v1/completions", json=LONG) as response,
+            http.post("/v1/completions", json=LONGER) as response,
         ):
             worker.process.terminate()
             await eventually(lambda: worker.instance_id not in watch.instances)

@@ -18,11 +18,16 @@ VLLM = {
 
 
 class ModelServer:
-    """A server that is not ours: `/health` and `/v1/models` as told."""
+    """A server that is not ours: `/health` and `/v1/models` as told.
+
+    `misses`: so many of the next probes are not answered; `asked`: how many there were.
+    """
 
     def __init__(self) -> None:
         self.health = 200
         self.hangs = False
+        self.misses = 0
+        self.asked = 0
         self.models: Any = VLLM
         self.raw_models: bytes | None = None
         self.url = ""
@@ -42,8 +47,10 @@ class ModelServer:
             await self._runner.cleanup()
 
     async def _health(self, request: web.Request) -> web.Response:
-        if self.hangs:
-            await asyncio.sleep(30)
+        self.asked += 1
+        if self.hangs or self.misses:
+            self.misses = max(0, self.misses - 1)
+            await asyncio.sleep(600)
         return web.Response(status=self.health)
 
     async def _models(self, request: web.Request) -> web.StreamResponse:

@@ -34,7 +34,7 @@ async def test_the_program_registers_drains_and_leaves(
     (tmp_path / "root").mkdir(mode=0o700)
     url = f"file://{tmp_path / 'root'}"
     process = await asyncio.create_subprocess_exec(
-        *command("--server", server.url, "--discovery", url, "--interval", "50ms", "--label", "zone=a"),
+        *command("--server", server.url, "--discovery", url, "--interval", "3s", "--label", "zone=a"),
         *(
             "--metadata-file",
             str(tmp_path / "metadata.json"),

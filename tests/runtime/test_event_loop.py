@@ -41,12 +41,12 @@ class WaitingServer:
 
     def _echo(self, request: bytes, _: grpc.ServicerContext) -> bytes:
         self.asked.set()
-        self.may_answer.wait(30)
+        self.may_answer.wait(90)
         return request
 
     def stop(self) -> None:
         self.may_answer.set()
-        self._server.stop(None).wait(10)
+        self._server.stop(None).wait(90)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_grpc_call_of_a_closed_loop_troubles_no_other(server: WaitingServer) -
 
     async def ask_and_leave() -> None:
         kept.append(asyncio.create_task(ask()))
-        assert await asyncio.to_thread(server.asked.wait, 30)
+        assert await asyncio.to_thread(server.asked.wait, 90)
 
     async def ask_and_wait() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))

@@ -81,7 +81,7 @@ async def test_a_cancelled_scope_waits_too(limiter: anyio.CapacityLimiter) -> No
 
 async def test_who_waits_for_his_turn_leaves_at_once(limiter: anyio.CapacityLimiter) -> None:
     finish, began = threading.Event(), threading.Event()
-    first = asyncio.create_task(in_thread(limiter, finish.wait, 5))
+    first = asyncio.create_task(in_thread(limiter, finish.wait, 90))
     await asyncio.sleep(0)
     second = asyncio.create_task(in_thread(limiter, began.set))
     await asyncio.sleep(0.02)
@@ -95,7 +95,7 @@ async def test_who_waits_for_his_turn_leaves_at_once(limiter: anyio.CapacityLimi
 
 async def test_outlasting_is_not_deaf_to_cancellation() -> None:
     finish = threading.Event()
-    started = start_thread(finish.wait, 5)
+    started = start_thread(finish.wait, 90)
     task = asyncio.create_task(wait_for_exit(started))
     await asyncio.sleep(0.02)
     task.cancel()

@@ -31,7 +31,7 @@ async def test_stopped_in_the_middle_it_leaves_nothing(tmp_path: Path, eventuall
         async with asyncio.timeout(120):
             while b"are submitted" not in await process.stdout.readline():
                 assert process.returncode is None
-        await eventually(lambda: any("dispatcher submit" in command for command in left(tmp_path)), within=60)
+        await eventually(lambda: any("dispatcher submit" in command for command in left(tmp_path)))
         process.send_signal(signal.SIGINT)
         code, output = await ended(process)
     assert code == 130, output

@@ -25,6 +25,7 @@ from examples.redis_process import redis_process
 from tests.dispatcher.processes import Running, dispatcher
 from tests.epp.envoy.picker_stage import started_worker
 from tests.eventually import eventually
+from tests.patient_envoy import patient
 
 WORKERS, CONCURRENCY = 5, 10
 KIB = 1024
@@ -165,7 +166,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
             secure=False,
             access_log="",
         )
-        _, listens = await stack.enter_async_context(envoy(yaml.safe_dump(bootstrap(shown))))
+        _, listens = await stack.enter_async_context(envoy(yaml.safe_dump(patient(bootstrap(shown)))))
         client = await stack.enter_async_context(
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         )

@@ -3,6 +3,7 @@
 Whoever adds one adds a line to a table here, after thinking of who fills it; the failure says which.
 """
 
+import ast
 import itertools
 import re
 import time
@@ -221,7 +222,7 @@ def test_every_cache_says_how_many_it_keeps() -> None:
 
 
 def ast_text(found: Found) -> str:
-    return foreign_bytes.ast.unparse(found.node)
+    return ast.unparse(found.node)
 
 
 UNITS = (

@@ -78,7 +78,7 @@ def test_every_name_is_there(package: str) -> None:
 
 @pytest.mark.parametrize("package", LAZY)
 def test_help_shows_what_is_lazy(package: str) -> None:
-    text = pydoc.render_doc(importlib.import_module(package), renderer=pydoc.plaintext)
+    text = pydoc.render_doc(importlib.import_module(package), renderer=pydoc.plaintext)  # type: ignore[attr-defined]  # documented, and not in the stubs
     for name in importlib.import_module(package).__all__:
         assert name in text
 

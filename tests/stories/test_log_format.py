@@ -56,7 +56,7 @@ def test_the_log_and_the_ready_line_are_json(program: str, tmp_path: Path) -> No
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
         process.send_signal(signal.SIGTERM)
-        said, logged = process.communicate(timeout=60)
+        said, logged = process.communicate(timeout=150)
         assert process.returncode == 0
     assert (ready["level"], ready["msg"]) == ("info", "ready")
     addresses = {name: text for name, text in ready.items() if name not in ("level", "ts", "logger", "msg")}
@@ -82,7 +82,7 @@ def test_the_sidecars_log_is_json(tmp_path: Path) -> None:
 
 
 def ended(*arguments: str) -> tuple[int, dict[str, Any]]:
-    said = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=60)
+    said = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=150)
     (line,) = [json.loads(line) for line in said.stderr.splitlines() if json.loads(line)["level"] == "error"]
     return said.returncode, line
 

@@ -37,7 +37,7 @@ async def uvicorn(place: Path, root: Path, port: int, workers: int) -> AsyncIter
         yield log
     finally:
         process.terminate()
-        await asyncio.wait_for(process.wait(), 30)
+        await asyncio.wait_for(process.wait(), 90)
 
 
 async def test_two_processes_of_one_uvicorn_are_seen_and_said(tmp_path: Path, eventually: Eventually) -> None:
@@ -46,7 +46,7 @@ async def test_two_processes_of_one_uvicorn_are_seen_and_said(tmp_path: Path, ev
     place.mkdir()
     port = free_port()
     async with uvicorn(place, root, port, workers=2) as log, discovery.open(f"file://{root}") as service:
-        await discovery.wait_for_instances(service, "dynamo", "decode", count=2, timeout=40)
+        await discovery.wait_for_instances(service, "dynamo", "decode", count=2, timeout=120)
         one, other = await service.list_instances("dynamo", "decode")
         assert (one.address, one.port) == (other.address, other.port) == ("127.0.0.1", port)
         await eventually(lambda: SAID in log.read_text(), within=90)
@@ -76,7 +76,7 @@ async def test_one_process_and_neighbours_at_other_ports_are_not_warned_of(tmp_p
         registry.open(f"file://{root}").register_instance("dynamo", "decode") as worker,
     ):
         worker.set_ready("ready")
-        await discovery.wait_for_instances(service, "dynamo", "decode", count=2, timeout=40)
+        await discovery.wait_for_instances(service, "dynamo", "decode", count=2, timeout=120)
         await asyncio.sleep(1)
         assert SAID not in log.read_text()
         assert SAID not in str(await service.explain("dynamo", "decode"))

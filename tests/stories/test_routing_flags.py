@@ -19,7 +19,7 @@ def small(out: Path, *, seeds: int = 1) -> Plan:
 
 def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = (sys.executable, "-m", "benchmarks", "routing", *arguments)
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
 
 
 def test_runs_that_the_file_has_are_not_repeated(tmp_path: Path) -> None:

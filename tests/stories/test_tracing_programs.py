@@ -37,7 +37,7 @@ def test_without_the_extra_the_error_names_it(program: str, tmp_path: Path) -> N
     dispatcher = ["dispatcher", "--config", dispatcher_file(tmp_path, "http://127.0.0.1:9")]
     arguments = [*(PICKER if program == "epp" else dispatcher), "--tracing"]
     code = _WITHOUT.format(arguments=arguments)
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
     assert said.returncode == 1
     (line,) = [line for line in said.stderr.splitlines() if line.startswith("error: ")]
     assert "traces cannot be recorded: the module 'opentelemetry" in line
@@ -58,7 +58,7 @@ def test_without_the_extra_the_error_names_it(program: str, tmp_path: Path) -> N
 )
 def test_a_variable_that_makes_no_sense_ends_the_start(given: Mapping[str, str], words: str) -> None:
     command = [sys.executable, "-m", *PICKER, "--tracing"]
-    said = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **given}, timeout=60)
+    said = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **given}, timeout=150)
     assert said.returncode == 1
     assert "Traceback" not in said.stderr
     assert words in said.stderr.splitlines()[-1]
@@ -75,7 +75,7 @@ async def started(
     )
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             line = (await process.stdout.readline()).decode()
         assert line.startswith("ready "), (await process.communicate())[1].decode()
         yield process, line
@@ -128,7 +128,7 @@ async def test_what_is_recorded_is_sent_when_the_program_ends(tmp_path: Path) ->
                     assert said.status == 200
                 assert collector.spans == []
                 process.send_signal(signal.SIGTERM)
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(90):
                     assert await process.wait() == 0
         assert {"enqueue-request", "process-request", "http-request"} <= set(collector.names())
 
@@ -167,7 +167,7 @@ async def test_a_collector_that_never_answers_does_not_hold_up_the_end(tmp_path:
                     async with asked as said:
                         assert said.status == 200
                 process.send_signal(signal.SIGTERM)
-                async with asyncio.timeout(60):  # not an hour
+                async with asyncio.timeout(90):  # not an hour
                     assert await process.wait() == 0
         await eventually(lambda: all(writer.is_closing() for writer in writers))
         for writer in writers:

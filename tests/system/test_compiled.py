@@ -15,6 +15,8 @@ from tests.system.building import ROOT
 
 _FEWEST: Final = 1_000
 """Tests that there are at least."""
+_HANGS: Final = 3600
+"""Seconds after which all tests together hang: each has a bound of its own, and a busy machine is slow."""
 
 
 def _listed() -> list[str]:
@@ -48,6 +50,7 @@ def _said_to_broken_input(project: Path) -> str:
     return next(line for line in done.stdout.splitlines() if line.startswith("said "))
 
 
+@pytest.mark.timeout(_HANGS)
 def test_all_tests_of_the_picker_pass_compiled(tmp_path: Path) -> None:
     """h2spec, h2load and streams given up at every stage too; where those look for what was built, the copy has a link."""
     built = TREE / ".build"

@@ -104,7 +104,7 @@ async def fed_until_it_dies(queue: Producer, ids: list[str], running: Running) -
 
 
 async def died(running: Running) -> None:
-    assert await running.ended(WITHIN) == -signal.SIGKILL
+    assert await running.ended() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(
@@ -225,6 +225,6 @@ async def test_02_stopped_for_longer_than_its_lease(
         held.set()
         first.send(signal.SIGCONT)
         first.send(signal.SIGTERM)
-        assert await first.ended(WITHIN) == 0
+        assert await first.ended() == 0
         await all_answered_once(queue, [request.id for request in requests])
     assert len(target.asked) == 40

@@ -117,6 +117,6 @@ async def test_a_pod_with_two_addresses_is_one_instance(
 
 
 async def eventually_families(cluster: Cluster, families: set[str]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         while {found["addressType"] for found in await cluster.slices() if found["endpoints"]} != families:
             await asyncio.sleep(0.01)

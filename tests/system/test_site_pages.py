@@ -60,7 +60,9 @@ async def test_every_page_on_a_phone(site: Path, address: str) -> None:
             assert await page.evaluate(STICKING_OUT) == [], name
 
 
-async def test_the_search_finds_a_flag(address: str) -> None:
-    async with chromium() as browser, page_of(browser, f"{address}/index.html", size=DESK) as page:
+@pytest.mark.parametrize("opened", ["from a server", "from a folder"])
+async def test_the_search_finds_a_flag(site: Path, address: str, opened: str) -> None:
+    start = f"{address}/index.html" if opened == "from a server" else (site / "index.html").as_uri()
+    async with chromium() as browser, page_of(browser, start, size=DESK) as page:
         await page.get_by_role("textbox", name="Search").fill("--drain-timeout")
         await expect(page.locator(".md-search-result__list")).to_contain_text("drain-timeout")

@@ -75,7 +75,7 @@ async def serving(etcd: ScriptedEtcd) -> AsyncIterator[ScriptedEtcd]:
         ("KV", "Range", grpc.unary_unary_rpc_method_handler),
         ("Watch", "Watch", grpc.stream_stream_rpc_method_handler),
     ):
-        kind = {"Auth": AuthenticateRequest, "KV": RangeRequest, "Watch": WatchRequest}[service]
+        kind: Any = {"Auth": AuthenticateRequest, "KV": RangeRequest, "Watch": WatchRequest}[service]
         made = handler(
             getattr(etcd, method.lower()), kind.FromString, lambda message: message.SerializeToString()
         )

@@ -53,9 +53,9 @@ def test_a_group_of_the_owner_alone_is_the_owner(root: Path) -> None:
     """The default on systems whose umask is 002."""
     for level in (root, root / "prod", root / "prod/decode"):
         level.chmod(0o775)
-    level = found(root)
-    assert level is not None
-    assert not level.is_group_writable
+    checked = found(root)
+    assert checked is not None
+    assert not checked.is_group_writable
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o2777, 0o702])

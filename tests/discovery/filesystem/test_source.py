@@ -19,9 +19,10 @@ from discovery import (
     WatchState,
 )
 from discovery.filesystem.directory import ComponentDirectory
+from discovery.filesystem.file_events import is_network_filesystem
 from discovery.filesystem.record import boot_id
 from discovery.filesystem.root import RootError, check_root
-from discovery.filesystem.source import FilesystemSource, is_network_filesystem
+from discovery.filesystem.source import FilesystemSource
 from registry.filesystem.membership import FilesystemMembership
 from tests.owner_process import owner
 

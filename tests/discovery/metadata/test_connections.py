@@ -9,6 +9,7 @@ import pytest
 
 from discovery import Instance, MetadataUnavailableError, WorkerUnreachableError
 from discovery.metadata.connections import WorkerConnections
+from tests.in_time import TooLateError, with_more_time
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -84,21 +85,28 @@ async def test_an_invalid_answer_shows_that_the_port_is_open(said: bytes, reason
     assert not isinstance(caught.value, WorkerUnreachableError)
 
 
-async def test_refused_reset_and_silent_are_distinguished() -> None:
+@with_more_time(300)
+async def test_refused_reset_and_silent_are_distinguished(ms: int) -> None:
+    heard = asyncio.Event()
+
     async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        heard.set()
         await reader.read()
 
     seen: list[tuple[bool, bool]] = []
     async with serving(cut) as refused:
         pass
     async with serving(cut) as cutting, serving(silent) as hung, connecting() as connections:
-        for worker in (refused, cutting, hung):
+        for worker, seconds in ((refused, 60.0), (cutting, 60.0), (hung, ms / 1000)):
             with pytest.raises(WorkerUnreachableError) as caught:
-                await connections.get(worker, "/metadata", {}, 0.3)
+                await connections.get(worker, "/metadata", {}, seconds)
             seen.append((caught.value.connected, caught.value.silent))
+        if not heard.is_set():
+            raise TooLateError
     assert seen == [(False, False), (True, False), (True, True)]
 
 

@@ -232,13 +232,13 @@ async def test_a_list_that_is_slow_to_read_blocks_no_other_task() -> None:
 
 async def test_an_invalid_name_in_the_file_keeps_the_last_valid_list(tmp_path: Path) -> None:
     path = tmp_path / "endpoints.yaml"
-    path.write_text("endpoints: [{name: a, address: 10.0.0.1, port: 1}]")
+    _put(path, GOOD)
     async with (
         asyncio.timeout(90),
         discovery.open(f"static://{path}") as service,
         service.watch("any", "thing") as stream,
     ):
-        path.write_text("endpoints: [{name: a, address: bad..name, port: 1}]")
+        _put(path, "endpoints: [{name: a, address: bad..name, port: 1}]")
         await eventually(lambda: stream.health.state is WatchState.DEGRADED)
         assert "'bad..name' is not a host name" in (stream.health.reason or "")
         assert list(stream.instances) == ["a"]
@@ -280,7 +280,7 @@ async def test_a_changed_file_is_read_again_and_an_invalid_one_keeps_the_last_va
 
     def write(*ports: int) -> None:
         entries = [{"name": f"w{port}", "address": "10.0.0.1", "port": port} for port in ports]
-        path.write_text(json.dumps({"endpoints": entries}))
+        _put(path, json.dumps({"endpoints": entries}))
 
     write(1)
     async with (
@@ -289,7 +289,7 @@ async def test_a_changed_file_is_read_again_and_an_invalid_one_keeps_the_last_va
         service.watch("any", "thing") as stream,
     ):
         assert isinstance(await anext(stream), InstanceAddedEvent)
-        path.write_text("{")
+        _put(path, "{")
         await eventually(lambda: stream.health.state is WatchState.DEGRADED)
         assert "neither YAML nor JSON" in (stream.health.reason or "")
         assert list(stream.instances) == ["w1"]

@@ -26,7 +26,7 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 
 async def answer(request: web.Request) -> web.Response:
     await request.read()
-    await asyncio.sleep(0.3 if "slow" in request.headers else 0.0)
+    await asyncio.sleep(float(request.headers.get("seconds", "0")))
     return web.json_response({}, status=int(request.headers.get("fail", "200")))
 
 
@@ -77,15 +77,17 @@ async def run(*arguments: str, stdin: bytes = b"") -> tuple[int | None, str, str
 async def test_decisions_and_what_became_of_them_in_the_terminal(running_envoy: Any) -> None:
     async with stage(running_envoy) as (envoy, url):
         await send(envoy, "r-quick")
-        await send(envoy, "r-slow", slow="yes")
         await send(envoy, "r-failed", fail="500")
+        code, out, _ = await run("decisions", "--picker", url, "--json")
+        others = max(json.loads(one)["outcome"]["time_to_headers"] for one in out.splitlines())
+        await send(envoy, "r-slow", seconds=str(others + 0.3))
         code, out, err = await run("decisions", "--picker", url)
         assert (code, err) == (0, "")
-        quick, slow, failed = out.splitlines()
+        quick, failed, slow = out.splitlines()
         assert " #1 r-quick m -> 127-0-0-1-" in quick
         assert "200 in" in quick
         assert "500 in" in failed
-        code, out, _ = await run("decisions", "--picker", url, "--slow", "250ms", "--json")
+        code, out, _ = await run("decisions", "--picker", url, "--slow", f"{others + 0.2:.3f}s", "--json")
         assert [json.loads(one)["request"]["id"] for one in out.splitlines()] == ["r-slow"]
         [only] = [json.loads(one) for one in out.splitlines()]
         assert only["outcome"]["served_by"] == only["choice"]["destination"], "as Envoy says"
@@ -110,10 +112,10 @@ async def test_follow_shows_each_request_once_it_is_answered(running_envoy: Any)
     ):
         assert running.stdout is not None
         await send(envoy, "r-before")
-        first = await asyncio.wait_for(running.stdout.readline(), 60)
+        first = await asyncio.wait_for(running.stdout.readline(), 90)
         assert b"r-before" in first
-        await asyncio.gather(send(envoy, "r-slow", slow="yes"), send(envoy, "r-quick"))
-        more = [await asyncio.wait_for(running.stdout.readline(), 60) for _ in range(2)]
+        await asyncio.gather(send(envoy, "r-slow", seconds="0.3"), send(envoy, "r-quick"))
+        more = [await asyncio.wait_for(running.stdout.readline(), 90) for _ in range(2)]
         assert sum(b"r-slow" in one for one in more) == sum(b"r-quick" in one for one in more) == 1
         assert all(b"200 in" in one for one in more)
         running.terminate()

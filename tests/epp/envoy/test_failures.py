@@ -115,11 +115,11 @@ class Mesh:
         endpoints = [word for address in workers for word in ("--endpoint", address)]
         return await self._stack.enter_async_context(picker(*endpoints, *arguments))
 
-    async def envoy(self, pickers: Sequence[str], *arguments: str) -> Any:
+    async def envoy(self, pickers: Sequence[str], *arguments: str, waits: bool = True) -> Any:
         asked = [word for address in pickers for word in ("--epp", address)]
         where = ("--listen-port", "0", "--admin-port", "0", "--secure=false")
         config = render(envoy_flags.parse([*asked, *where, *arguments]))
-        return await self._stack.enter_async_context(self._running_envoy(config))
+        return await self._stack.enter_async_context(self._running_envoy(config, waits=waits))
 
     async def client(self) -> aiohttp.ClientSession:
         return await self._stack.enter_async_context(aiohttp.ClientSession())
@@ -151,7 +151,7 @@ async def test_the_only_picker_is_gone(mesh: Mesh, how: signal.Signals) -> None:
     """The client learns it, in the words of the API that it speaks."""
     worker = await mesh.worker()
     running, address = await mesh.picker([worker.address])
-    envoy, client = await mesh.envoy([address]), await mesh.client()
+    envoy, client = await mesh.envoy([address], waits=False), await mesh.client()
     assert (await ask(client, envoy))[0] == 200
     running.send_signal(how)
     for status, said, headers in await asyncio.gather(*(ask(client, envoy) for _ in range(5))):
@@ -165,7 +165,7 @@ async def test_the_only_picker_is_gone(mesh: Mesh, how: signal.Signals) -> None:
 async def test_of_two_pickers_one_is_gone_and_no_request_fails(mesh: Mesh, how: signal.Signals) -> None:
     worker = await mesh.worker()
     (first, one), (_, other) = [await mesh.picker([worker.address]) for _ in range(2)]
-    envoy, client = await mesh.envoy([one, other]), await mesh.client()
+    envoy, client = await mesh.envoy([one, other], waits=how is signal.SIGKILL), await mesh.client()
     assert {(await ask(client, envoy))[0] for _ in range(10)} == {200}
     first.send_signal(how)
     asked = [ask(client, envoy) for _ in range(10)] + [

@@ -67,7 +67,7 @@ async def test_while_an_answer_is_held_its_beginning_is_known_and_forgotten_if_i
         picker = await mesh.picker()
         envoy = await mesh.envoy(render(replace(LOCAL, pickers=(Address("127.0.0.1", picker.port),))))
         client = await mesh.client()
-        producer = it.producers[0]
+        producer: Any = it.producers[0]
 
         async def ask(end: str) -> int:
             body = {"model": "m", "prompt": BEGINNING + end}
@@ -94,7 +94,7 @@ async def test_what_a_client_gave_up_is_forgotten(running_envoy: Any) -> None:
         mesh = Mesh(TransportKind.HTTP2, stack, running_envoy, it)
         picker = await mesh.picker()
         envoy = await mesh.envoy(render(replace(LOCAL, pickers=(Address("127.0.0.1", picker.port),))))
-        producer = it.producers[0]
+        producer: Any = it.producers[0]
         async with aiohttp.ClientSession() as client, asyncio.timeout(90):
             body = {"model": "m", "prompt": BEGINNING}
             asking = asyncio.create_task(client.post(envoy.url("/v1/completions"), json=body))

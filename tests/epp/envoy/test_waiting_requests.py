@@ -11,8 +11,9 @@ import pytest
 from aiohttp import web
 
 from epp.config.settings import Settings, TransportKind
-from epp.envoy.config import EnvoySettings, render
+from epp.envoy.config import render
 from epp.envoy.json_values import Address
+from epp.envoy.settings import EnvoySettings
 from epp.server import PickerServer
 from tests.epp.envoy.test_envoy import ANY
 from tests.epp.scheduling.fifo import Fifo

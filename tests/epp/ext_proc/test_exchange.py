@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from epp.ext_proc.exchange import ExchangeError
-from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.ext_proc.protocol import SUBSET_NAMESPACE, ProtocolVersion
+from epp.ext_proc.exchange_settings import ExchangeSettings, ProtocolVersion
+from epp.ext_proc.protocol import SUBSET_NAMESPACE
 from epp.request.control_headers import DESTINATION, SERVED, SUBSET
 from epp.request.rejection import Rejection
 from epp.request.unreadable import UnreadableError

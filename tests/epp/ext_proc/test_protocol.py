@@ -10,6 +10,7 @@ from epp.ext_proc import protocol
 from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.request.control_headers import DESTINATION, SUBSET
 from epp.request.rejection import Rejection
+from epp.request.unreadable import UnreadableError
 from epp.wire.messages.ext_proc_pb2 import HeaderMap, HeaderValue, HeaderValueOption, Metadata
 
 HINT = protocol.SUBSET_NAMESPACE
@@ -47,8 +48,8 @@ def test_subset_of_an_ipv4_endpoint(context: Any, value: Any, allowed: bool) -> 
     ids=["a text", "a list", "of nothing", "of texts", "of commas"],
 )
 def test_a_hint_without_end_is_not_read(context: Any, value: Any) -> None:
-    with pytest.raises(protocol.UnreadableError, match="more than 16384 destinations"):
-        protocol.parse_subset(context(HINT, {protocol.SUBSET: value}))
+    with pytest.raises(UnreadableError, match="more than 16384 destinations"):
+        protocol.parse_subset(context(HINT, {SUBSET: value}))
 
 
 def test_no_hint_is_no_subset(context: Any) -> None:

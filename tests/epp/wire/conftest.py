@@ -112,8 +112,9 @@ class Wired:
     def status(self, stream: int) -> str | None:
         """The grpc-status, None before there is one."""
         for event in self.events:
-            trailers = isinstance(event, h2.events.TrailersReceived | h2.events.ResponseReceived)
-            if trailers and event.stream_id == stream:
+            if not isinstance(event, h2.events.TrailersReceived | h2.events.ResponseReceived):
+                continue
+            if event.stream_id == stream:
                 for name, value in event.headers:
                     if name == "grpc-status":
                         return str(value)

@@ -34,7 +34,7 @@ async def following(
     server: ModelServer, file: Path | None = None, **options: Any
 ) -> AsyncIterator[tuple[Sidecar, discovery.Instance]]:
     address = URL(server.url).with_user("user").with_password("s3cret")  # which nobody is shown
-    followed = FollowedServer(address, interval=0.05, **options)
+    followed = FollowedServer(address, interval=0.05, **{"min_probe_timeout": 60.0, **options})
     async with (
         registry.open("memory://sidecar").register_instance("dynamo", "vllm") as handle,
         aiohttp.ClientSession() as session,
@@ -140,7 +140,7 @@ async def test_follows_the_servers_health(
 async def test_a_server_that_hangs_is_down_after_two_silences(
     server: ModelServer, seen: discovery.InstanceEventStream, eventually: Eventually
 ) -> None:
-    async with following(server):
+    async with following(server, min_probe_timeout=1.0):
         await eventually(lambda: len(seen.instances) == 1)
         begun = time.monotonic()
         server.hangs = True
@@ -148,6 +148,22 @@ async def test_a_server_that_hangs_is_down_after_two_silences(
         assert time.monotonic() - begun > 1.5
         server.hangs = False
         await eventually(lambda: len(seen.instances) == 1)
+
+
+async def test_a_server_that_drains_and_misses_one_probe_still_serves(
+    server: ModelServer, eventually: Eventually
+) -> None:
+    followed = FollowedServer(URL(server.url), interval=0.05, drain_timeout=120.0, min_probe_timeout=2.0)
+    async with (
+        registry.open("memory://sidecar").register_instance("dynamo", "vllm") as handle,
+        aiohttp.ClientSession() as session,
+    ):
+        server.misses = 1
+        draining = asyncio.create_task(Sidecar(followed, handle, session).drain())
+        await eventually(lambda: draining.done() or server.asked >= 4)
+        assert not draining.done()
+        await server.stop()
+        await asyncio.wait_for(draining, 90)
 
 
 async def test_publishes_models_and_port_before_it_is_ready_and_their_changes(

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from msgspec import Raw
 
 from epp.endpoints.endpoint import Endpoint
-from epp.request.inference_api import CompletionBody, Raw
+from epp.request.inference_api import CompletionBody
 from epp.request.inference_request import InferenceRequest, PrefixChain
 from epp.scheduling.work_ahead.agreement import credit_preferred, hashes_of
 

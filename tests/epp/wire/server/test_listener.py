@@ -15,6 +15,7 @@ from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress, Listener
 from runtime.serving.sockets import ListenError
+from tests.free_port import free_port
 
 Listening = Callable[..., Listener]
 
@@ -68,7 +69,8 @@ async def test_a_strange_address_is_named(listener: Listening) -> None:
 
 
 async def test_leaving_frees_the_port(listener: Listening) -> None:
-    async with listener() as first:
+    port = free_port()
+    async with listener(port=port):
         pass
-    async with listener(port=first.port) as second:
+    async with listener(port=port) as second:
         assert await check(second.address) == HealthCheckResponse.SERVING

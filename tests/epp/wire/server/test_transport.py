@@ -41,6 +41,7 @@ from epp.wire.server.transport import Http2Transport
 from epp.wire.transport import ListenAddress, Listener
 from runtime.serving.sockets import set_tcp_options
 from tests.epp.wire.conftest import HEADERS, PATH
+from tests.in_time import TooLateError, with_more_time
 
 Eventually = Callable[..., Awaitable[float]]
 PING = frame(PING_KIND, 0, 0, b"are you?")
@@ -258,10 +259,17 @@ async def test_a_stop_without_grace_says_so_on_every_stream(director: Any, messa
     assert len(director.released) == 2
 
 
-async def test_a_deadline_of_the_client(director: Any, messages: Any, eventually: Eventually) -> None:
+@with_more_time(200)
+async def test_a_deadline_of_the_client(
+    director: Any, messages: Any, eventually: Eventually, ms: int
+) -> None:
     async with picking(director) as picker, aio.insecure_channel(picker.listener.address) as channel:
-        call: Any = channel.stream_stream(PATH)(timeout=0.2)
-        await call.write(messages.headers().SerializeToString())
+        await channel.channel_ready()
+        call: Any = channel.stream_stream(PATH)(timeout=ms / 1000)
+        try:
+            await call.write(messages.headers().SerializeToString())
+        except (asyncio.InvalidStateError, aio.AioRpcError) as error:
+            raise TooLateError from error
         assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         await eventually(lambda: picker.transport.open_streams == 0)
 
