@@ -7,17 +7,29 @@ from pathlib import Path
 
 from discovery.errors import AdsumError
 from discovery.source import SCHEMES
+from runtime.addresses import split_authority
 from runtime.command_line import (
     INTERRUPTED,
+    CommandParser,
     Parser,
     ShowVersion,
     add_log_format,
+    argument,
     on_broken_pipe,
     print_error,
     program,
 )
 
 DEFAULT_LISTEN = "127.0.0.1:8082"
+
+
+def _address(text: str) -> str:
+    """The text, if it is ADDRESS:PORT; raises ValueError."""
+    split_authority(text, min_port=0, expected="ADDRESS:PORT")
+    return text
+
+
+_ADDRESS = argument(_address)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,8 +59,10 @@ def build_parser() -> argparse.ArgumentParser:
         description="Who is there? Workers are shown the bearer token in $ADSUM_TOKEN, if there is one.",
     )
     parser.add_argument("--version", action=ShowVersion)
-    commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
-    place = Parser(add_help=False)
+    commands = parser.add_subparsers(
+        required=True, dest="command", metavar="COMMAND", parser_class=CommandParser
+    )
+    place = CommandParser(add_help=False)
     place.add_argument("namespace", help="of the workers, as they registered")
     place.add_argument("component", help="of the workers in it, such as decode")
     place.add_argument(
@@ -56,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="URL",
         help=f"where to look: {SCHEMES}; or a scheme of an installed package",
     )
-    shared = Parser(add_help=False, parents=[place])
+    shared = CommandParser(add_help=False, parents=[place])
     shared.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
     listing = commands.add_parser("list", parents=[shared], help="the ready instances now")
     patience = "how long the source may take to answer (default: 10)"
@@ -88,18 +102,19 @@ def _add_serve_flags(parser: argparse.ArgumentParser) -> None:
     add_log_format(parser)
     listen = f"where the page and /metrics are ({DEFAULT_LISTEN})"
     add = parser.add_argument
-    add("--listen", default=DEFAULT_LISTEN, metavar="ADDRESS:PORT", help=listen)
+    add("--listen", type=_ADDRESS, default=DEFAULT_LISTEN, metavar="ADDRESS:PORT", help=listen)
     senders = "show the page to who sends this token too, not to this machine alone"
     add("--debug-token-file", type=Path, metavar="FILE", help=senders)
     address = "a port of its own for the page, served to all who reach it unless there is a token"
-    add("--debug-address", metavar="ADDRESS:PORT", help=address)
+    add("--debug-address", type=_ADDRESS, metavar="ADDRESS:PORT", help=address)
 
 
 def _add_eds_flags(parser: argparse.ArgumentParser) -> None:
     add_log_format(parser)
     add = parser.add_argument
     add("--out", type=Path, metavar="FILE", help="write an EDS file, which Envoy watches")
-    add("--listen", metavar="ADDRESS:PORT", help="serve EDS over gRPC, state of the world; in plain text")
+    listen = "serve EDS over gRPC, state of the world; in plain text"
+    add("--listen", type=_ADDRESS, metavar="ADDRESS:PORT", help=listen)
     add("--once", action="store_true", help="write the file and end: Envoy starts only if it is there")
     add("--cluster-name", default="workers", metavar="NAME", help="of Envoy's cluster (workers)")
     add("--serving-port-name", metavar="NAME", help="of the port that serves, as the picker's flag")

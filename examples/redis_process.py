@@ -3,13 +3,14 @@
 import asyncio
 import importlib.util
 import shutil
-import socket
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-START_TIMEOUT = 10.0
+from examples.ports import free_port
+
+START_TIMEOUT = 60.0
 """Seconds until the server must answer PING."""
 
 
@@ -27,9 +28,7 @@ def redis_server() -> str:
 @asynccontextmanager
 async def redis_process() -> AsyncIterator[tuple[str, int]]:
     """The URL and the process id of a server on 127.0.0.1 without persistence; terminated at the end."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory() as directory:
         options = ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
         process = await asyncio.create_subprocess_exec(

@@ -45,6 +45,16 @@ class Parser(argparse.ArgumentParser):
         sys.exit(print_error(f"{message}; see {self.prog} --help", WRONG_INPUT, as_json=as_json))
 
 
+class CommandParser(Parser):
+    """Of one command of a program: what it does not know is its own error, so that the right help is named."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
+
 def add_log_format(parser: Any) -> None:
     """`parser`: one, or a group of one."""
     parser.add_argument(

@@ -108,6 +108,7 @@ class RedisServer:
 
     def _answers(self, client: "redis.Redis") -> bool:
         try:
+            client.ping()  # refused while it still reads its file
             assert self._process is not None
             if client.info("server")["process_id"] != self._process.pid:
                 return False  # another test's, whose port it wanted to take

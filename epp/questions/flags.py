@@ -12,7 +12,9 @@ _MOST: Final = 1000
 
 
 def decisions_parser() -> argparse.ArgumentParser:
-    parser = _parser("decisions", "Shows the last decisions of a running picker, the newest last.")
+    parser = _parser(
+        "decisions", "Shows the last decisions of a running picker, the newest last; times are UTC."
+    )
     add: Any = parser.add_argument
     add(
         "--follow",

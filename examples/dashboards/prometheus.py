@@ -1,11 +1,8 @@
 """Starts a Prometheus that scrapes metrics pages, and asks it."""
 
 import asyncio
-import contextlib
 import json
-import random
 import shutil
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any, Final
 import aiohttp
 
 from examples.demo.processes import DemoError, DemoProcess
+from examples.ports import free_port
 from runtime.resource_owner import ResourceOwner
 
 _READY_TIMEOUT: Final = 90.0
@@ -72,7 +70,7 @@ class Prometheus(ResourceOwner):
         program = shutil.which("prometheus")
         if program is None:
             raise DemoError("there is no `prometheus` on PATH: install Debian's package prometheus")
-        address = f"127.0.0.1:{_free_port()}"
+        address = f"127.0.0.1:{free_port()}"
         self._url = f"http://{address}/api/v1"
         config = self._root / "prometheus.yaml"
         config.write_text(json.dumps(self._document()))
@@ -142,12 +140,3 @@ def _series(found: dict[str, Any]) -> list[dict[str, Any]]:
 def _point(value: Sequence[Any]) -> tuple[float, float]:
     at, text = value
     return float(at), float(text)
-
-
-def _free_port() -> int:
-    """Returns a port below Linux's ephemeral range, so that no connection takes it before Prometheus does."""
-    while True:
-        port = random.randrange(10_000, 32_768)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port

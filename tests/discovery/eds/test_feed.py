@@ -195,7 +195,7 @@ async def test_a_worker_from_before_it_is_ready_to_its_death(tmp_path: Path) -> 
         (["--out", "/nowhere/at/all.json"], "/nowhere/at is not a directory"),
         (["--out", "x.pb"], "expected .json or .yaml"),
         (["--once", "--listen", "127.0.0.1:0"], "--once needs --out FILE"),
-        (["--listen", "18000"], "is not ADDRESS:PORT"),
+        (["--listen", "18000"], "argument --listen: '18000' is not ADDRESS:PORT"),
         (["--out", "x.json", "--interval", "-1"], "expected seconds, 0 or more"),
     ],
 )

@@ -171,10 +171,14 @@ def test_the_page_names_no_secret_of_the_url(url: str, shown: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "complaint"),
     [
-        (["--listen", "8082"], 2, "is not ADDRESS:PORT"),
+        (["--listen", "8082"], 2, "argument --listen: '8082' is not ADDRESS:PORT"),
         (["--listen", "192.0.2.1:1"], 1, "cannot listen on 192.0.2.1:1"),
         (["--debug-token-file", "/nowhere"], 2, "/nowhere cannot be read"),
-        (["--listen", "127.0.0.1:0", "--debug-address", "nowhere"], 2, "'nowhere' is not"),
+        (
+            ["--listen", "127.0.0.1:0", "--debug-address", "nowhere"],
+            2,
+            "argument --debug-address: 'nowhere' is not",
+        ),
     ],
 )
 async def test_bad_flags_are_one_line(

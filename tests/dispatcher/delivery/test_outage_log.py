@@ -11,6 +11,7 @@ from aiohttp import web
 
 from dispatcher.broker.queue import QueueError
 from dispatcher.broker.redis.broker import RedisBroker
+from dispatcher.broker.validation import LONGEST_LEASE_MS
 from dispatcher.config.config_file import read_config
 from dispatcher.delivery.outage_log import OutageLog
 from dispatcher.server import DispatcherServer
@@ -28,7 +29,7 @@ Eventually = Callable[..., Awaitable[float]]
 async def test_05_answers_that_came_in_an_outage_are_published_not_asked_for_again(
     tmp_path_factory: pytest.TempPathFactory, ms: int
 ) -> None:
-    answer_now = asyncio.Event()
+    answer_now, lease_ms = asyncio.Event(), min(ms, LONGEST_LEASE_MS)
 
     async def held(asked: Asked) -> web.StreamResponse:
         await answer_now.wait()
@@ -36,14 +37,14 @@ async def test_05_answers_that_came_in_an_outage_are_published_not_asked_for_aga
 
     with RedisServer(tmp_path_factory.mktemp("away"), durable=True) as server:
         async with Target(answer=held) as target, RedisBroker(server.url) as broker:
-            config = configured(target.url, {"name": "batch", "lease": f"{ms}ms"})
+            config = configured(target.url, {"name": "batch", "lease": f"{lease_ms}ms"})
             async with producer(broker, config) as queue, dispatching(broker, config):
-                async with without_a_gap(ms / 2000, broker.now_ms):
+                async with without_a_gap(lease_ms / 2000, broker.now_ms):
                     requests = await queue.submit_all([f"r{n}" for n in range(20)], seconds=600)
                     await eventually(lambda: len(target.asked) >= 20)
                 server.stop()
                 answer_now.set()
-                await asyncio.sleep(2 * ms / 1000 + 1)  # well past the lease; the answers are in
+                await asyncio.sleep(2 * lease_ms / 1000 + 1)  # well past the lease; the answers are in
                 server.start()
                 async with asyncio.timeout(90):
                     while True:  # a connection from before the outage may be broken: asking again is safe

@@ -12,6 +12,7 @@ from dispatcher.broker.memory.queue import MemoryQueue
 from dispatcher.broker.message import Claim, ErrorCode
 from dispatcher.broker.queue import Broker, State
 from dispatcher.broker.redis.queue import RedisQueue
+from dispatcher.broker.validation import LONGEST_LEASE_MS
 from tests.dispatcher.dispatching import configured, dispatching, producer
 from tests.dispatcher.queued import until_ms
 from tests.dispatcher.target import Asked, Target, ok
@@ -394,17 +395,19 @@ async def test_no_more_on_their_way_than_there_are_places(broker: Broker, target
 
 @with_more_time(2_000)
 async def test_a_request_that_takes_longer_than_its_lease(broker: Broker, target: Target, ms: int) -> None:
+    lease_ms, name = min(ms, LONGEST_LEASE_MS), f"q{ms}"
+
     async def slow(asked: Asked) -> web.StreamResponse:
-        await asyncio.sleep(2.5 * ms / 1000)
+        await asyncio.sleep(2.5 * lease_ms / 1000)
         return await ok(asked)
 
     target.answer = slow
     target.asked.clear()
-    config = configured(target.url, {"name": f"q{ms}", "lease": f"{ms}ms"})
+    config = configured(target.url, {"name": name, "lease": f"{lease_ms}ms"})
     async with (
-        producer(broker, config, f"q{ms}") as queue,
+        producer(broker, config, name) as queue,
         dispatching(broker, config),
-        without_a_gap(ms / 2000, broker.now_ms),
+        without_a_gap(lease_ms / 2000, broker.now_ms),
     ):
         result = await queue.result(await queue.submit("r1", seconds=600), within=600)
         assert (await queue.queue.totals()).redelivered == 0
