@@ -68,7 +68,8 @@ class FrontDoor:
     def _authenticated(self, handle: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def guard(request: web.Request) -> web.StreamResponse:
             if (door := self._queue_now()) is None:
-                return _json_error(503, "the front door accepts no requests now; try again")
+                why = "its file has no front_door, or it is not ready (/readyz says why)"
+                return _json_error(503, f"this dispatcher accepts no requests over HTTP now: {why}")
             if (tenant := _tenant(request, door.tokens)) is None:
                 return _json_error(401, "the bearer token is missing or unknown")
             try:

@@ -99,7 +99,7 @@ def _listener(settings: EnvoySettings) -> Json:
         http_filters=[
             *_subset_filters(settings),
             _ext_proc(settings),
-            *([split_pick()] if settings.eds else []),
+            *([split_pick()] if settings.eds or settings.mode == "original-dst" else []),
             _router(),
         ],
     )

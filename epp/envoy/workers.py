@@ -44,7 +44,9 @@ def picked_then_listed(hosts: Json, attempts: int) -> list[Json]:
 
 
 def split_pick() -> Json:
-    """The HTTP filter behind ext_proc that takes the picker's list apart, for `picked_then_listed`.
+    """The HTTP filter behind ext_proc that takes the picker's list apart, for clusters that connect to an address of it.
+
+    Such a cluster reads one address: of a list it would find none.
 
     https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/header_to_metadata_filter
     """
@@ -65,13 +67,14 @@ def split_pick() -> Json:
 
 
 def original_dst(*, with_fallback: bool) -> list[Json]:
-    """A cluster that connects to the address that the picker names. `with_fallback`: a retry goes to its second choice."""
-    header = {"use_http_header": True, "http_header_name": DESTINATION}
+    """A cluster that connects to the address that the picker names first. `with_fallback`: a retry goes to its second
+    choice, which the older versions of the protocol name apart."""
+    first = {"metadata_key": _metadata_key(_FIRST, _OURS)}
     if not with_fallback:
-        return [_original_dst_cluster(WORKERS, header)]
+        return [_original_dst_cluster(WORKERS, first)]
     return [
         _composite([_PICKED, _FALLBACK]),
-        _original_dst_cluster(_PICKED, header),
+        _original_dst_cluster(_PICKED, first),
         _original_dst_cluster(_FALLBACK, {"metadata_key": _metadata_key(FALLBACK)}),
     ]
 

@@ -290,3 +290,4 @@ async def test_without_a_front_door_in_the_file(target: Target) -> None:
         http = dict(pair.split("=") for pair in server.ready_line.split()[1:])["http"]
         async with client.post(f"http://{http}/v1/completions", json=BODY, headers=ENQUEUE) as answer:
             assert answer.status == 503
+            assert "its file has no front_door" in (await answer.json())["error"]["message"]

@@ -142,5 +142,6 @@ def test_the_subset_hint_is_set_before_the_picker_is_asked() -> None:
     assert names == [
         "envoy.filters.http.set_metadata",
         "envoy.filters.http.ext_proc",
+        "envoy.filters.http.header_to_metadata",
         "envoy.filters.http.router",
     ]

@@ -200,6 +200,19 @@ async def test_every_request_reaches_the_worker_that_was_picked(
     await asyncio.gather(*(ask(size) for size in rng.sample(sizes, len(sizes))))
 
 
+async def test_of_a_list_the_default_envoy_takes_the_first(mesh: Mesh, picking: Any) -> None:
+    workers = [await mesh.worker() for _ in range(3)]
+    choices = [worker.destination for worker in workers]
+    mesh.director.outcome = lambda headers, body: picking(*choices)
+    envoy = await mesh.envoy(render(_settings(await mesh.picker())))
+    client = await mesh.client()
+    async with client.post(envoy.url("/v1/completions"), data=b"{}") as answer:
+        assert answer.status == 200
+        said = await answer.json()
+        assert said["port"] == workers[0].port
+        assert said["headers"] == {"x-gateway-destination-endpoint": ",".join(choices)}
+
+
 CONTROL = [
     *[f"x-llm-d-{name}" for name in ("inference-objective", "inference-fairness-id", "model-name-rewrite")],
     *["x-llm-d-slo-ttft-ms", "x-llm-d-slo-tpot-ms", "x-slo-ttft-ms", "x-slo-tpot-ms"],
