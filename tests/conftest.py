@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if (url := config.getoption("--broker-url")) is None:
         return
     try:
-        checked_broker_url(url)
+        checked_broker_url(url.replace("TMP", config.rootpath.as_posix()))
     except (ValueError, ConfigError) as error:
         raise pytest.UsageError(f"--broker-url: {error}") from error
 
