@@ -72,10 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     shared = CommandParser(add_help=False, parents=[place])
     shared.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
-    listing = commands.add_parser("list", parents=[shared], help="the ready instances now")
-    patience = "how long the source may take to answer (default: 10)"
-    listing.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help=patience)
-    listing.add_argument("--metadata", action="store_true", help="their metadata too")
+    _add_list_flags(commands.add_parser("list", parents=[shared], help="the ready instances now"))
     watching = commands.add_parser(
         "watch", parents=[shared], help="the ready instances and their changes, until Ctrl-C"
     )
@@ -96,6 +93,12 @@ def build_parser() -> argparse.ArgumentParser:
     checking = commands.add_parser("check", help="test a worker's wire contract")
     checking.add_argument("url", metavar="URL", help="http://host:port")
     return parser
+
+
+def _add_list_flags(parser: argparse.ArgumentParser) -> None:
+    patience = "how long the source may take to answer (default: 10)"
+    parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help=patience)
+    parser.add_argument("--metadata", action="store_true", help="their metadata too")
 
 
 def _add_serve_flags(parser: argparse.ArgumentParser) -> None:

@@ -31,6 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=ShowVersion)
     add_log_format(parser)
+    _add_identity_flags(parser)
     _add_server_flags(parser)
     where = parser.add_argument_group("where")
     where.add_argument(
@@ -45,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_server_flags(parser: argparse.ArgumentParser) -> None:
+def _add_identity_flags(parser: argparse.ArgumentParser) -> None:
     who = parser.add_argument_group("who")
     who.add_argument("--namespace", required=True, help="a name of your choice, that of the readers too")
     who.add_argument("--component", required=True, help="workers with the same two names serve together")
@@ -59,6 +60,9 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
         dest="labels",
         help="of the worker, for readers; repeatable",
     )
+
+
+def _add_server_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what is followed")
     what.add_argument(
         "--server", required=True, type=_server, metavar="URL", help="such as http://127.0.0.1:8000"

@@ -15,7 +15,7 @@ class Program(NamedTuple):
 
     @property
     def port(self) -> int:
-        """Of its page."""
+        """Where its page is served."""
         return int(self.words["http"].rpartition(":")[2])
 
 

@@ -73,7 +73,7 @@ class HttpConfig(ConfigSection):
 
 
 class TargetConfig(ConfigSection):
-    """A gateway."""
+    """Where requests of one or more queues are sent: a gateway, or a worker."""
 
     name: Name
     """By which queues name it."""

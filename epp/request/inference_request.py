@@ -126,7 +126,7 @@ class InferenceRequest:
 
     @property
     def prompt_tokens(self) -> int:
-        """Estimated from `prompt_size`."""
+        """Tokens of the prompt, estimated; 0 without one."""
         return tokens_in(self.prompt_size)
 
     def rewrite(self, model: str) -> None:

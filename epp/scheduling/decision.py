@@ -262,7 +262,7 @@ class Decision:
         self._take_request()
         self._take_numbers()
         self.picked_at = self.ended_at = now
-        self.chosen = ()
+        self.chosen, self.helpers, self.primary = (), None, ""
         self._refused(why)
 
     def _refused(self, why: Exception) -> None:

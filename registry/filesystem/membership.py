@@ -18,7 +18,7 @@ from discovery.filesystem.flock import is_held, open_lock
 from discovery.filesystem.record import HEARTBEAT, LOCK_SUFFIX, RECORD_SUFFIX, Record, boot_id, read_record
 from discovery.filesystem.root import CheckedDirectory
 from discovery.instance import Instance, InstanceStatus
-from discovery.record import encode_record
+from discovery.record import encode_record, record_of
 from discovery.same_address import find_same_address
 from discovery.source import ComponentKey
 from registry.filesystem.cleanup import Cleanup
@@ -245,18 +245,7 @@ class FilesystemMembership:
         return self._component.path
 
     def _record_of(self, instance: Instance, counter: int) -> Record:
-        return Record(
-            instance_id=instance.id,
-            namespace=instance.namespace,
-            component=instance.component,
-            incarnation=instance.incarnation,
-            host=self._host,
-            address=instance.address,
-            port=instance.port,
-            status=instance.status,
-            labels=dict(instance.labels),
-            counter=counter,
-        )
+        return Record(**dict(record_of(instance)), host=self._host, counter=counter)
 
     def _record_path(self, instance_id: str) -> Path:
         return self._directory / f"{instance_id}{RECORD_SUFFIX}"

@@ -168,7 +168,7 @@ def _parsed(metadata: list[Any]) -> str | None:
 
 
 def _bounds(metadata: list[Any], written: str | None) -> str:
-    """The strictest ones."""
+    """The strictest lower and upper bound, as `≥ 1s, ≤ 15s`."""
     found = ""
     for bounds, strictest in ((_LOWER, max), (_UPPER, min)):
         given = [

@@ -107,7 +107,7 @@ class Recorder:
 
 
 class SpanRecorder:
-    """A `runtime.tracing.span.Tracer`."""
+    """The tracer of a program that records: which requests have a span, and what their `traceparent` says."""
 
     def __init__(self, recorder: Recorder, sampling: Sampling) -> None:
         self._recorder = recorder

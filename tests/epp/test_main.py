@@ -1,12 +1,8 @@
 """The process itself: `python -m epp`."""
 
 import asyncio
-import os
 import signal
 import socket
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +16,13 @@ from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
 from epp.ext_proc import exchange
 from epp.process import serve
+from tests.epp.epp_program import LOCAL, epp_program
 from tests.eventually import eventually
-
-LOCAL = ["--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]
-
-
-@asynccontextmanager
-async def process(*arguments: str, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`python -m epp ARGUMENTS`, killed in the end if it still runs."""
-    pipe = asyncio.subprocess.PIPE
-    command = [sys.executable, "-m", "epp", *arguments]
-    env = os.environ | environment
-    running = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, env=env)
-    try:
-        yield running
-    finally:
-        if running.returncode is None:
-            running.kill()
-        await running.communicate()
 
 
 async def ended(*arguments: str) -> tuple[int | None, str]:
     """Exit code and standard error."""
-    async with process(*arguments) as running, asyncio.timeout(90):
+    async with epp_program(*arguments) as running, asyncio.timeout(90):
         _, stderr = await running.communicate()
         return running.returncode, stderr.decode()
 
@@ -67,7 +47,7 @@ async def test_a_request_through_envoy_and_an_end_by_sigterm(running_envoy: Any)
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     worker = f"127.0.0.1:{runner.addresses[0][1]}"
     any_port = Address("127.0.0.1", 0)
-    async with process(*LOCAL, "--endpoint", worker) as running:
+    async with epp_program(*LOCAL, "--endpoint", worker) as running:
         where = await ready(running)
         settings = EnvoySettings(listen=any_port, admin=any_port, pickers=(Address.parse(where["grpc"]),))
         async with running_envoy(render(settings)) as envoy, aiohttp.ClientSession() as client:
@@ -110,7 +90,7 @@ async def test_bad_input_is_one_line_and_exit_2(arguments: list[str], complaint:
 async def test_the_log_says_whether_the_hot_path_is_compiled() -> None:
     """As it is where this test runs: `make test-system` runs it in a build that is."""
     how = "interpreted" if Path(exchange.__file__).suffix == ".py" else "compiled"
-    async with process(*LOCAL, "--endpoint", "127.0.0.1:9", "-v", "2") as running:
+    async with epp_program(*LOCAL, "--endpoint", "127.0.0.1:9", "-v", "2") as running:
         await ready(running)
         running.terminate()
         _, stderr = await running.communicate()
@@ -169,7 +149,7 @@ async def test_one_of_two_pickers_leaves_under_load_and_no_request_fails(running
     options = [*LOCAL, "--secure-serving=false", "--endpoint", worker]
     any_port = Address("127.0.0.1", 0)
     answers: list[int | str] = []
-    async with process(*options) as first, process(*options) as second:
+    async with epp_program(*options) as first, epp_program(*options) as second:
         pickers = tuple([Address.parse((await ready(running))["grpc"]) for running in (first, second)])
         config = render(EnvoySettings(listen=any_port, admin=any_port, pickers=pickers, secure=False))
         async with running_envoy(config) as envoy, aiohttp.ClientSession() as client:
@@ -217,7 +197,7 @@ async def said(running: asyncio.subprocess.Process, *parts: str) -> str:
 
 
 async def test_an_empty_pool_names_the_directory_that_was_looked_in(tmp_path: Path) -> None:
-    async with process(*LOCAL, "--discovery", "file://", ADSUM_ROOT=str(tmp_path)) as running:
+    async with epp_program(*LOCAL, "--discovery", "file://", ADSUM_ROOT=str(tmp_path)) as running:
         await said(running, "no worker of default/default is ready", f"file://{tmp_path} yet")
 
 
@@ -225,7 +205,9 @@ async def test_endpoints_that_do_not_answer_are_named_with_the_reason() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         port = nobody.getsockname()[1]
-        async with process(*LOCAL, "--discovery", f"static://127.0.0.1:{port},nowhere.invalid:80") as running:
+        async with epp_program(
+            *LOCAL, "--discovery", f"static://127.0.0.1:{port},nowhere.invalid:80"
+        ) as running:
             await said(running, "WARNING", f"127-0-0-1-{port} gets no requests: ", "Connect")
             await said(running, "WARNING", "nowhere.invalid gets no requests: ", "does not resolve")
 
@@ -233,7 +215,7 @@ async def test_endpoints_that_do_not_answer_are_named_with_the_reason() -> None:
 async def test_a_broken_endpoints_file_shows_in_the_pickers_log(tmp_path: Path) -> None:
     path = tmp_path / "endpoints.yaml"
     path.write_text("endpoints: []")
-    async with process(*LOCAL, "--discovery", f"static://{path}") as running:
+    async with epp_program(*LOCAL, "--discovery", f"static://{path}") as running:
         await ready(running)
         path.write_text("endpoints: [")
         await said(running, "WARNING", str(path), "the last valid list of endpoints stays in use")
@@ -242,7 +224,7 @@ async def test_a_broken_endpoints_file_shows_in_the_pickers_log(tmp_path: Path) 
 
 
 async def test_envoy_config_prints_what_envoy_reads() -> None:
-    async with process("envoy-config", "--listen-port", "0") as running:
+    async with epp_program("envoy-config", "--listen-port", "0") as running:
         stdout, stderr = await running.communicate()
         assert running.returncode == 0, stderr
         assert stdout.decode() == render(EnvoySettings(listen=Address("127.0.0.1", 0)))
@@ -250,7 +232,7 @@ async def test_envoy_config_prints_what_envoy_reads() -> None:
 
 async def test_without_a_name_the_pool_is_called_as_its_component() -> None:
     arguments = ("--endpoint", "127.0.0.1:9", "--component", "decode")
-    async with process(*LOCAL, *arguments) as running, aiohttp.ClientSession() as client:
+    async with epp_program(*LOCAL, *arguments) as running, aiohttp.ClientSession() as client:
         where = await ready(running)
         async with client.get(f"http://{where['metrics']}/metrics") as answer:
             page = await answer.text()

@@ -32,13 +32,14 @@ class BurstWindow:
     def admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
         if not self._before.admit(request, candidates, now):
             raise TypeError("the admission before a burst window let a request wait")
-        most = self._producer.most_requests
-        if most is not None and len(self._waiting) >= most:
-            return True
-        return not self._producer.read(request, candidates)
+        return self._goes_alone(request, candidates)
 
     def would_admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
         self._before.would_admit(request, candidates, now)
+        return self._goes_alone(request, candidates)
+
+    def _goes_alone(self, request: InferenceRequest, candidates: EndpointPool) -> bool:
+        """The window is full, or the request has no prompt that others could share."""
         most = self._producer.most_requests
         if most is not None and len(self._waiting) >= most:
             return True

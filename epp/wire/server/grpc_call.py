@@ -40,11 +40,9 @@ class _NullHandler:
 
     def message(self, payload: bytes) -> None: ...
 
-    def half_closed(self) -> None:
-        """Ignored."""
+    def half_closed(self) -> None: ...
 
-    def fault(self, error: Exception) -> None:
-        """Ignored."""
+    def fault(self, error: Exception) -> None: ...
 
     def closed(self, cause: str) -> None: ...
 

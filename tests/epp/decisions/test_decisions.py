@@ -15,7 +15,7 @@ from epp.config.picker_config import load_config
 from epp.decisions.query import DecisionQuery, DecisionReader
 from epp.decisions.ring import DecisionRing
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import EndpointPool, Floats
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.endpoints.load import Load
 from epp.request.inference_request import InferenceRequest, parse_request
 from epp.request.rejection import Rejection
@@ -339,6 +339,27 @@ def test_a_scorer_may_use_its_column_again() -> None:
         picker.ask()
     totals = [one["profiles"][0]["candidates"][0]["total"] for one in picker.decisions()]
     assert totals == pytest.approx([0.1, 0.2, 0.3])
+
+
+def test_a_plugin_that_fails_when_it_is_told_of_the_pick_leaves_no_choice() -> None:
+    picker = Picker(store_of(2))
+    producers: list[Any] = [UntoldProducer()]
+    picker.director.producers = producers
+    with pytest.raises(OSError, match="no room"):
+        picker.ask()
+    last = picker.last
+    assert (last["outcome"]["state"], last["choice"], last["profile"]) == ("refused", None, None)
+    assert last["refusal"]["code"] == "OSError"
+    assert "no room" not in json.dumps(last), "a plugin's text may quote the request"
+
+
+class UntoldProducer:
+    """A data producer of another package that fails when it hears of a pick."""
+
+    def picked(self, request: InferenceRequest, endpoints: tuple[Endpoint, ...]) -> None:
+        raise OSError("no room")
+
+    def failed(self, request: InferenceRequest) -> None: ...
 
 
 @pytest.mark.parametrize("how", ["abandoned", "expired", "picked"])

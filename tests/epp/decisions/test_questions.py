@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from epp.questions.flags import decisions_parser
 from epp.questions.request_file import explained_request
 from tests.epp.decisions.test_decisions import BY_QUEUE, FILTERED, Picker, store_of
 from tests.epp.envoy.picker_stage import picker_behind_envoy, started_worker
+from tests.epp.epp_program import epp_program
 
 PATH = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
@@ -54,22 +54,9 @@ async def send(envoy: Any, request_id: str, **headers: str) -> None:
         await one.read()
 
 
-@asynccontextmanager
-async def command(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    pipe = asyncio.subprocess.PIPE
-    program = [sys.executable, "-m", "epp", *arguments]
-    running = await asyncio.create_subprocess_exec(*program, stdin=pipe, stdout=pipe, stderr=pipe)
-    try:
-        yield running
-    finally:
-        if running.returncode is None:
-            running.kill()
-        await running.communicate()
-
-
 async def run(*arguments: str, stdin: bytes = b"") -> tuple[int | None, str, str]:
     """Exit code, standard output and standard error."""
-    async with command(*arguments) as running, asyncio.timeout(90):
+    async with epp_program(*arguments) as running, asyncio.timeout(90):
         stdout, stderr = await running.communicate(stdin)
         return running.returncode, stdout.decode(), stderr.decode()
 
@@ -108,7 +95,7 @@ async def test_decisions_and_what_became_of_them_in_the_terminal(running_envoy: 
 async def test_follow_shows_each_request_once_it_is_answered(running_envoy: Any) -> None:
     async with (
         stage(running_envoy) as (envoy, url),
-        command("decisions", "--picker", url, "--follow") as running,
+        epp_program("decisions", "--picker", url, "--follow") as running,
     ):
         assert running.stdout is not None
         await send(envoy, "r-before")

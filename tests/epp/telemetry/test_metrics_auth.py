@@ -1,8 +1,6 @@
 """The metrics port asks the API server about each token, and is never open when that does not say yes."""
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from epp.telemetry import metrics_auth
 from epp.telemetry.metrics_auth import MetricsAuth
 from runtime.serving.pages import PageServer
 from runtime.serving.sockets import listening_sockets
+from tests.epp.epp_program import LOCAL, epp_program
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.api_server import FakeApiServer
 from tests.kubernetes.fake.calls import Answer, Call, Handler
@@ -191,34 +190,13 @@ async def test_a_thousand_strangers_are_forgotten_and_ask_a_few_at_a_time() -> N
         assert len(api.calls) == calls, "no stranger displaced it"
 
 
-LOCAL = ["--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0"]
-
-
-@asynccontextmanager
-async def process(*arguments: str, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    pipe = asyncio.subprocess.PIPE
-    running = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "epp",
-        *LOCAL,
-        *arguments,
-        stdout=pipe,
-        stderr=pipe,
-        env=os.environ | environment,
-    )
-    try:
-        yield running
-    finally:
-        if running.returncode is None:
-            running.kill()
-        await running.communicate()
-
-
 async def test_a_picker_process_checks_tokens() -> None:
     async with FakeApiServer(reviewing()) as server:
         where = f"kubernetes://default?server={server.url}"
-        async with process("--metrics-endpoint-auth", "--discovery", where) as running, asyncio.timeout(90):
+        async with (
+            epp_program(*LOCAL, "--metrics-endpoint-auth", "--discovery", where) as running,
+            asyncio.timeout(90),
+        ):
             assert running.stdout is not None
             ready = (await running.stdout.readline()).decode()
             address = dict(pair.split("=") for pair in ready.split()[1:])["metrics"]
@@ -233,7 +211,7 @@ async def test_a_picker_process_checks_tokens() -> None:
 async def test_without_any_api_server_the_picker_does_not_start() -> None:
     arguments = ("--metrics-endpoint-auth", "--endpoint", "127.0.0.1:9")
     nowhere = {"KUBECONFIG": "/nonexistent", "KUBERNETES_SERVICE_HOST": ""}
-    async with process(*arguments, **nowhere) as running, asyncio.timeout(90):
+    async with epp_program(*LOCAL, *arguments, **nowhere) as running, asyncio.timeout(90):
         _, said = await running.communicate()
     assert running.returncode == 1
     assert said.startswith(b"error: --metrics-endpoint-auth: ")
