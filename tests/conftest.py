@@ -25,9 +25,9 @@ _LONG = (
         "test_main.py",
         "test_batch.py",
         "test_replicas.py",
-        "test_redis_ledger.py",
+        "redis/test_ledger.py",
     ),
-    *("test_picker_dies.py", "test_demo_batch.py", "test_redis_faults.py", "test_state_machine.py"),
+    *("test_picker_dies.py", "test_demo_batch.py", "redis/test_faults.py", "test_state_machine.py"),
 )
 
 
@@ -72,8 +72,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Starts the longest files first: otherwise one pytest process still runs when the others are done."""
-    places = {name: place for place, name in enumerate(_LONG)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+    paths = {item.path for item in items}
+    places = {path: place for place, name in enumerate(_LONG) for path in paths if path.match(name)}
+    items.sort(key=lambda item: places.get(item.path, len(_LONG)))
 
 
 @pytest.hookimpl(trylast=True)

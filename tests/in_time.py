@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import pytest
+
 from runtime.tasks import cancel_and_wait
 
 Clock = Callable[[], Awaitable[int]]
@@ -26,7 +28,7 @@ async def by(at_ms: int, now_ms: Clock) -> AsyncIterator[None]:
     """What stands inside counts only if it ends before that time; otherwise TooLateError, whatever it found."""
     try:
         yield
-    except Exception as error:
+    except (Exception, pytest.fail.Exception) as error:
         if await now_ms() >= at_ms:
             raise TooLateError from error
         raise
@@ -57,24 +59,28 @@ def with_more_time(ms: int) -> Callable[[Callable[..., Awaitable[None]]], Callab
 @asynccontextmanager
 async def without_a_gap(seconds: float, now_ms: Clock) -> AsyncIterator[None]:
     """TooLateError if this process or the broker stood still for so long while inside."""
-    longest = 0.0
+    longest, before = 0.0, time.monotonic()
 
     async def look() -> None:
-        nonlocal longest
-        before = time.monotonic()
+        nonlocal longest, before
         while True:
             await now_ms()
-            longest, before = max(longest, time.monotonic() - before), time.monotonic()
+            now = time.monotonic()
+            longest, before = max(longest, now - before), now
             await asyncio.sleep(0.01)
+
+    def stood_still() -> bool:
+        return max(longest, time.monotonic() - before) >= seconds
 
     looking = asyncio.create_task(look())
     try:
         yield
-    except Exception as error:
-        if longest >= seconds:
+        late = stood_still()
+    except (Exception, pytest.fail.Exception) as error:
+        if stood_still():
             raise TooLateError from error
         raise
     finally:
         await cancel_and_wait(looking)
-    if longest >= seconds:
+    if late:
         raise TooLateError

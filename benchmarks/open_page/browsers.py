@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from benchmarks.process_usage import processor_seconds
+from runtime.web.program_page import UPDATES_PATH
 
 _BROWSERS: Final = 3
 _WINDOW: Final = 5.0
@@ -17,7 +18,8 @@ _WINDOWS: Final = 12
 _READER: Final = """
 import socket, sys
 one = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-one.sendall(b"GET /updates HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n")
+one.sendall(f"GET {sys.argv[2]} HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n".encode())
+assert one.recv(1 << 20).startswith(b"HTTP/1.1 200 ")
 while one.recv(1 << 20):
     pass
 """
@@ -54,12 +56,13 @@ async def page_cost(port: int, pid: int | None = None) -> PageCost:
 @asynccontextmanager
 async def _browsers(port: int) -> AsyncIterator[None]:
     started = [
-        await asyncio.create_subprocess_exec(sys.executable, "-c", _READER, str(port))
+        await asyncio.create_subprocess_exec(sys.executable, "-c", _READER, str(port), UPDATES_PATH)
         for _ in range(_BROWSERS)
     ]
-    await asyncio.sleep(1.0)
     try:
+        await asyncio.sleep(1.0)
         yield
+        assert all(one.returncode is None for one in started), "a browser's connection ended"
     finally:
         for one in started:
             one.kill()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final, Never
 
 from benchmarks.open_page.browsers import page_cost
+from benchmarks.open_page.metadata_answers import addresses
 from benchmarks.open_page.program import program
 from discovery import Instance, InstanceStatus
 from discovery.memory import MemorySource, MemoryStore
@@ -31,12 +32,14 @@ class _Workers:
     def __init__(self, port: int, count: int) -> None:
         self.store = MemoryStore()
         self._port = port
+        # the new one of a pair never has an address that an old one still uses
+        self._addresses = addresses(places(count))
         self._numbers = itertools.count()
         self._ready = deque(self._new(InstanceStatus.READY) for _ in range(count))
 
     def _new(self, status: InstanceStatus) -> Instance:
         number = next(self._numbers)
-        address = f"127.{1 + number // 62_500}.{number // 250 % 250}.{number % 250 + 1}"
+        address = self._addresses[number % len(self._addresses)]
         name = f"decode-7d9c5b8f6d-{number:05}"
         made = Instance(name, "prod", "decode", address, self._port, f"life-{number}", status)
         self.store.put(made)
@@ -59,6 +62,11 @@ class _Workers:
         self.store.remove(old)
 
 
+def places(count: int) -> int:
+    """Addresses for so many workers and those that replace them."""
+    return 2 * count
+
+
 async def main() -> None:
     raise_descriptor_limit()
     for count in (4, 100, 1000):
@@ -67,7 +75,7 @@ async def main() -> None:
 
 async def measure(count: int) -> None:
     rate = max(1.0, count / _UPDATE)
-    async with program("benchmarks.open_page.metadata_answers") as answers:
+    async with program("benchmarks.open_page.metadata_answers", str(places(count))) as answers:
         workers = _Workers(answers.port, count)
         async with SourceDiscovery(MemorySource(workers.store)) as service:
             follower = ComponentFollower(service, ComponentKey("prod", "decode"), "memory://benchmark")

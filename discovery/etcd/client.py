@@ -63,7 +63,7 @@ class EtcdClient:
                 metadata = await self._metadata(connection)
                 stream = connection.stream(WATCH, (*metadata, _REQUIRE_LEADER))
                 try:
-                    await stream.send(WatchRequest(create_request=request))
+                    await stream.send(WatchRequest(create_request=request), self.timings.call)
                     yield EtcdWatch(self, connection, stream)
                 finally:
                     await stream.aclose()

@@ -95,9 +95,9 @@ class EtcdConnection:
         if method.is_stream:
             stream = self.stream(method, metadata)
             try:
-                await stream.send(request)
+                await stream.send(request, timeout)
                 if (answer := await stream.receive(timeout)) is None:
-                    raise self._silent(timeout)
+                    raise self.silent(timeout)
                 return answer
             finally:
                 await stream.aclose()
@@ -110,7 +110,7 @@ class EtcdConnection:
             found: Answer = await call(request, timeout=timeout, metadata=metadata)
         except aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise self._silent(timeout) from error
+                raise self.silent(timeout) from error
             raise self.error_of(error) from error
         return found
 
@@ -131,7 +131,7 @@ class EtcdConnection:
         advice = remedy(text)
         return kind(f"etcd at {self.member}: {reason}" + (f"; {advice}" if advice else ""))
 
-    def _silent(self, timeout: float) -> EtcdUnavailableError:
+    def silent(self, timeout: float) -> EtcdUnavailableError:
         return EtcdUnavailableError(f"etcd at {self.member}: no answer within {timeout:g} s")
 
     def error_of(self, error: aio.AioRpcError) -> DiscoveryError:
@@ -146,9 +146,13 @@ class EtcdStream(Generic[Request, Answer]):
         self._call = call
         self._reading: asyncio.Task[Any] | None = None
 
-    async def send(self, request: Request) -> None:
+    async def send(self, request: Request, timeout: float) -> None:
+        """EtcdUnavailableError if the member does not take it within `timeout` seconds: a frozen one accepts connections only."""
         try:
-            await self._call.write(request)
+            async with asyncio.timeout(timeout):
+                await self._call.write(request)
+        except TimeoutError as error:
+            raise self._connection.silent(timeout) from error
         except aio.AioRpcError as error:
             raise self._connection.error_of(error) from error
         except asyncio.InvalidStateError as error:

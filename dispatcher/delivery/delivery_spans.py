@@ -3,6 +3,7 @@
 A request keeps its trace context where its producer put it: in its metadata, as for the Go processor, or in its headers.
 """
 
+from collections.abc import Container
 from typing import Final
 
 import msgspec
@@ -75,10 +76,11 @@ class DeliverySpans:
         """For logs; None: it is not recorded."""
         return None if self._processing is None else self._processing.context
 
-    def send(self, headers: dict[str, str]) -> None:
-        """The request is about to be sent with these headers, which will carry the trace."""
-        headers.update(self._context)
-        if self._begins:
+    def send(self, headers: dict[str, str], fixed: Container[str]) -> None:
+        """The request is about to be sent with these headers, which will carry the trace; `fixed`: those of the operator, which no
+        caller overrides."""
+        headers.update({name: text for name, text in self._context.items() if name not in fixed})
+        if self._begins and TRACESTATE not in fixed:
             headers.pop(TRACESTATE, None)
         if self._processing is not None:
             self._sending = self._processing.child(SENDING, "client")

@@ -192,7 +192,7 @@ class Sender:
         except IllegalRequestError as error:
             return failure(claim, ErrorCode.INVALID_REQUEST, str(error), now_ms, attempts=claim.attempt)
         if spans is not None:
-            spans.send(headers)
+            spans.send(headers, self.route.headers)
         delivery.send()
         self.observer.sent(claim)
         begun = time.perf_counter()

@@ -24,7 +24,7 @@ _EACH: Final = 8
 class DecisionRing:
     """`most`: decisions that are kept; fewer if those take more than `max_bytes`. Sequences begin with 1."""
 
-    __slots__ = ("_bytes", "_column", "_endpoints", "_kept", "_last", "_max_bytes", "most")
+    __slots__ = ("_bytes", "_endpoints", "_kept", "_last", "_max_bytes", "most")
 
     def __init__(self, most: int = DEFAULT_MOST, max_bytes: int = MAX_BYTES) -> None:
         self.most = most
@@ -33,8 +33,6 @@ class DecisionRing:
         self._kept: deque[Decision] = deque()
         self._last = 0
         self._endpoints: tuple[Endpoint, ...] = ()
-        self._column = 0
-        """Bytes of a column over these."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -51,14 +49,14 @@ class DecisionRing:
 
     def add(self, decision: Decision) -> None:
         self._last = decision.sequence = self._last + 1
-        size = _BYTES
-        if decision.endpoints is not self._endpoints:
-            size += self._take(decision.endpoints)
+        size, endpoints = _BYTES, decision.endpoints
+        if endpoints is not self._endpoints and endpoints:  # a request that was not parsed has none
+            size += self._take(endpoints)
         # as if it shared no column with others
         columns = _COLUMNS + len(decision.steps)
         for run in decision.runs:
             columns += run.columns
-        decision.size = size = size + columns * self._column
+        decision.size = size = size + columns * len(endpoints) * _EACH
         kept, held = self._kept, self._bytes + size
         kept.append(decision)
         if len(kept) > self.most:
@@ -71,7 +69,6 @@ class DecisionRing:
         """Bytes of the endpoints that no earlier decision had: it keeps them alive, and workers choose how large they are."""
         known = {id(endpoint) for endpoint in self._endpoints}
         self._endpoints = endpoints
-        self._column = _EACH * len(endpoints)
         return sum([_size_of_endpoint(one) for one in endpoints if id(one) not in known])
 
     def newest(self) -> Iterator[Decision]:

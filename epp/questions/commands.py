@@ -12,6 +12,7 @@ from epp.questions.decision_text import details, line
 from epp.questions.picker_client import PickerClient, picker_client
 from epp.questions.request_file import explained_request
 from runtime.command_line import INTERRUPTED, SUCCEEDED, on_broken_pipe, print_error
+from runtime.durations import write_duration
 
 _POLL: Final = 0.5
 """Seconds between two questions for new decisions."""
@@ -55,7 +56,7 @@ async def decisions(options: argparse.Namespace) -> int:
         if options.request is not None:
             query |= {"request_id": options.request, "candidates": "1000"}
         if options.slow is not None:
-            query["slow"] = f"{options.slow * 1000:.0f}ms"
+            query["slow"] = write_duration(options.slow)
         page = await picker.get(_DECISIONS, query)
         with picker.understood():
             if options.request is not None and not page["decisions"]:

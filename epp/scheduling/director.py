@@ -449,7 +449,7 @@ class Director:
         model = request.model
         decision: Decision | None = request.decision
         if decision is not None:
-            decision.pool = pool
+            decision.pool, decision.steps = pool, ()
         self._check_model(request)
         if not len(pool):
             raise no_endpoints("no endpoint is ready")

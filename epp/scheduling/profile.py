@@ -33,7 +33,8 @@ class SchedulerProfile:
     `staleness`: seconds; an endpoint with older numbers, or none, ranks behind all with fresh numbers. None: the scorers
     read no metrics. Whatever it is, an endpoint whose page is late (`EndpointPool.late`) comes after all others: it may be
     stopped. `reports_scores`: sets `InferenceRequest.scores`. `names`: type and name of each filter, then of each
-    scorer, then of the picker, where a configuration names them.
+    scorer, then of the picker, where a configuration names them. `takes_best`: whether the picker takes the highest sum, for
+    one that stands for another; None: as its type says.
     """
 
     picker: Picker
@@ -44,6 +45,7 @@ class SchedulerProfile:
     staleness: float | None = None
     reports_scores: bool = False
     names: Sequence[tuple[str, str]] = ()
+    takes_best: bool | None = None
     _score_cache: ScoreCache = field(init=False, repr=False, compare=False)
     _request_scorers: Sequence[WeightedScorer] = field(init=False, repr=False, compare=False)
     _in_flight_scorers: Sequence[WeightedScorer] = field(init=False, repr=False, compare=False)
@@ -59,6 +61,10 @@ class SchedulerProfile:
         object.__setattr__(self, "_in_flight_scorers", in_flight)
         object.__setattr__(self, "_best_endpoint", self._make_best_endpoint())
         object.__setattr__(self, "_plan", self._make_plan())
+
+    @property
+    def is_best_taken(self) -> bool:
+        return isinstance(self.picker, MaxScorePicker) if self.takes_best is None else self.takes_best
 
     def run(self, request: InferenceRequest, pool: EndpointPool) -> tuple[Endpoint, ...]:
         """The choice first, then the fallbacks; raises `Rejection` if the filters leave no endpoint."""
@@ -136,7 +142,7 @@ class SchedulerProfile:
             published=tuple([at for at, one in enumerate(self.scorers) if is_published_only(one.scorer)]),
             by_request=tuple([at for at, one in enumerate(self.scorers) if one in self._request_scorers]),
             in_flight=tuple(in_flight),
-            takes_best=isinstance(self.picker, MaxScorePicker),
+            takes_best=self.is_best_taken,
         )
 
     def _make_best_endpoint(self) -> BestEndpoint | None:

@@ -51,7 +51,14 @@ def _timed_profile(profile: SchedulerProfile, times: PluginTimes) -> SchedulerPr
         for one in profile.scorers
     ]
     picker = TimedPicker(profile.picker, times.of("Picker", *next(names)), times.clock)
-    return replace(profile, filters=filters, scorers=scorers, picker=picker, producers=())
+    return replace(
+        profile,
+        filters=filters,
+        scorers=scorers,
+        picker=picker,
+        producers=(),
+        takes_best=profile.is_best_taken,
+    )
 
 
 def _timed_producer(producer: DataProducer, times: PluginTimes) -> DataProducer:

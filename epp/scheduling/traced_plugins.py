@@ -134,7 +134,13 @@ def _traced(name: str, profile: SchedulerProfile, spans: PickSpans) -> Scheduler
     ]
     picker = TracedPicker(profile.picker, traced, spans)
     return replace(
-        profile, filters=filters, scorers=scorers, picker=picker, producers=(), reports_scores=True
+        profile,
+        filters=filters,
+        scorers=scorers,
+        picker=picker,
+        producers=(),
+        reports_scores=True,
+        takes_best=profile.is_best_taken,
     )
 
 

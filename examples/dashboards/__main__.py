@@ -9,7 +9,7 @@ from pathlib import Path
 
 from examples.dashboards.dashboard import DASHBOARDS, Dashboard, read
 from examples.dashboards.drawing import Answers, TimeRange, draw
-from examples.dashboards.prometheus import SCRAPE_SECONDS, Prometheus
+from examples.dashboards.prometheus import SCRAPE_SECONDS, Prometheus, PrometheusError
 from examples.dashboards.stage import Stage
 from examples.demo.processes import DemoError
 from runtime.signals import STOP_SIGNALS, cancel_on
@@ -30,7 +30,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         asyncio.run(_run(options.seconds, options.out))
-    except DemoError as error:
+    except (DemoError, PrometheusError) as error:
         print(error, file=sys.stderr)
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):

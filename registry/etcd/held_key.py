@@ -130,7 +130,7 @@ class HeldKey:
         if not taken.held.lease:
             raise taken
         answer = await self._client.call(LEASE_TIME_TO_LIVE, LeaseTimeToLiveRequest(ID=taken.held.lease))
-        return int(answer.TTL)
+        return max(0, int(answer.TTL))  # -1: it ended meanwhile
 
 
 def _incarnation(held: KeyValue) -> str | None:

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import (
 )
 
 from runtime.errors import AdsumError
-from runtime.quoting import quoted
+from runtime.quoting import printable, quoted
 from runtime.tracing.ended_spans import SpanOrigin, ended
 from runtime.tracing.recording import Ended
 
@@ -66,7 +66,7 @@ class WatchedExporter(SpanExporter):
             self.problem = ""
         else:
             self.lost += len(spans)
-            reason = self._hide(self._sdk.said)[:_MAX_REASON] or "no reason was given"
+            reason = printable(self._hide(self._sdk.said), _MAX_REASON) or "no reason was given"
             if not self.problem:
                 log.warning("traces cannot be sent, their spans are lost until they can: %s", reason)
             self.problem = reason
@@ -163,9 +163,8 @@ def _hiding(environment: Mapping[str, str]) -> Callable[[str], str]:
     """Removes from what the exporter says user and password of an endpoint, and headers: they hold tokens."""
     secrets = [text for name in _HEADERS for text in _parts_of_headers(environment.get(name, ""))]
     for name in _ENDPOINTS:
-        user, at, _ = environment.get(name, "").rpartition("@")
-        if at:
-            secrets.append(user.rpartition("//")[2])
+        if user := environment.get(name, "").rpartition("@")[0].rpartition("//")[2]:
+            secrets.append(user)
     secrets.sort(key=len, reverse=True)  # a part of another one comes after it
 
     def hide(text: str) -> str:

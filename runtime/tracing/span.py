@@ -11,7 +11,7 @@ Kind: TypeAlias = Literal["internal", "server", "client", "producer", "consumer"
 
 
 class Span(Protocol):
-    """A part of a request's way that is recorded, from the call that made it to `end`. What comes after `end` does nothing."""
+    """A part of a request's way that is recorded, from the call that made it to `end`. After `end` it stays as it is, and `child` raises RuntimeError."""
 
     @property
     def context(self) -> TraceContext: ...

@@ -148,7 +148,7 @@ class Access:
             token = self._token()
         except (OSError, ValueError) as error:
             self._limited_log.warning(
-                "token", "the token file is not usable, no token is accepted: %s", _reason(error)
+                "token", "the token file is not usable, no token is accepted: %s", os_reason(error)
             )
             return False
         # digests, so that neither the time nor the length tells how much of it was right
@@ -217,7 +217,3 @@ def _basic_password(encoded: str) -> str:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode(errors="surrogateescape")).digest()
-
-
-def _reason(error: OSError | ValueError) -> str:
-    return os_reason(error) if isinstance(error, OSError) else str(error)

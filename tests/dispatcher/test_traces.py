@@ -1,6 +1,7 @@
 """The spans of a dispatcher as a collector gets them, and the trace context that its target gets."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -10,10 +11,13 @@ import pytest
 from aiohttp import web
 
 from dispatcher.broker.memory.broker import MemoryBroker
-from dispatcher.broker.message import Request
+from dispatcher.broker.message import Claim, Request
 from dispatcher.config.config_file import FrontDoorConfig
+from dispatcher.delivery.delivery_spans import DeliverySpans
 from dispatcher.server import DispatcherServer
 from runtime.tracing.opening import Tracing
+from runtime.tracing.recording import Recorder, SpanRecorder
+from runtime.tracing.sampling import Sampling
 from tests.dispatcher.dispatching import configured, dispatching, producer
 from tests.dispatcher.target import Asked, Target
 from tests.eventually import eventually
@@ -93,6 +97,17 @@ async def test_a_request_goes_on_in_the_trace_of_its_producer(stage: Stage, coll
     (asked,) = stage.target.asked
     assert asked.headers["traceparent"] == f"00-{TRACE}-{sending.id}-01"
     assert (asked.headers["tracestate"], asked.headers["baggage"]) == ("vendor=1", "user=7")
+
+
+def test_no_caller_overrides_the_context_that_the_operator_sends() -> None:
+    request = Request("one", b"{}", 2**40, metadata={"baggage": "user=7", "tracestate": "vendor=1"})
+    tracer = SpanRecorder(Recorder(lambda span, ended: None, random.Random(1)), Sampling(ratio=0.0))
+    spans = DeliverySpans(tracer, "batch", Claim(request, "fence", 1, 0, 2**40), 0)
+    operators = {"baggage": "operator=1", "tracestate": "operator=1"}
+    headers = dict(operators)
+    spans.send(headers, operators)
+    assert headers | operators == headers
+    assert headers["traceparent"].endswith("-00")
 
 
 async def test_the_attempts_of_a_request_that_brought_no_trace_are_one_trace(

@@ -96,7 +96,7 @@ def test_the_architecture_names_every_module() -> None:
     """A stranger finds any file of the packages by its page."""
     root = Path(__file__).parents[2]
     page = (root / "ARCHITECTURE.md").read_text()
-    for package in ("adsum", "runtime", "discovery", "registry", "epp", "dispatcher"):
+    for package in ("adsum", "runtime", "discovery", "registry", "epp", "dispatcher", "release"):
         for path in (root / package).rglob("*.py"):
             name = str(path.relative_to(root / package))
             if path.name not in ("__init__.py", "__main__.py") and not path.stem.endswith("_pb2"):

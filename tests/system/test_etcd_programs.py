@@ -66,7 +66,7 @@ async def test_a_sidecar_a_listing_and_a_picker() -> None:
     """One URL for all of them, in the environment."""
     place = ("--namespace", "dynamo", "--component", "decode")
     async with EtcdProcess() as etcd, model_server() as served:
-        told = {"ADSUM_DISCOVERY": f"{etcd.url}/test?ttl=2s"}
+        told = {"ADSUM_DISCOVERY": f"{etcd.url}/test?ttl=15s"}
         picker = ("epp", *place, "--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0")
         async with (
             a_program(

@@ -110,6 +110,8 @@ export class Table {
   }
 }
 
+const ORDER = new Intl.Collator("en", { numeric: true });
+
 function compare(a, b) {
-  return typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b;
+  return typeof a === "string" ? ORDER.compare(a, b) : a - b;
 }

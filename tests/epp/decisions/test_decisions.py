@@ -314,6 +314,21 @@ def test_a_ring_is_bounded_in_number_and_in_bytes() -> None:
     assert small.bytes <= 3 * one
 
 
+def test_a_request_that_was_not_parsed_costs_the_next_decision_nothing() -> None:
+    picker = Picker(store_of(3))
+    instance = Instance("w0", "ns", "c", "10.0.0.1", 8000, "a")
+    picker.store.apply(
+        InstanceUpdatedEvent(instance, instance), {"model": {"name": "m", "adapters": ["a" * 80]}}
+    )
+    picker.ask()
+    with pytest.raises(Rejection):
+        picker.director.direct({":method": "POST", ":path": "/v1/completions"}, b"{", None, picker.now)
+    picker.ask()
+    picker.ask()
+    *_, unread, after, last = [one.size for one in picker.ring.after(0)]
+    assert unread < after == last, "the endpoints are counted once"
+
+
 class ReusedColumn:
     """A scorer of another package that answers with the same array each time."""
 
