@@ -5,7 +5,6 @@ RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-de
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY adsum adsum
-COPY runtime runtime
 COPY discovery discovery
 COPY registry registry
 COPY epp epp

@@ -1,9 +1,12 @@
-# One word per job. Only Python >= 3.11 and make are assumed; every word makes its own virtual environment first.
+# One word per job. Only Python >= 3.11 and make are assumed; every word installs what it needs first.
 PYTHON ?= python3
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
+# Each a file that says what is installed: what the demos need, all that a contributor needs, what builds the pages.
+DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
+PAGES := $(VENV)/.pages
 
 # The suite and the demos start hundreds of Python processes: each would compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -13,15 +16,23 @@ unexport PYTHONDONTWRITEBYTECODE
 help:            ## show these words
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
-setup: $(READY)  ## make the virtual environment
+setup: $(READY)  ## make the virtual environment, for all words
 
-$(READY): pyproject.toml
+$(DEMO): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("adsum needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.13")'
 	@echo "making $(VENV), about a minute ..."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable '.[demo,etcd,kubernetes,otel]' --group dev --group docs
-	touch $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[demo]' --group demo
+	touch $@
+
+$(READY): $(DEMO)
+	$(BIN)/python -m pip install --quiet --editable '.[demo,etcd,kubernetes,otel]' --group dev
+	touch $@
+
+$(PAGES): $(DEMO)
+	$(BIN)/python -m pip install --quiet --group docs
+	touch $@
 
 fmt: $(READY)    ## format the code
 	$(BIN)/ruff format .
@@ -44,10 +55,10 @@ test: $(READY)   ## the test suite: real sockets, a real Envoy, real processes
 test-system: $(READY) ## needs root, Go >= 1.26 and gcc: a real Kubernetes API server, helm, the compiled picker
 	$(BIN)/python -m tests.system $(ARGS)
 
-demo: $(READY)   ## workers, picker and a real Envoy, 30 s; KEEP=1 leaves them running
+demo: $(DEMO)    ## workers, picker and a real Envoy, 30 s; KEEP=1 leaves them running
 	$(BIN)/python -m examples.demo $(if $(KEEP),--keep) $(ARGS)
 
-demo-batch: $(READY) ## 2,000 batch requests beside interactive users, on a real Redis, a minute; draws a plot
+demo-batch: $(DEMO) ## 2,000 batch requests beside interactive users, on a real Redis, a minute; draws a plot
 	$(BIN)/python -m examples.demo_batch $(ARGS)
 
 bench: $(READY)  ## figures for benchmarks/README.md
@@ -56,15 +67,15 @@ bench: $(READY)  ## figures for benchmarks/README.md
 soak: $(READY)   ## half an hour under load, memory printed; ARGS="--minutes 5"
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
-wheel: $(READY)  ## a wheel in dist/ whose picker is compiled, for this Python (PYTHON=python3.13: another); needs gcc
+wheel: $(DEMO)   ## a wheel in dist/ whose picker is compiled, for this Python (PYTHON=python3.13: another); needs gcc
 	@mkdir -p dist
 	@$(BIN)/python -m release.compiled_wheel dist
 
-dist: $(READY)   ## the archives of this version in dist/, each installed into a fresh environment; minutes
+dist: $(DEMO)    ## the archives of this version in dist/, each installed into a fresh environment; minutes
 	$(BIN)/python -m pip install --quiet --group release
 	$(BIN)/python -m release
 
-docs: $(READY)   ## the documentation site in .build/site; open .build/site/index.html
+docs: $(PAGES)   ## the documentation site in .build/site; open .build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 proto: $(READY)  ## generate the ext_proc messages from their .proto

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
-from runtime.command_line import (
+from adsum.command_line import (
     FAILED,
     SUCCEEDED,
     WRONG_INPUT,
@@ -16,7 +16,8 @@ from runtime.command_line import (
     on_broken_pipe,
     print_error,
 )
-from runtime.quoting import quoted
+from adsum.quoting import quoted
+from adsum.shadowing import ShadowedPackageError, check_not_shadowed
 
 PROGRAMS: Final = {
     "discovery": "who is there? list, watch and explain the instances of a component, check a worker",
@@ -38,7 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in PROGRAMS:
         return print_error(_unknown(name), WRONG_INPUT)
     try:
+        check_not_shadowed(name, "discovery")
         code: int = import_module(f"{name}.__main__").main(rest)
+    except ShadowedPackageError as error:
+        return print_error(str(error), FAILED)
     except ModuleNotFoundError as missing:
         if missing.name != name:
             raise

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import shtab
 
-from runtime.command_line import Parser, with_commands
+from adsum.command_line import Parser, with_commands
 
 
 def script(parser: argparse.ArgumentParser, programs: Mapping[str, str], shell: str) -> str:

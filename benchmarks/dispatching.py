@@ -16,9 +16,9 @@ from pathlib import Path
 
 from benchmarks import go_processor
 from benchmarks.process_usage import percentile, processor_seconds, resident_megabytes
-from dispatcher.broker.message import Request
+from dispatcher.broker.contract.message import Request
+from dispatcher.broker.contract.queue import Queue, QueueRules
 from dispatcher.broker.opening import open_broker
-from dispatcher.broker.queue import Queue, QueueRules
 from examples.redis_process import redis_process
 
 REQUESTS = 20_000

@@ -5,10 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from discovery.errors import AdsumError
-from discovery.source import SCHEMES
-from runtime.addresses import split_authority
-from runtime.command_line import (
+from adsum.addresses import split_authority
+from adsum.command_line import (
     INTERRUPTED,
     CommandParser,
     Parser,
@@ -19,6 +17,8 @@ from runtime.command_line import (
     print_error,
     program,
 )
+from discovery.errors import AdsumError
+from discovery.source import SCHEMES
 
 DEFAULT_LISTEN = "127.0.0.1:8082"
 
@@ -116,8 +116,11 @@ def _add_eds_flags(parser: argparse.ArgumentParser) -> None:
     add_log_format(parser)
     add = parser.add_argument
     add("--out", type=Path, metavar="FILE", help="write an EDS file, which Envoy watches")
-    listen = "serve EDS over gRPC, state of the world; in plain text"
+    listen = "serve EDS over gRPC, state of the world; in plain text without --cert-path"
     add("--listen", type=_ADDRESS, metavar="ADDRESS:PORT", help=listen)
+    add("--cert-path", type=Path, metavar="DIR", help="tls.crt and tls.key of --listen; reloaded")
+    authority = "only clients with a certificate that it signed may ask; reloaded"
+    add("--client-ca-file", type=Path, metavar="FILE", help=authority)
     add("--once", action="store_true", help="write the file and end: Envoy starts only if it is there")
     add("--cluster-name", default="workers", metavar="NAME", help="of Envoy's cluster (workers)")
     add("--serving-port-name", metavar="NAME", help="of the port that serves, as the picker's flag")

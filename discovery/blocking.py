@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import discovery
+from adsum.portal import Portal, PortalClosedError
 from discovery import opening
 from discovery.events import InstanceAddedEvent, InstanceEvent, InstanceRemovedEvent, InstanceUpdatedEvent
 from discovery.explanation import Explanation
 from discovery.service import ServiceDiscovery as AsyncServiceDiscovery
 from discovery.watch import InstanceEventStream as AsyncInstanceEventStream
 from discovery.watch import WatchHealth
-from runtime.portal import Portal, PortalClosedError
 
 __all__ = [
     "Instance",

@@ -11,6 +11,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from adsum.command_line import SUCCEEDED, program
+from adsum.serving.descriptors import raise_descriptor_limit
+from adsum.signals import cancel_on
+from adsum.tasks import cancel_and_wait
 from discovery.check import Verdict, check_contract
 from discovery.errors import AdsumError
 from discovery.events import InstanceEvent, InstanceRemovedEvent
@@ -21,10 +25,6 @@ from discovery.metadata.lookup import MetadataLookup, look_up, look_up_all
 from discovery.opening import display_url, open
 from discovery.same_address import find_same_address
 from discovery.service import ServiceDiscovery
-from runtime.command_line import SUCCEEDED, program
-from runtime.serving.descriptors import raise_descriptor_limit
-from runtime.signals import cancel_on
-from runtime.tasks import cancel_and_wait
 
 _LONGEST_SHOWN = 400
 """Characters of a document in one line of text."""

@@ -12,7 +12,7 @@ AdsumError
 A wrong argument is a plain `ValueError` or `TypeError` that names the rule.
 """
 
-from runtime.errors import AdsumError
+from adsum.errors import AdsumError
 
 __all__ = [
     "AdsumError",

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from adsum.command_line import program
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import METADATA_PATH, Instance
 from discovery.same_address import find_same_address
 from discovery.source import ComponentKey
 from discovery.watch import WatchHealth, WatchState
-from runtime.command_line import program
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ refers to an `OpenSource`.
 
 from typing import Final, Protocol
 
+from adsum.entry_points import PluginGroup
 from discovery.instance import Instance, InstanceStatus
 from discovery.source import Candidate, ComponentKey, Report, Snapshot, Source
-from runtime.entry_points import PluginGroup
 
 __all__ = [
     "Candidate",

@@ -7,8 +7,8 @@ from enum import StrEnum
 from ipaddress import ip_address
 from typing import Any, Final, Protocol
 
+from adsum.addresses import authority
 from discovery.errors import MetadataUnavailableError
-from runtime.addresses import authority
 
 METADATA_PATH: Final = "/metadata"
 HEALTH_PATH: Final = "/health"

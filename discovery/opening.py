@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Final, NoReturn
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from adsum.command_line import not_installed
 from discovery.extension import SOURCES, installed_schemes, open_installed
 from discovery.metadata.client import MetadataClient
 from discovery.metadata.silence import silence_timings
 from discovery.service import SourceDiscovery
 from discovery.source import SCHEMES, Source
-from runtime.command_line import not_installed
 
 _POD_VARIABLE: Final = "KUBERNETES_SERVICE_HOST"
 
@@ -91,6 +91,10 @@ def _open_etcd(url: str) -> Source:
 
 
 def _raise_unknown(url: str) -> NoReturn:
+    if url.lower().startswith(("http://", "https://")):
+        raise ValueError(
+            f"{url!r} is not a discovery URL; for servers at fixed addresses: static://host:port,host:port"
+        )
     expected = f"expected one of {SCHEMES}{installed_schemes(SOURCES)}"
     raise ValueError(f"{url!r} is not a discovery URL; {expected}")
 

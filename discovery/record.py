@@ -4,9 +4,9 @@ from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from adsum.quoting import printable
 from discovery.instance import Instance, InstanceStatus, check_address, check_instance_id
 from discovery.source import ComponentKey
-from runtime.quoting import printable
 
 RECORD_LIMIT: Final = 64 * 1024
 """Largest record in encoded bytes, on both ends."""

@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from adsum.addresses import is_loopback
 from discovery.instance import Instance
-from runtime.addresses import is_loopback
 
 
 def find_same_address(instances: Iterable[Instance]) -> Mapping[str, list[str]]:

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 from weakref import WeakSet
 
 from discovery.explanation import ExplainedCandidate, Explanation, with_shared_addresses
 from discovery.instance import Instance, InstanceStatus
 from discovery.metadata.client import MetadataClient
 from discovery.shared import SharedWatch
-from discovery.source import Candidate, ComponentKey, Source, component_key
+from discovery.source import Candidate, ComponentKey, Source, component_key, needs_documents
 from discovery.watch import InstanceEventStream, Truth
 
 
@@ -86,6 +86,11 @@ class SourceDiscovery:
             candidates = tuple(with_shared_addresses(sorted(explained, key=lambda e: e.id)))
             return Explanation(key, shared.membership.health, candidates, elsewhere)
 
+    @property
+    def is_list(self) -> bool:
+        """Whether the source names workers that did not register themselves."""
+        return not needs_documents(self._source)
+
     def missing(self, namespace: str, component: str) -> dict[str, str]:
         """Why candidates are missing from the open watches with metadata, by id: a worker does not answer, a name does not
         resolve. Without I/O, in contrast to `explain`. Empty if nothing is watched.
@@ -131,6 +136,15 @@ class SourceDiscovery:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    if not TYPE_CHECKING:  # a type checker reports the missing methods itself
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(
+                "a discovery is entered with `async with`; without await: `with discovery.blocking.open(...)`"
+            )
+
+        __exit__ = __enter__
 
     @asynccontextmanager
     async def _membership(self, key: ComponentKey) -> AsyncIterator[Truth]:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
+from adsum.tasks import cancel_and_wait
 from discovery.copy_on_write import FrozenDict
 from discovery.errors import DiscoveryTimeoutError, MetadataUnavailableError
 from discovery.explanation import describe_failure
@@ -16,7 +17,6 @@ from discovery.metadata.follower import DocumentFollower, FollowRules
 from discovery.metadata.known_keys import ignored_keys
 from discovery.source import Candidate, ComponentKey, PersistentSnapshot, Snapshot, Source, needs_documents
 from discovery.watch import Truth
-from runtime.tasks import cancel_and_wait
 
 
 class SharedWatch:

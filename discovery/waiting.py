@@ -6,11 +6,11 @@ from typing import Any
 
 import anyio
 
+from adsum.tasks import cancel_and_wait
 from discovery.errors import DiscoveryTimeoutError
 from discovery.instance import Instance
 from discovery.service import ServiceDiscovery
 from discovery.watch import InstanceEventStream
-from runtime.tasks import cancel_and_wait
 
 
 async def wait_for_instances(

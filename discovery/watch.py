@@ -20,8 +20,8 @@ from discovery.events import (
 )
 from discovery.instance import Instance
 
-_EVENTS_PER_TURN: Final = 500
-"""Events that `async for` returns before other tasks run: `__anext__` does not suspend while there are events."""
+_LONGEST_TURN: Final = 0.005
+"""Seconds in which `async for` returns events before other tasks run: `__anext__` does not suspend while there are events."""
 
 
 class WatchState(StrEnum):
@@ -125,7 +125,7 @@ class InstanceEventStream:
         self._delivered: dict[str, Instance] = {}
         self._pending: Iterator[InstanceEvent] = iter(())
         self._pending_generation = -1
-        self._events_this_turn = 0
+        self._turn_began = time.monotonic()
 
     async def __aenter__(self) -> Self:
         await self._enter_once()
@@ -153,19 +153,18 @@ class InstanceEventStream:
         if self._closed:
             raise StopAsyncIteration
         truth = await self._enter_once()
-        if self._events_this_turn == _EVENTS_PER_TURN:
-            self._events_this_turn = 0
+        if time.monotonic() - self._turn_began > _LONGEST_TURN:
             await asyncio.sleep(0)
+            self._turn_began = time.monotonic()
         while not self._closed:
             event = self._next(truth)
             if event is not None:
-                self._events_this_turn += 1
                 return event
             if truth.error is not None:
                 raise truth.error
-            self._events_this_turn = 0
             self._subscription.wake.clear()
             await self._subscription.wake.wait()
+            self._turn_began = time.monotonic()
         raise StopAsyncIteration
 
     async def aclose(self) -> None:

@@ -2,3 +2,7 @@
 
 This package imports no broker: `dispatcher.broker.redis` and `dispatcher.broker.memory` are opened by `dispatcher.server`.
 """
+
+from adsum.shadowing import check_not_shadowed
+
+check_not_shadowed("discovery")

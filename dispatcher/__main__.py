@@ -6,8 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from dispatcher.cli import flags
-from runtime.command_line import (
+from adsum.command_line import (
     FAILED,
     INTERRUPTED,
     not_installed,
@@ -15,6 +14,7 @@ from runtime.command_line import (
     print_error,
     with_commands,
 )
+from dispatcher.cli import flags
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,10 +37,10 @@ def _run(given: Sequence[str]) -> int:
     command = _select_command(given)
     import asyncio
 
-    from dispatcher.broker.queue import QueueError
+    from adsum.config.problems import ConfigError
+    from adsum.errors import AdsumError
+    from dispatcher.broker.contract.queue import QueueError
     from dispatcher.cli.batch_file import BatchFileError
-    from runtime.config.problems import ConfigError
-    from runtime.errors import AdsumError
 
     try:
         return asyncio.run(_run_and_flush(command()))

@@ -5,31 +5,33 @@ object it refers to is a `GateDeclaration`. Or in the group `adsum.brokers`: eac
 letters and refers to an `OpenBroker`.
 """
 
-from dispatcher.broker.account import TargetAccount
-from dispatcher.broker.installed import OpenBroker
-from dispatcher.broker.ledger import Ledger, LedgerState, Reading, Refusal, Reservation
-from dispatcher.broker.message import (
+from dispatcher.broker.capacity.account import TargetAccount
+from dispatcher.broker.contract.ledger import Ledger, LedgerState, Reading, Refusal, Reservation
+from dispatcher.broker.contract.message import (
     Claim,
     DeadLetter,
     DispatchCandidate,
     ErrorCode,
+    Fault,
     Request,
     Result,
     new_token,
 )
-from dispatcher.broker.queue import (
+from dispatcher.broker.contract.queue import (
     Broker,
     ConflictError,
     LeasedResult,
     Queue,
     QueueError,
+    QueueFullError,
+    QueueLimits,
     QueueRules,
     State,
     TenantBacklog,
     Totals,
 )
-from dispatcher.broker.quota import Grant, Quota, QuotaMode, Quotas
-from dispatcher.broker.validation import (
+from dispatcher.broker.contract.quota import Grant, Quota, QuotaMode, Quotas
+from dispatcher.broker.contract.validation import (
     CANCELLED,
     DEAD_LETTERS_KEPT,
     EXPIRED,
@@ -46,8 +48,11 @@ from dispatcher.broker.validation import (
     deadline_error,
     digest,
     error_payload,
+    exceeded_limit,
+    full_error,
 )
-from dispatcher.broker.wake_up import Changes
+from dispatcher.broker.contract.wake_up import Changes
+from dispatcher.broker.installed import OpenBroker
 from dispatcher.gates.declaration import GateContext, GateDeclaration
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Scope, Slot
 from dispatcher.gates.parameters import Duration, NoGateParameters, Parameters
@@ -70,6 +75,7 @@ __all__ = [
     "DispatchGate",
     "Duration",
     "ErrorCode",
+    "Fault",
     "GateContext",
     "GateDeclaration",
     "Grant",
@@ -82,6 +88,8 @@ __all__ = [
     "Parameters",
     "Queue",
     "QueueError",
+    "QueueFullError",
+    "QueueLimits",
     "QueueRules",
     "Quota",
     "QuotaMode",
@@ -106,5 +114,7 @@ __all__ = [
     "deadline_error",
     "digest",
     "error_payload",
+    "exceeded_limit",
+    "full_error",
     "new_token",
 ]

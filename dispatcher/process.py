@@ -7,16 +7,16 @@ import logging
 import signal
 from collections.abc import Sequence
 
+from adsum.command_line import FAILED, print_error
+from adsum.config.problems import ConfigError
+from adsum.log_form import form_of, print_ready, write_log
+from adsum.serving.descriptors import raise_descriptor_limit
+from adsum.signals import stop_signals, until_signalled
+from adsum.tracing.opening import Tracing
 from dispatcher.cli.dry_run import dry_run
 from dispatcher.cli.flags import ServeFlags
 from dispatcher.config.reloader import ConfigReloader, load
 from dispatcher.server import DispatcherServer
-from runtime.command_line import FAILED, print_error
-from runtime.config.problems import ConfigError
-from runtime.log_form import form_of, print_ready, write_log
-from runtime.serving.descriptors import raise_descriptor_limit
-from runtime.signals import stop_signals, until_signalled
-from runtime.tracing.opening import Tracing
 
 GC_THRESHOLD = 20_000
 """New objects that start a garbage collection. Requests make no reference cycles, so collections find little."""

@@ -12,26 +12,28 @@ from typing import Any
 from aiohttp import web
 from prometheus_client.registry import Collector
 
+from adsum.addresses import is_loopback
+from adsum.config.problems import ConfigError
+from adsum.resource_owner import ResourceOwner
+from adsum.serving.acceptor import RateLimitedLog
+from adsum.tasks import cancel_and_wait
+from adsum.tracing.span import Tracer
 from dispatcher.broker.clock import BrokerClock
+from dispatcher.broker.contract.queue import Broker, QueueError
 from dispatcher.broker.opening import eviction_warning, open_broker
-from dispatcher.broker.queue import Broker, QueueError
 from dispatcher.config.config_file import Config
 from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.gates.building import meter_states
-from dispatcher.gates.meter import Meters
+from dispatcher.gates.metering.meter import Meters
 from dispatcher.pump.lanes import LaneContext, Lanes, RunningLane
 from dispatcher.telemetry.broker_metrics import BrokerMetrics, QueueStatus
 from dispatcher.telemetry.counters import DispatcherTelemetry
 from dispatcher.telemetry.recent_results import STEP, RecentResults
 from dispatcher.web import status_pages as status
 from dispatcher.web.front_door import FrontDoor, FrontDoorQueue
-from dispatcher.web.ports import serve_pages
+from dispatcher.web.ports import serve_pages, waiting_limit
 from dispatcher.web.queue_pages import QueuePages
 from dispatcher.web.queue_states import QueueStates
-from runtime.resource_owner import ResourceOwner
-from runtime.serving.acceptor import RateLimitedLog
-from runtime.tasks import cancel_and_wait
-from runtime.tracing.span import Tracer
 
 PING_INTERVAL = 1.0
 """Seconds."""
@@ -39,6 +41,8 @@ PING_TIMEOUT = 3.0
 """Seconds without an answer after which the broker counts as away."""
 TOTALS_TIMEOUT = 2.0
 """Seconds for which a scrape of /metrics waits for the broker."""
+
+_AWAY = "the broker does not answer"
 
 ObserverWrapper = Callable[[DispatchObserver, str], DispatchObserver]
 """Wraps the observer of a queue, given its name: a hook for tests."""
@@ -81,16 +85,26 @@ class DispatcherServer(ResourceOwner):
     @property
     def ready_line(self) -> str:
         """Printed when the process is ready, for programs that start it."""
-        debug = f" debug={self._addresses.debug}" if self._addresses.debug else ""
-        return f"ready http={self._addresses.http} queues={','.join(self._lanes.running) or 'none'}{debug}"
+        further = {"health": self._addresses.health, "debug": self._addresses.debug}
+        ports = "".join(f" {name}={address}" for name, address in further.items() if address)
+        return f"ready http={self._addresses.http} queues={','.join(self._lanes.running) or 'none'}{ports}"
 
     async def reconfigure(self, config: Config) -> None:
         """Apply `config`; requests in flight go on. Raises ConfigError and QueueError; then the old one stays in force."""
-        await self._lanes.apply(config)
-        for name in ("broker", "http"):
-            if getattr(config, name) != getattr(self._config, name):
-                log.warning("%s changed in the configuration; restart the dispatcher to apply it", name)
+        restart = [
+            name for name in ("broker", "http") if getattr(config, name) != getattr(self._config, name)
+        ]
+        try:
+            await self._lanes.apply(config)
+        except ConfigError as error:
+            if "broker" not in restart:
+                raise
+            message = f"{error.one_line}; the broker changed too, restart the dispatcher to apply that"
+            raise ConfigError("", message) from error
+        for name in restart:
+            log.warning("%s changed in the configuration; restart the dispatcher to apply it", name)
         self._config = config
+        self._warn_of_plain_tokens(config)
 
     def set_config_in_force(self, in_force: bool) -> None:
         """For metrics: whether the last version of the configuration file was accepted."""
@@ -129,12 +143,25 @@ class DispatcherServer(ResourceOwner):
     async def _open_pages(self) -> None:
         queues = QueueStates(self._running, self._recent, self._front_door_name)
         self._stack.push_async_callback(queues.aclose)
-        pages = serve_pages(self._config.http, QueuePages(queues, self._unready_reason), self._add_routes)
+        door = FrontDoor(self._front_door_queue, self._clock.now_ms, waiting_limit(), tracer=self._tracer)
+        pages = serve_pages(
+            self._config.http, QueuePages(queues, self._unready_reason), self._add_health, door.add_routes
+        )
         self._addresses = await self._stack.enter_async_context(pages)
+        self._warn_of_plain_tokens(self._config)
 
-    def _add_routes(self, app: web.Application) -> None:
+    def _add_health(self, app: web.Application) -> None:
         status.add_routes(app, self._telemetry, self._collect, self._unready_reason)
-        FrontDoor(self._front_door_queue, self._clock.now_ms, tracer=self._tracer).add_routes(app)
+
+    def _warn_of_plain_tokens(self, config: Config) -> None:
+        http = self._config.http  # of the start: it takes a restart to change it
+        has_tokens = config.front_door is not None and config.front_door.tokens
+        if has_tokens and http.tls_cert_file is None and not is_loopback(http.host):
+            log.warning(
+                "front_door.tokens: clients send them without TLS to %s, where others can read them; set http.tls_cert_file "
+                "and http.tls_key_file, or let only a proxy with TLS reach this port",
+                self._addresses.http,
+            )
 
     def _running(self) -> Mapping[str, RunningLane]:
         return {} if self._unready == "starting" else self._lanes.running
@@ -152,11 +179,11 @@ class DispatcherServer(ResourceOwner):
             try:
                 async with asyncio.timeout(PING_TIMEOUT):
                     answered = await broker.ping()
-                reason = "" if answered else "the broker does not answer"
+                reason = "" if answered else _AWAY
             except TimeoutError:
-                reason = f"the broker does not answer within {PING_TIMEOUT:g} s"
+                reason = f"{_AWAY} within {PING_TIMEOUT:g} s"
             except QueueError as error:
-                reason = f"the broker does not answer: {error}"
+                reason = f"the broker takes nothing in: {error}"
             except Exception as error:  # noqa: BLE001  # a broker of an installed package may raise anything
                 self._limited_log.warning("ping", "the broker fails: %r", error)
                 reason = f"the broker fails, see the log: {type(error).__name__}"
@@ -171,9 +198,11 @@ class DispatcherServer(ResourceOwner):
     def _set_broker_outage(self, away: str) -> None:
         """Log an outage once when it begins and once when it ends, not for each request that waits for it."""
         if away and not self._broker_away:
-            log.warning("%s; answers are held until it does", away)
+            log.warning("%s%s", away, "; answers are held until it does" if away.startswith(_AWAY) else "")
         elif self._broker_away and not away:
-            log.warning("the broker answers again")
+            log.warning(
+                "the broker %s", "answers again" if self._broker_away.startswith(_AWAY) else "is well again"
+            )
         self._broker_away = away
 
     async def _collect(self) -> Sequence[Collector]:

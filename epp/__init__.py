@@ -2,3 +2,7 @@
 
 `server` is the composition root; ARCHITECTURE.md describes the folders.
 """
+
+from adsum.shadowing import check_not_shadowed
+
+check_not_shadowed("discovery")

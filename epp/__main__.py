@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from adsum.command_line import FAILED, WRONG_INPUT, not_installed, print_error, program, with_commands
 from epp.config import flags
-from runtime.command_line import FAILED, WRONG_INPUT, not_installed, print_error, program, with_commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,15 +4,13 @@ The package declares entry points in the group `adsum.plugins`: the name of one 
 configuration, its object is a `PluginDeclaration`.
 """
 
-from epp.config.catalogue import Role
-from epp.config.declaration import PluginContext, PluginDeclaration
-from epp.config.document import Duration, Section
-from epp.config.parameters import NoParameters, PickerParameters
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Mask
 from epp.flow_control.fairness_policy import FairnessPolicy, Flow, FlowSelector
 from epp.flow_control.ordering_policy import OrderingPolicy
 from epp.flow_control.queued_request import QueuedRequest
 from epp.flow_control.usage_limit_policy import UsageLimitPolicy
+from epp.plugins.declaration import ParameterError, PluginContext, PluginDeclaration, Role
+from epp.plugins.section import Duration, NoParameters, PickerParameters, Section
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
@@ -36,6 +34,7 @@ __all__ = [
     "Mask",
     "NoParameters",
     "OrderingPolicy",
+    "ParameterError",
     "Pick",
     "Picker",
     "PickerParameters",

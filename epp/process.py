@@ -9,15 +9,15 @@ import signal
 from collections.abc import Sequence
 from typing import Protocol
 
+from adsum.command_line import FAILED, INTERRUPTED, SUCCEEDED, WRONG_INPUT, print_error
+from adsum.config.problems import ConfigError
+from adsum.log_form import print_ready, write_log
+from adsum.serving.descriptors import raise_descriptor_limit
+from adsum.signals import stop_signals, until_signalled
 from discovery.errors import AdsumError
 from epp.config import go_flags
 from epp.config.log_flags import LogSettings
 from epp.config.settings import Settings, TransportKind
-from runtime.command_line import FAILED, INTERRUPTED, SUCCEEDED, WRONG_INPUT, print_error
-from runtime.config.problems import ConfigError
-from runtime.log_form import print_ready, write_log
-from runtime.serving.descriptors import raise_descriptor_limit
-from runtime.signals import stop_signals, until_signalled
 
 log = logging.getLogger("epp")
 

@@ -6,13 +6,13 @@ from typing import Any, Final, Never
 
 from prometheus_client.registry import Collector
 
-from epp.config.flow_control import program_policies
 from epp.config.picker_config import PickerConfig
 from epp.endpoints.datastore import Datastore
 from epp.flow_control.controller import FlowController
 from epp.flow_control.eviction import InFlightEviction
 from epp.flow_control.pool_load import EFFECTIVE
 from epp.flow_control.program_aware import ProgramAware
+from epp.flow_control.settings import FlowControlSettings
 from epp.flow_control.switch import FlowControlSwitch
 from epp.scheduling.director import Director
 from epp.telemetry.band_gauges import BandGauges
@@ -53,7 +53,7 @@ class Queueing:
         self._switch.use(config.flow_control, config.detector, self._clock())
         settings = config.flow_control
         self._log.enabled = self._telemetry.flow_control.enabled = settings is not None
-        self._programs = [] if settings is None else program_policies(settings)
+        self._programs = [] if settings is None else _program_policies(settings)
         self._telemetry.on_usage = [policy.used for policy in self._programs]
         self._detector_name = config.detector_name
 
@@ -127,3 +127,12 @@ def _describe(controller: FlowController, now: float) -> dict[str, Any]:
             for band in controller.bands
         ],
     }
+
+
+def _program_policies(settings: FlowControlSettings) -> list[ProgramAware]:
+    """The policies that follow what programs get, each once."""
+    bands = [*settings.bands.values(), settings.default_band]
+    if settings.default_negative_band is not None:
+        bands.append(settings.default_negative_band)
+    found = {id(band.fairness): band.fairness for band in bands}
+    return [one for one in found.values() if isinstance(one, ProgramAware)]

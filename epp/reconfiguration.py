@@ -1,15 +1,19 @@
 """Puts a configuration into force while requests are under way: all of it at once, or nothing of it."""
 
+import asyncio
 import logging
 import random
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from adsum.config.problems import ConfigError
+from adsum.os_reason import os_reason
+from epp.config.data_layer import PageTls
 from epp.config.metric_flags import with_metrics
-from epp.config.picker_config import PickerConfig, load_config
+from epp.config.picker_config import PickerConfig, build_config, parse_config
 from epp.config.settings import LEAST_INTERVAL, Settings
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint_document import EndpointDefaults
@@ -17,10 +21,11 @@ from epp.scheduling.director import Director, Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.timed_plugins import PluginTimes, time_plugins
 from epp.scheduling.traced_plugins import trace_plugins
+from epp.scraping.model_lists import ModelListRules, ModelLists
 from epp.scraping.schedule import ScrapeIntervals
 from epp.scraping.scraper import Scraper, ScrapeSettings
-from runtime.config.problems import ConfigError
-from runtime.os_reason import os_reason
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +46,7 @@ class ConfiguredParts:
     director: Director
     datastore: Datastore
     scraper: Scraper
+    model_lists: ModelLists
     policy: Callable[[PickerConfig], Policy]
     serve: Callable[[PickerConfig], None]
 
@@ -62,22 +68,25 @@ class Reconfiguration:
         self._times = times
         self._rng = rng
 
-    def prepare(self, text: str) -> Callable[[], None]:
+    async def prepare(self, text: str) -> Callable[[], None]:
         """Build what `text` describes; the returned function puts it into force and raises nothing.
+
+        A thread parses it: PyYAML takes a second for a large file. The parts are built here, since some are in use.
 
         Raises ConfigError, another ValueError, or OSError for a file that `text` names.
         """
         settings = self._settings
-        config = load_config(
-            text, rng=self._rng, staleness=settings.metrics_staleness_threshold, before=self._config.plugins
-        )
+        parsed = await asyncio.to_thread(parse_config, text)
+        staleness, before = settings.metrics_staleness_threshold, self._config.plugins
+        config = build_config(parsed, rng=self._rng, staleness=staleness, before=before)
         config = with_metrics(config, settings.metric_names)
         self._check_unchanged(config)
         scheduler = scheduler_of(config, settings, self._times)
         self._teach(scheduler)
         same_pages = (config.metrics, config.engines) == (self._config.metrics, self._config.engines)
         scraping = None if same_pages else scraping_of(config, settings)
-        return partial(self._put_into_force, config, scheduler, scraping)
+        models = None if config.models == self._config.models else model_requests_of(config)
+        return partial(self._put_into_force, config, scheduler, scraping, models)
 
     def _check_unchanged(self, config: PickerConfig) -> None:
         before = self._config
@@ -98,16 +107,57 @@ class Reconfiguration:
                     if (tokens := store.cache_tokens(endpoint)) is not None:
                         producer.sized(endpoint, tokens)
 
-    def _put_into_force(self, config: PickerConfig, scheduler: Scheduler, scraping: Scraping | None) -> None:
+    def _put_into_force(
+        self,
+        config: PickerConfig,
+        scheduler: Scheduler,
+        scraping: Scraping | None,
+        models: "ModelRequests | None",
+    ) -> None:
         parts = self._parts
         parts.director.reconfigure(scheduler, config.detector, parts.policy(config))
         parts.serve(config)
         if scraping is not None:
             parts.scraper.reconfigure(scraping.settings, scraping.tls)
+        if models is not None:
+            models.use(parts.model_lists, parts.scraper)
         self._config = config
         parts.datastore.reread(defaults_of(config, self._settings))
         for warning in config.warnings:
             log.warning("%s", warning)
+
+
+class ModelRequests(NamedTuple):
+    """How workers are asked for their models. `tls` None: as for their metrics pages."""
+
+    rules: ModelListRules
+    tls: ssl.SSLContext | None
+
+    def use(self, lists: ModelLists, scraper: Scraper) -> None:
+        own = self.tls
+        lists.rules = self.rules
+        lists.tls = (lambda: scraper.tls) if own is None else (lambda: own)
+
+
+def model_requests_of(config: PickerConfig) -> ModelRequests:
+    """Raises ConfigError for certificates that cannot be read."""
+    source = config.models
+    if source is None:
+        return ModelRequests(ModelListRules(), None)
+    rules = ModelListRules(interval=source.interval, scheme=source.scheme, path=source.path)
+    if source.scheme != "https":
+        return ModelRequests(rules, None)
+    return ModelRequests(rules, _context_of(source.context, source, "models-data-source"))
+
+
+def _context_of(make: Callable[[], T], source: PageTls, plugin: str) -> T:
+    try:
+        return make()
+    except OSError as error:
+        named = (source.ca_cert_path, source.client_cert_path, source.client_key_path)
+        files = " or ".join(path for path in named if path) or "the system's certificates"
+        problem = f"{files} cannot be used: {os_reason(error)}; expected PEM files that this user can read"
+        raise ConfigError(f"plugins: {plugin}: parameters", problem) from error
 
 
 def scheduler_of(config: PickerConfig, settings: Settings, times: PluginTimes) -> Scheduler:
@@ -134,13 +184,7 @@ def scraping_of(config: PickerConfig, settings: Settings) -> Scraping:
         )
         interval = LEAST_INTERVAL
     intervals = ScrapeIntervals() if interval is None else ScrapeIntervals.fixed(interval)
-    try:
-        tls = source.tls()
-    except OSError as error:
-        named = (source.ca_cert_path, source.client_cert_path, source.client_key_path)
-        files = " or ".join(path for path in named if path) or "the system's certificates"
-        problem = f"{files} cannot be used: {os_reason(error)}; expected PEM files that this user can read"
-        raise ConfigError("plugins: metrics-data-source: parameters", problem) from error
+    tls = _context_of(source.tls, source, "metrics-data-source")
     if tls is not None and tls.verify_mode is ssl.CERT_NONE:  # the Go picker's default
         log.warning(
             "metrics pages are scraped over https without verifying certificates, so any server at a worker's address "

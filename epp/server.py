@@ -13,6 +13,11 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 import discovery
+from adsum.config.problems import ConfigError
+from adsum.resource_owner import ResourceOwner
+from adsum.serving.sockets import ListenError
+from adsum.tasks import cancel_and_wait
+from adsum.tracing.opening import Tracing
 from discovery.opening import default_url
 from epp.config.live_config import LiveConfig
 from epp.config.metric_flags import with_metrics
@@ -23,7 +28,7 @@ from epp.config.worker_source import WorkerSource, asks_for_tokens, choose_sourc
 from epp.decisions.query import DecisionReader
 from epp.decisions.ring import DecisionRing
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import EndpointPool
+from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.endpoints.worker_metrics import WORKER_METRICS
 from epp.ext_proc.early_ends import EarlyEnds
 from epp.ext_proc.exchange import Exchange
@@ -31,17 +36,21 @@ from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
 from epp.outlier_watch import OutlierWatch
 from epp.queueing import Queueing
-from epp.reconfiguration import ConfiguredParts, Reconfiguration, defaults_of, scheduler_of, scraping_of
+from epp.reconfiguration import (
+    ConfiguredParts,
+    Reconfiguration,
+    defaults_of,
+    model_requests_of,
+    scheduler_of,
+    scraping_of,
+)
 from epp.request.body import MemoryBudget
 from epp.request.model_rewrite import ModelRewrites
 from epp.request.subset import Subset
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.decision import Decision
 from epp.scheduling.director import Director, Policy
-from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
-from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.prefix.hits import Credit
-from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.timed_plugins import PluginTimes
 from epp.scraping.model_lists import ModelListRules, ModelLists
 from epp.scraping.scraper import Scraper
@@ -57,7 +66,7 @@ from epp.telemetry.in_flight_metrics import InFlightMetrics
 from epp.telemetry.outlier_metrics import OutlierMetrics
 from epp.telemetry.plugin_durations import PluginDurations
 from epp.telemetry.pool_gauges import PoolGauges
-from epp.telemetry.prefix_metrics import PrefixMetrics
+from epp.telemetry.prefix_metrics import PrefixMetrics, prefix_credits
 from epp.telemetry.rewrite_decisions import RewriteDecisions
 from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
 from epp.telemetry.stream_counts import StreamCounts
@@ -67,11 +76,6 @@ from epp.wire.certificate import CertificateError
 from epp.wire.opening import grpc_address, open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
 from epp.worker_discovery import WorkerDiscovery
-from runtime.config.problems import ConfigError
-from runtime.resource_owner import ResourceOwner
-from runtime.serving.sockets import ListenError
-from runtime.tasks import cancel_and_wait
-from runtime.tracing.opening import Tracing
 
 if TYPE_CHECKING:
     from epp.kubernetes.pool_resources import PoolResources
@@ -105,7 +109,7 @@ class PickerServer(ResourceOwner):
         self._tasks: list[asyncio.Task[None]] = []
         self._health = Health(clock)
         self._pool_name = metrics_pool_name(settings, os.environ)
-        self._telemetry = Telemetry(pool_name=self._pool_name, reads_usage=settings.usage_metrics)
+        self._telemetry = Telemetry(pool_name=self._pool_name)
         self._plugin_times = PluginTimes(time.perf_counter)
         self._rewrites = ModelRewrites()
         self._admission = admission
@@ -113,6 +117,7 @@ class PickerServer(ResourceOwner):
         self._objectives = dict(settings.objectives)
         self._resources: PoolResources | None = None
         self._live_config: LiveConfig | None = None
+        self._scraper: Scraper | None = None
         self._tracing = Tracing("llm-d-epp", "adsum.epp")
 
     @property
@@ -123,11 +128,12 @@ class PickerServer(ResourceOwner):
         return f"ready {ports}" + (f" debug={debug}" if debug else "")
 
     async def wait(self) -> None:
-        """Wait until one of the tasks that must not end does; raises its exception."""
+        """Wait until one of the tasks that must not end does; raises its exception, or RuntimeError if it has none."""
         await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in self._tasks:
-            if task.done():
-                task.result()
+        ended = [task for task in self._tasks if task.done()]
+        for task in ended:
+            task.result()
+        raise RuntimeError(f"{ended[0].get_name()} ended, but must last as long as the picker")
 
     def reread_config(self) -> None:
         """Have the configuration file read now, if there is one. For SIGHUP."""
@@ -225,6 +231,7 @@ class PickerServer(ResourceOwner):
             settings.max_body_bytes,
             use_subset_hint,
             response_readers=(self._telemetry.read_answer,) if settings.usage_metrics else (),
+            passing_readers=() if settings.usage_metrics else (self._telemetry.read_usage,),
             response_headers=config.response_headers,
             early_ends=_early_ends(config),
             tracer=self._tracing.tracer,
@@ -284,8 +291,8 @@ class PickerServer(ResourceOwner):
         self._telemetry.registry.register(PluginDurations(self._plugin_times))
         gauges = CollectorRegistry()  # of what is computed on the event loop
         gauges.register(PoolGauges(self._pool_name, self._pool, self._queueing.saturations, stale_after))
-        gauges.register(PrefixMetrics(self._prefix_producers))
-        gauges.register(InFlightMetrics(self._in_flight_loads))
+        gauges.register(PrefixMetrics(lambda: self._director.producers))
+        gauges.register(InFlightMetrics(lambda: self._director.producers))
         gauges.register(OutlierMetrics(self._pool_name, self._outliers))
         gauges.register(DiscoveryMetrics(self._workers.metrics))
         for collector in self._queueing.gauges(self._pool_name):
@@ -309,6 +316,8 @@ class PickerServer(ResourceOwner):
             PickerParts(
                 name=self._pool_name,
                 pool=self._pool,
+                engine=self._engine,
+                engines_detected=lambda: 0 if self._scraper is None else self._scraper.engines_detected,
                 saturation=lambda: self._queueing.saturation,
                 status=self._describe_status,
                 absent=self._workers.absent,
@@ -326,12 +335,13 @@ class PickerServer(ResourceOwner):
         return page
 
     def _credits(self) -> Mapping[tuple[str, str], Credit]:
-        """Of the first producer: several see the same prompts."""
-        producers = self._prefix_producers()
-        return producers[0].hits.credits if producers else {}
+        return prefix_credits(self._director.producers)
 
     def _describe_endpoints(self) -> dict[str, Any]:
-        return status.describe(self._pool(), self._queueing.saturation)
+        return status.describe(self._pool(), self._queueing.saturation, self._engine)
+
+    def _engine(self, endpoint: Endpoint) -> str | None:
+        return endpoint.engine if self._scraper is None else self._scraper.engine(endpoint)
 
     def _decision_reader(self) -> DecisionReader:
         ring = DecisionRing(0) if self._decisions is None else self._decisions
@@ -339,12 +349,6 @@ class PickerServer(ResourceOwner):
 
     def _explain(self, headers: Mapping[str, str], body: bytes | None, subset: Subset | None) -> Decision:
         return self._director.explain(headers, body, subset, self._clock())
-
-    def _prefix_producers(self) -> list[PrefixCacheProducer]:
-        return [one for one in self._director.producers if isinstance(one, PrefixCacheProducer)]
-
-    def _in_flight_loads(self) -> list[InFlightLoadProducer]:
-        return [one for one in self._director.producers if isinstance(one, InFlightLoadProducer)]
 
     def _describe_status(self) -> dict[str, Any]:
         config, resources = self._live_config, self._resources
@@ -367,7 +371,7 @@ class PickerServer(ResourceOwner):
 
         on_pool, on_rules = self._health.withhold, self._rewrites.replace
         readers = pool_resources.ResourceReaders(on_pool, self._set_priorities, on_rules)
-        resources = await pool_resources.open_pool_resources(url, readers)
+        resources = await pool_resources.open_pool_resources(url, readers, self._settings.grpc_port)
         if resources is not None:
             self._resources = await self._stack.enter_async_context(resources)
 
@@ -378,18 +382,22 @@ class PickerServer(ResourceOwner):
 
     def _open_scraper(self, config: PickerConfig, rng: random.Random) -> None:
         scraping = scraping_of(config, self._settings)
-        scraper = Scraper(self._datastore, scraping.settings, rng, tls=scraping.tls)
+        self._scraper = scraper = Scraper(self._datastore, scraping.settings, rng, tls=scraping.tls)
         self._telemetry.registry.register(ScrapeErrorCounts(scraper.errors))
         self._start(scraper.run())
         self._outliers.tls = lambda: scraper.tls
-        self._start(ModelLists(self._datastore, ModelListRules(), rng, tls=lambda: scraper.tls).run())
+        models = ModelLists(self._datastore, ModelListRules(), rng)
+        model_requests_of(config).use(models, scraper)
+        self._start(models.run())
         if self._live_config is not None:
-            parts = ConfiguredParts(self._director, self._datastore, scraper, self._policy, self._serve)
+            parts = ConfiguredParts(
+                self._director, self._datastore, scraper, models, self._policy, self._serve
+            )
             change = Reconfiguration(self._settings, config, parts, self._plugin_times, rng)
             self._start(self._live_config.run(change.prepare))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(work, name=getattr(work, "__qualname__", None))
         self._tasks.append(task)
         self._stack.push_async_callback(cancel_and_wait, task)
 
@@ -398,4 +406,4 @@ class PickerServer(ResourceOwner):
 
 
 def _early_ends(config: PickerConfig) -> EarlyEnds | None:
-    return EarlyEnds() if isinstance(config.detector, ConcurrencyDetector) else None
+    return EarlyEnds() if config.detector.counts_in_flight else None

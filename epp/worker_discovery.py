@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import discovery
+from adsum.resource_owner import ResourceOwner
+from adsum.tasks import cancel_and_wait
 from discovery.health_changes import HealthChanges
 from discovery.opening import display_url
 from discovery.static.endpoints_file import EndpointsFile
@@ -19,8 +21,6 @@ from epp.config.worker_source import WorkerSource
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.metadata_feed import follow_discovery
 from epp.endpoints.missing_workers import Consequence, MissingWorkers
-from runtime.resource_owner import ResourceOwner
-from runtime.tasks import cancel_and_wait
 
 _METADATA_TIMEOUT: Final = 1.0
 """Seconds that the start waits, at most, for the metadata of workers that are already known."""
@@ -94,7 +94,7 @@ class WorkerDiscovery(ResourceOwner):
         url = self._source.url
         where = f" --discovery {shlex.quote(url)}" if url else ""
         log.warning(
-            "no worker of %s/%s is ready at %s yet; to list all candidates: python -m discovery explain %s %s%s",
+            "no worker of %s/%s is ready at %s yet; to list all candidates: adsum discovery explain %s %s%s",
             namespace, component, self._where, namespace, component, where,
         )  # fmt: skip
 

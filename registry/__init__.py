@@ -2,7 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from runtime.lazy_imports import lazy_imports
+from adsum.lazy_imports import lazy_imports
+from adsum.shadowing import check_not_shadowed
+
+check_not_shadowed("discovery")
 
 __all__ = [
     "AdsumError",

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from adsum.command_line import Parser, ShowVersion, add_log_format, program
+from adsum.durations import parse_duration
+from adsum.quoting import quoted
 from discovery.instance import ENGINES
-from runtime.command_line import Parser, ShowVersion, add_log_format, program
-from runtime.durations import parse_duration
-from runtime.quoting import quoted
 
 if TYPE_CHECKING:
     from yarl import URL

@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
+from adsum.tasks import first_of
 from registry.contract import Contract, Header
 from registry.document import DocumentResponse
-from runtime.tasks import first_of
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]

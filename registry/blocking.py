@@ -10,13 +10,13 @@ from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, Self
 
+from adsum.portal import Portal, PortalClosedError
+from adsum.signals import on_sigterm_in_thread
 from discovery.instance import Instance, InstanceStatus
 from registry import opening
 from registry.service import InstanceHandle as AsyncInstanceHandle
 from registry.service import ServiceRegistry as AsyncServiceRegistry
 from registry.service import StatusWord
-from runtime.portal import Portal, PortalClosedError
-from runtime.signals import on_sigterm_in_thread
 
 __all__ = ["InstanceHandle", "ServiceRegistry", "open"]
 

@@ -7,10 +7,10 @@ and refers to an `OpenMembership`. A source of the same scheme (`discovery.exten
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from adsum.entry_points import PluginGroup
 from discovery.errors import RegistrationError
 from discovery.instance import Instance, InstanceStatus
 from registry.handle import Membership
-from runtime.entry_points import PluginGroup
 
 __all__ = ["Instance", "InstanceStatus", "Membership", "OpenMembership", "RegistrationError"]
 

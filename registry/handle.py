@@ -11,13 +11,13 @@ from typing import Any, Final, Protocol
 
 import anyio
 
+from adsum.signals import on_sigterm
 from discovery.errors import RegistrationError
 from discovery.instance import Instance, InstanceStatus
 from discovery.metadata.known_keys import ignored_keys
 from registry.contract import Contract
 from registry.document import PublishedDocument
 from registry.service import StatusWord
-from runtime.signals import on_sigterm
 
 log = logging.getLogger(__name__)
 

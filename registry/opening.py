@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn
 from urllib.parse import urlsplit
 
+from adsum.command_line import not_installed
 from discovery.extension import installed_schemes
 from discovery.opening import default_url, file_path
 from registry.contract import Contract
 from registry.extension import REGISTRIES, open_installed
 from registry.handle import Membership
 from registry.registration import Announcement, MembershipRegistry
-from runtime.command_line import not_installed
 
 _EXPECTED = "file:///path, kubernetes://, etcd://host:2379/prefix, memory://name"
 

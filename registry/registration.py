@@ -6,15 +6,15 @@ import ssl
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from adsum.addresses import is_loopback
 from discovery.errors import RegistrationError
 from discovery.instance import Instance, InstanceStatus, check_address, check_instance_id
 from discovery.source import ComponentKey, component_key
 from registry.contract import Contract
 from registry.handle import Membership, RegisteredInstance, Serving
 from registry.server import ContractServer
-from runtime.addresses import is_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,15 @@ class MembershipRegistry:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    if not TYPE_CHECKING:  # a type checker reports the missing methods itself
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(
+                "a registry is entered with `async with`; without await: `with registry.blocking.open(...)`"
+            )
+
+        __exit__ = __enter__
 
     async def _join(self, key: ComponentKey) -> RegisteredInstance:
         announcement = self._announcement

@@ -8,11 +8,11 @@ from contextlib import suppress
 
 from aiohttp import web
 
+from adsum.addresses import authority
+from adsum.serving.pages import ConnectionLimits, PageServer
 from discovery.errors import RegistrationError
 from registry.contract import Contract, Header
 from registry.document import DocumentResponse
-from runtime.addresses import authority
-from runtime.serving.pages import ConnectionLimits, PageServer
 
 MAX_CONNECTIONS = 4096
 """2,048 held GETs (`MAX_HELD`), and as many readers that poll."""

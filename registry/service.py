@@ -33,7 +33,8 @@ class InstanceHandle(Protocol):
         """`status` is "ready", "not_ready" or "draining", else ValueError. Ignored once a drain has begun.
 
         `reason` says why the worker is not ready, for people: `explain` and `/health` show it.
-        Raises `RegistrationError` if the source of truth cannot be written, or once the handle is closed.
+        Raises `RegistrationError` if the source of truth cannot be written, or once the handle is closed. A source that does
+        not answer is not waited for: the last status is written once it answers.
         """
         ...
 

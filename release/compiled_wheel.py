@@ -18,7 +18,7 @@ _BUILT: Final = ROOT / ".build" / f"compiled-{sys.version_info.major}.{sys.versi
 TREE: Final = _BUILT / "tree"
 """A copy of the project in which `epp` is compiled: start programs there."""
 _LEFT_OUT: Final = shutil.ignore_patterns(".*", "__pycache__", "dist")
-_SOURCES: Final = ("pyproject.toml", "epp/**/*.py", "epp/**/*.pyi", "discovery/**/*.py", "runtime/**/*.py")
+_SOURCES: Final = ("pyproject.toml", "epp/**/*.py", "epp/**/*.pyi", "discovery/**/*.py", "adsum/**/*.py")
 
 
 class CompileError(Exception):

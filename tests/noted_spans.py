@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from runtime.tracing.span import AttributeValue, Kind, Trace
-from runtime.tracing.trace_context import TraceContext
+from adsum.tracing.span import AttributeValue, Kind, Trace
+from adsum.tracing.trace_context import TraceContext
 
 
 @dataclass

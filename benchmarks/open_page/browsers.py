@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
+from adsum.web.program_page import UPDATES_PATH
 from benchmarks.process_usage import processor_seconds
-from runtime.web.program_page import UPDATES_PATH
 
 _BROWSERS: Final = 3
 _WINDOW: Final = 5.0

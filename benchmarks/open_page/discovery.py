@@ -6,6 +6,10 @@ from collections import deque
 from dataclasses import replace
 from typing import Final, Never
 
+from adsum.serving.descriptors import raise_descriptor_limit
+from adsum.serving.pages import served_at
+from adsum.tasks import background
+from adsum.web.access import Access
 from benchmarks.open_page.browsers import page_cost
 from benchmarks.open_page.metadata_answers import addresses
 from benchmarks.open_page.program import program
@@ -15,10 +19,6 @@ from discovery.service import SourceDiscovery
 from discovery.source import ComponentKey
 from discovery.web.component_follower import ComponentFollower
 from discovery.web.pages import GUARDED, ComponentPages
-from runtime.serving.descriptors import raise_descriptor_limit
-from runtime.serving.pages import served_at
-from runtime.tasks import background
-from runtime.web.access import Access
 
 _UPDATE: Final = 400.0
 """Seconds that the update takes: a quarter of the workers at a time, each ready after 100 s. But one a second, at least."""

@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from adsum.serving.pages import served_at
+from adsum.tasks import background
 from benchmarks.open_page.browsers import page_cost
 from benchmarks.open_page.program import program
-from dispatcher.broker.message import Request
+from dispatcher.broker.contract.message import Request
+from dispatcher.broker.contract.queue import Queue, QueueRules
 from dispatcher.broker.opening import open_broker
-from dispatcher.broker.queue import Queue, QueueRules
 from examples.redis_process import redis_process
-from runtime.serving.pages import served_at
-from runtime.tasks import background
 
 _PER_SECOND: Final = 20
 """Requests that are answered, over all queues."""

@@ -9,9 +9,9 @@ from typing import Final
 
 from aiohttp import web
 
+from adsum.log_form import print_ready
+from adsum.serving.descriptors import raise_descriptor_limit
 from benchmarks.ports import free_ports
-from runtime.log_form import print_ready
-from runtime.serving.descriptors import raise_descriptor_limit
 
 _ETAG: Final = '"one"'
 _DOCUMENT: Final = {"model": {"name": "meta-llama/Llama-3.1-8B-Instruct"}}

@@ -6,6 +6,9 @@ import time
 
 from aiohttp import web
 
+from adsum.serving.pages import PageServer
+from adsum.serving.sockets import listening_sockets
+from adsum.tasks import background
 from benchmarks.open_page.browsers import page_cost
 from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import load_config
@@ -15,9 +18,6 @@ from epp.endpoints.load import Load
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.pick import Pick
 from epp.web.picker_page import PickerPage, PickerParts
-from runtime.serving.pages import PageServer
-from runtime.serving.sockets import listening_sockets
-from runtime.tasks import background
 
 _PICKS_PER_SECOND = 20
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from adsum.addresses import is_ip
 from discovery.instance import Instance, InstanceStatus
-from runtime.addresses import is_ip
 
 TYPE_URL: Final = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 

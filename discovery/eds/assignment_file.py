@@ -4,8 +4,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from adsum.errors import AdsumError
 from discovery.eds.assignment import Assignment, file_bytes
-from runtime.errors import AdsumError
 
 _TEMPORARY = ".tmp"
 

@@ -6,16 +6,18 @@ import logging
 import os
 from contextlib import AsyncExitStack
 
+from adsum.addresses import is_loopback, split_authority
+from adsum.command_line import not_installed
+from adsum.errors import AdsumError
+from adsum.log_form import form_of, print_ready, write_log
+from adsum.signals import stop_signals, until_signalled
+from adsum.tasks import first_of
 from discovery.eds.assignment_file import AssignmentFile
 from discovery.eds.feed import AssignmentFeed, FeedSettings, Publish
 from discovery.opening import open
 from discovery.source import component_key
-from runtime.addresses import split_authority
-from runtime.command_line import not_installed
-from runtime.errors import AdsumError
-from runtime.log_form import form_of, print_ready, write_log
-from runtime.signals import stop_signals, until_signalled
-from runtime.tasks import first_of
+
+log = logging.getLogger("discovery.eds")
 
 
 class MissingLibraryError(AdsumError):
@@ -53,6 +55,10 @@ def _settings(options: argparse.Namespace) -> FeedSettings:
         )
     if options.out is not None and not options.out.parent.is_dir():
         raise ValueError(f"--out {options.out}: {options.out.parent} is not a directory; create it first")
+    if options.client_ca_file is not None and options.cert_path is None:
+        raise ValueError("--client-ca-file needs --cert-path: certificates of clients are a part of TLS")
+    if options.cert_path is not None and options.listen is None:
+        raise ValueError("--cert-path needs --listen: a file is not served")
     if options.once and options.out is None:
         raise ValueError("--once needs --out FILE: it writes the file and ends")
     if options.out is not None and options.out.suffix in (".pb", ".pb_text"):
@@ -69,10 +75,18 @@ def _settings(options: argparse.Namespace) -> FeedSettings:
 async def _listen(stack: AsyncExitStack, options: argparse.Namespace, publishers: list[Publish]) -> str:
     host, port = split_authority(options.listen, min_port=0, expected="ADDRESS:PORT")
     try:
-        from discovery.eds.server import EdsServer  # grpc takes 100 ms and 20 MB, and a file needs neither
+        # grpc takes 100 ms and 20 MB, and a file needs neither
+        from discovery.eds.server import EdsServer, ServerTls
     except ModuleNotFoundError as missing:
         raise MissingLibraryError(not_installed(missing, "eds")) from missing
-    server = await stack.enter_async_context(EdsServer(host, port, options.cluster_name))
+    tls = None if options.cert_path is None else ServerTls(options.cert_path, options.client_ca_file)
+    server = await stack.enter_async_context(EdsServer(host, port, options.cluster_name, tls))
+    if options.client_ca_file is None and not is_loopback(host):
+        log.warning(
+            "all endpoints are told to every client that reaches %s; restrict it with --cert-path and --client-ca-file, "
+            "or a NetworkPolicy",
+            server.address,
+        )
     publishers.append(server.publish)
     return server.address
 

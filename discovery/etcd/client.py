@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from adsum.tasks import BackgroundTasks
 from discovery.errors import DiscoveryError, ForbiddenError, InputFileError
 from discovery.etcd.connection import EtcdConnection, EtcdStream, Metadata, read_small_file
 from discovery.etcd.errors import EtcdTokenError, EtcdUnavailableError, EtcdWithoutUsersError
@@ -17,7 +18,6 @@ from discovery.etcd.messages.etcd_pb2 import (
 from discovery.etcd.methods import AUTHENTICATE, WATCH, Answer, EtcdMethod, Request
 from discovery.etcd.timings import EtcdTimings
 from discovery.etcd.url import EtcdSettings
-from runtime.tasks import BackgroundTasks
 
 _REQUIRE_LEADER: Final = ("hasleader", "true")
 """A member that is cut off from the others ends our stream instead of keeping it silent (clientv3.WithRequireLeader)."""

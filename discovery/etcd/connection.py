@@ -13,6 +13,8 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our errors say what fails, on
 import grpc
 from grpc import aio
 
+from adsum.quoting import printable
+from adsum.tasks import cancel_and_wait
 from discovery.errors import DiscoveryError, ForbiddenError, InputFileError
 from discovery.etcd.errors import (
     CompactedRevisionError,
@@ -25,8 +27,6 @@ from discovery.etcd.errors import (
 from discovery.etcd.faults import EtcdFault, classify, remedy
 from discovery.etcd.methods import Answer, EtcdMethod, Request
 from discovery.etcd.url import EtcdTls
-from runtime.quoting import printable
-from runtime.tasks import cancel_and_wait
 
 Metadata = tuple[tuple[str, str], ...]
 

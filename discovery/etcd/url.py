@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
-from runtime.addresses import authority, check_host, split_authority
-from runtime.durations import parse_duration
-from runtime.quoting import quoted
+from adsum.addresses import authority, check_host, split_authority
+from adsum.durations import parse_duration
+from adsum.quoting import quoted
 
 EXPECTED: Final = (
     "etcd://host:2379[,host:2379][/prefix][?user=NAME][&password_file=PATH][&cacert=PATH][&cert=PATH&key=PATH]"

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Final
 
+from adsum.quoting import printable
 from discovery.copy_on_write import CopyOnWriteDict
 from discovery.etcd.messages.etcd_pb2 import Event, KeyValue, RangeResponse, WatchResponse
 from discovery.instance import Instance, InstanceStatus, MetadataReader
 from discovery.record import InstanceRecord, decode_record
 from discovery.source import Candidate, ComponentKey, PersistentSnapshot
-from runtime.quoting import printable
 
 _MAX_NAME: Final = 512
 """Bytes of a key, behind the prefix, by which one that is no instance's is remembered."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from adsum.quoting import printable
 from discovery.filesystem.flock import is_held, is_same_file, open_lock
 from discovery.filesystem.record import LOCK_SUFFIX, RECORD_SUFFIX, Record, is_record_name, read_record
 from discovery.filesystem.root import CheckedDirectory, user_name
 from discovery.source import Candidate, Snapshot
-from runtime.quoting import printable
 
 SILENT_AFTER: Final = 6.0
 """Seconds without a new counter after which another host's worker counts as dead: three heartbeats."""

@@ -17,8 +17,8 @@ from typing import Final, Self
 
 from watchfiles._rust_notify import RustNotify
 
+from adsum.threads import StartedThread, start_thread, wait_for_exit
 from discovery.filesystem.record import RECORD_SUFFIX
-from runtime.threads import StartedThread, start_thread, wait_for_exit
 
 _log = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from typing import Final
 
 import anyio
 
+from adsum.threads import in_thread
 from discovery.filesystem.directory import ComponentDirectory
 from discovery.filesystem.file_events import FileEvents, is_network_filesystem
 from discovery.filesystem.record import RECORD_SUFFIX, boot_id
 from discovery.filesystem.root import RootError, find_component, find_root
 from discovery.source import Candidate, ComponentKey, Report, Snapshot
-from runtime.threads import in_thread
 
 _PROBE_INTERVAL: Final = 0.25
 """Seconds between two probes of the locks: the kernel raises no file event when it releases one."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from adsum.addresses import url_host
 from discovery.errors import DiscoveryError
 from discovery.kubernetes.credentials import Cluster, TlsFiles, TokenFileCredentials
 from discovery.kubernetes.timings import Timings
-from runtime.addresses import url_host
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection, Iterator
 
+from adsum.tasks import cancel_and_wait
 from discovery.kubernetes.inference_pool import PodTargets
 from discovery.kubernetes.node_zones import NodeZones
 from discovery.kubernetes.objects import Pod, pod_decoder
@@ -14,7 +15,6 @@ from discovery.kubernetes.snapshot_publisher import SnapshotPublisher
 from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.transport import ApiTransport
 from discovery.source import Candidate, ComponentKey, Report
-from runtime.tasks import cancel_and_wait
 
 PODS = "/api/v1/namespaces/{}/pods"
 

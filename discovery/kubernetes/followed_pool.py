@@ -3,13 +3,13 @@
 import asyncio
 import logging
 
+from adsum.tasks import cancel_and_wait
 from discovery.errors import ForbiddenError
 from discovery.instance import MetadataReader
 from discovery.kubernetes.followed_pods import FollowedPods
 from discovery.kubernetes.inference_pool import PodTargets, PoolReference, read_targets
 from discovery.kubernetes.informer import Informer
 from discovery.source import Candidate, Report, Snapshot
-from runtime.tasks import cancel_and_wait
 
 _log = logging.getLogger(__name__)
 

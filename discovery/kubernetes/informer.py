@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from adsum.tasks import cancel_and_wait
 from discovery.kubernetes.reflector import Reflector
 from discovery.kubernetes.reflector_events import (
     ObjectDeleted,
@@ -20,7 +21,6 @@ from discovery.kubernetes.refusal import explain_refusal, rule_for
 from discovery.kubernetes.resource_decoder import json_decoder
 from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.transport import ApiTransport
-from runtime.tasks import cancel_and_wait
 
 _log = logging.getLogger(__name__)
 

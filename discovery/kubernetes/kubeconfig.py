@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from adsum.command_line import install_hint
+from adsum.config.yaml_problem import yaml_problem
 from discovery.errors import DiscoveryError, InputFileError
 from discovery.kubernetes.credentials import Cluster, Identity, RenewedCredentials, TlsFiles
 from discovery.kubernetes.timings import Timings
-from runtime.command_line import install_hint
-from runtime.config.yaml_problem import yaml_problem
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration

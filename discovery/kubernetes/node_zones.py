@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
@@ -17,7 +18,10 @@ _NODES: Final = "/api/v1/nodes"
 
 
 class NodeZones:
-    """`on_found` is called with nodes whose zones became known. A node's zone never changes while it exists."""
+    """`on_found` is called with nodes whose zones became known. A node's zone never changes while it exists.
+
+    A node that does not exist is asked for again later: a Pod may be bound before its node is readable.
+    """
 
     def __init__(
         self, transport: ApiTransport, timings: Timings, on_found: Callable[[Collection[str]], object]
@@ -29,6 +33,8 @@ class NodeZones:
         self._on_found = on_found
         self._zones: dict[str, str | None] = {}
         self._wanted: dict[str, None] = {}
+        self._missing: dict[str, float] = {}
+        """Nodes that do not exist, and until when that is believed; the earliest first."""
         self._wake = asyncio.Event()
 
     def zone(self, node: str) -> str | None:
@@ -41,7 +47,7 @@ class NodeZones:
     async def run(self) -> None:
         """Runs until it is cancelled."""
         while True:
-            await self._wake.wait()
+            await self._wait()
             # one request shows whether the right is there now, or the server answers again
             batch = list(islice(self._wanted, 1 if self.problem else _AT_ONCE))
             errors = await asyncio.gather(*map(self._ask, batch))
@@ -56,6 +62,19 @@ class NodeZones:
             elif not self._wanted:
                 self._wake.clear()
 
+    async def _wait(self) -> None:
+        """Until a node is wanted; whoever has a node that was missing for long asks for it again."""
+        while not self._wake.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(next(iter(self._missing.values()), None)):
+                    await self._wake.wait()
+            now = asyncio.get_running_loop().time()
+            forgotten = [node for node, until in self._missing.items() if until <= now]
+            for node in forgotten:
+                del self._missing[node], self._zones[node]
+            if forgotten:
+                self._on_found(forgotten)
+
     async def _ask(self, node: str) -> ApiReadError | None:
         try:
             found = await read_api(self._transport, f"{_NODES}/{node}", {}, Node)
@@ -63,6 +82,7 @@ class NodeZones:
             if error.code != 404:
                 return error
             self._zones[node] = None
+            self._missing[node] = asyncio.get_running_loop().time() + self._timings.relist_interval[0]
         else:
             self._zones[node] = (found.metadata.labels or {}).get(ZONE_LABEL)
         del self._wanted[node]

@@ -63,6 +63,9 @@ class Requested:
     pages: ListPages
 
 
+_PAGE_SIZE: Final = "500"
+"""Objects of one page: as client-go and kubectl ask for (`--chunk-size`)."""
+
 T = TypeVar("T")
 Step: TypeAlias = Get | Wait
 ReflectorState: TypeAlias = Idle | Requested | ListBody | WatchBody | ErrorBody
@@ -95,6 +98,8 @@ class Reflector(Generic[T]):
         self._decoder = decoder
         self._timings = timings
         self._recovery = Recovery(timings)
+        self._paging: dict[str, str] = {}
+        """The query parameter that asks for pages, once a list was too long."""
         self._state: ReflectorState = Idle()
         self._last_event: ReflectorEvent[T] | None = None
 
@@ -119,16 +124,18 @@ class Reflector(Generic[T]):
         self.deadline = now + self._timings.list_deadline
         params = self._selection
         if pages.continue_token:
-            return Get(params | {"continue": pages.continue_token})
+            return Get(params | self._paging | {"continue": pages.continue_token})
         version = self._recovery.resource_version
         # No limit: with a resourceVersion it would keep the server from answering out of its watch cache (client-go turns
-        # paging off for that reason), and the list of one selection is small (the slices of 10,000 pods are 3 MB).
+        # paging off for that reason), and the list of one selection is small (the slices of 10,000 pods are 3 MB). Whole
+        # Pods are larger: a list that is too long is asked for in pages from then on.
         # Nor a streaming list (KEP-3157, sendInitialEvents): it saves the server memory in lists of hundreds of megabytes.
         match self._recovery.next_request:
             case NextRequest.LIST:
-                return Get(params)
+                return Get(params | self._paging)
             case NextRequest.LIST_NOT_OLDER:
-                return Get(params | {"resourceVersion": version, "resourceVersionMatch": "NotOlderThan"})
+                since = {"resourceVersion": version, "resourceVersionMatch": "NotOlderThan"}
+                return Get(params | self._paging | since)
         seconds = self._watch_seconds(now)
         self.deadline = now + seconds + self._timings.watch_slack
         # Bookmarks (KEP-956) advance our version while our slices do not change, or it would expire
@@ -153,6 +160,7 @@ class Reflector(Generic[T]):
             case WatchBody() as watch:
                 return self._watch_data(watch, chunk, now)
             case ListBody() | ErrorBody() as body if not body.add(chunk):
+                self._paging = {"limit": _PAGE_SIZE}
                 return self._relist(f"an answer of more than {len(body.body)} bytes", now)
         return []
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
+from adsum.tasks import cancel_and_wait
 from discovery.errors import ForbiddenError
 from discovery.kubernetes.reflector_events import (
     ObjectDeleted,
@@ -18,7 +19,6 @@ from discovery.kubernetes.reflector_events import (
 from discovery.kubernetes.refusal import PolicyRule, explain_refusal
 from discovery.kubernetes.timings import Timings
 from discovery.source import Report, Snapshot
-from runtime.tasks import cancel_and_wait
 
 _YIELD_AFTER: Final = 0.005
 """Seconds of work on a list after which other tasks may run: 10,000 pods take a tenth of a second."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import tenacity
 
+from adsum.http1.response import HttpResponse
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import HEALTH_PATH, METADATA_PATH, Instance
 from discovery.metadata.concurrency import FetchLimiter
@@ -22,7 +23,6 @@ from discovery.metadata.document import (
     verify_identity,
 )
 from discovery.metadata.silence import SilenceTimings, silence_timings
-from runtime.http1.response import HttpResponse
 
 _NO_DOCUMENT_STATUSES: Final = (404, 405, 501)
 _CACHE_SIZE: Final = 4096

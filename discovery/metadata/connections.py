@@ -14,10 +14,10 @@ from typing import Final
 
 from yarl import URL
 
+from adsum.http1.connection import KeptConnection
+from adsum.http1.response import HttpResponse, IncompleteResponseError, ResponseError, ResponseReader
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import METADATA_LIMIT, Instance
-from runtime.http1.connection import KeptConnection
-from runtime.http1.response import HttpResponse, IncompleteResponseError, ResponseError, ResponseReader
 
 _BUFFER: Final = 64 * 1024
 """Bytes of the receive buffer. All connections share it: the event loop reads one at a time."""

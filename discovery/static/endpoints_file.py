@@ -18,12 +18,12 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from adsum.addresses import authority, check_host, is_ip, split_authority
+from adsum.changing_file import ChangingFile
+from adsum.command_line import install_hint
+from adsum.config.sections import describe_fault
+from adsum.config.yaml_problem import yaml_problem
 from discovery.instance import check_instance_id
-from runtime.addresses import authority, check_host, is_ip, split_authority
-from runtime.changing_file import ChangingFile
-from runtime.command_line import install_hint
-from runtime.config.sections import describe_fault
-from runtime.config.yaml_problem import yaml_problem
 
 FILE_LIMIT: Final = 1024 * 1024
 _MAX_DEPTH: Final = 20
@@ -199,7 +199,7 @@ def _line(raw: bytes, where: str) -> str:
     try:
         import yaml
 
-        from runtime.config.yaml_document import YamlDocument
+        from adsum.config.yaml_document import YamlDocument
     except ModuleNotFoundError:
         return ""
     try:

@@ -13,7 +13,7 @@ from discovery.service import SourceDiscovery
 from discovery.source import ComponentKey
 from discovery.watch import Truth, WatchHealth, WatchState
 from discovery.watch_metrics import WatchMetric, WatchMetrics
-from discovery.web.component_page import ComponentState, candidate_state, model_name
+from discovery.web.component_page import ComponentState, model_name
 from discovery.web.membership_log import MembershipLog
 from discovery.web.reasons import CandidateReasons
 
@@ -83,6 +83,7 @@ class ComponentFollower:
             self._models,
             self._since,
             self._reasons.remarks(self._known),
+            self._service.is_list,
         )
 
     def metrics(self) -> Iterable[WatchMetric]:
@@ -158,7 +159,7 @@ class ComponentFollower:
         for id, one in outside.items():
             if id not in before and id not in removed:
                 self.log.candidate_came(at, one)
-            if id not in before or candidate_state(before[id], None) is not candidate_state(one, None):
+            if id not in before or before[id].status is not one.status:
                 self._since[id] = at
         self._outside = outside
 

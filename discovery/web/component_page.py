@@ -21,7 +21,7 @@ class CandidateState(StrEnum):
 
     READY = "ready"
     UNREACHABLE = "unreachable"
-    """An instance that does not answer now."""
+    """An instance that does not answer now, or a listed worker that has never answered."""
     PENDING = "pending"
     """Ready by its own word, but its metadata is not in."""
     NOT_READY = "not_ready"
@@ -52,7 +52,7 @@ class ComponentState:
 
     `known`: the candidates with a valid record. `published`: those of them that are instances. `reasons`: why one is no
     instance, or what is wrong with one. `models`: what each serves, by its metadata. `since`: when its state began, as
-    far as this process saw it.
+    far as this process saw it. `listed`: they are named from outside, and did not register themselves.
     """
 
     key: ComponentKey
@@ -65,6 +65,7 @@ class ComponentState:
     models: Mapping[str, str] = field(default_factory=dict)
     since: Mapping[str, float] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    listed: bool = False
 
 
 class _Facts(NamedTuple):
@@ -75,17 +76,26 @@ class _Facts(NamedTuple):
     reason: str | None
     since: float | None
     model: str | None
+    listed: bool
+
+    @property
+    def state(self) -> CandidateState:
+        return candidate_state(self.known, self.published, listed=self.listed)
 
 
-def candidate_state(known: Instance | None, published: Instance | None) -> CandidateState:
-    """`known`: as the source has it; None: it has no valid record. `published`: as readers were told."""
+def candidate_state(known: Instance | None, published: Instance | None, *, listed: bool) -> CandidateState:
+    """`known`: as the source has it; None: it has no valid record. `published`: as readers were told. `listed`: it did not
+    register itself, so that it is in the list says nothing of the worker.
+    """
     if published is not None:
         return CandidateState.READY if published.reachable else CandidateState.UNREACHABLE
     if known is None:
         return CandidateState.ABSENT
     if known.status is InstanceStatus.DRAINING:
         return CandidateState.DRAINING
-    return CandidateState.PENDING if known.status is InstanceStatus.READY else CandidateState.NOT_READY
+    if known.status is not InstanceStatus.READY:
+        return CandidateState.NOT_READY
+    return CandidateState.UNREACHABLE if listed else CandidateState.PENDING
 
 
 class CandidateRows:
@@ -146,6 +156,7 @@ def _facts(id: str, state: ComponentState) -> _Facts:
         state.reasons.get(id),
         state.since.get(id),
         state.models.get(id),
+        state.listed,
     )
 
 
@@ -153,7 +164,7 @@ def _row(id: str, facts: _Facts) -> dict[str, Any]:
     instance = facts.published or facts.known
     row: dict[str, Any] = {
         "id": id,
-        "state": candidate_state(facts.known, facts.published),
+        "state": facts.state,
         "reason": _cut(facts.reason),
         "since": facts.since,
         "model": facts.model,

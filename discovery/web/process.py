@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from adsum.addresses import split_authority
+from adsum.log_form import form_of, print_ready, write_log
+from adsum.serving.pages import ConnectionLimits, served_at
+from adsum.signals import stop_signals, until_signalled
+from adsum.tasks import first_of
+from adsum.web.access import Access, token_file
+from adsum.web.debug_port import DebugPort
 from discovery.extension import SOURCES
 from discovery.opening import display_url, open
 from discovery.source import component_key
 from discovery.web.component_follower import ComponentFollower
 from discovery.web.pages import GUARDED, ComponentPages
-from runtime.addresses import split_authority
-from runtime.log_form import form_of, print_ready, write_log
-from runtime.serving.pages import ConnectionLimits, served_at
-from runtime.signals import stop_signals, until_signalled
-from runtime.tasks import first_of
-from runtime.web.access import Access, token_file
-from runtime.web.debug_port import DebugPort
 
 _LIMITS = ConnectionLimits(shutdown_timeout=1.0)
 

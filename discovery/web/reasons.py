@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from adsum.tasks import cancel_and_wait
 from discovery.errors import AdsumError
 from discovery.explanation import Explanation, is_faultless
 from discovery.instance import Instance
 from discovery.service import SourceDiscovery
 from discovery.source import ComponentKey
-from runtime.tasks import cancel_and_wait
 
 log = logging.getLogger("discovery.serve")
 

@@ -9,8 +9,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from dispatcher.broker.queue import QueueError
-from runtime.serving.acceptor import RateLimitedLog
+from adsum.serving.acceptor import RateLimitedLog
+from dispatcher.broker.contract.queue import QueueError
 
 SAMPLE_INTERVAL = 10.0
 """Seconds."""

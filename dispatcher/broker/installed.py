@@ -1,23 +1,21 @@
 """Brokers of installed packages: one for each URL scheme in the entry point group `adsum.brokers`."""
 
-import re
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
-from dispatcher.broker.queue import Broker, QueueError
-from runtime.config.problems import ConfigError
-from runtime.entry_points import PluginGroup, in_one_line
+from adsum.config.problems import ConfigError
+from adsum.entry_points import PluginGroup, in_one_line
+from dispatcher.broker.contract.queue import Broker, QueueError
+from dispatcher.broker.urls import REDIS_SCHEMES, scheme_of
 
-REDIS_SCHEMES: Final = ("redis", "rediss", "unix")
 BROKERS: Final = PluginGroup("adsum.brokers", "URL scheme", ("memory", *REDIS_SCHEMES))
 
 _EXPECTED: Final = "dispatcher.extension.OpenBroker"
 _ENTERS: Final = ("__aenter__", "__aexit__")
 _METHODS: Final = ("now_ms", "ping", "queue", "ledger", "quotas")
 """Checked by name: a Protocol cannot be, since its classes need not derive from it."""
-_SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]{0,62})://", re.IGNORECASE)  # RFC 3986, section 3.1
 
 
 class OpenBroker(Protocol):
@@ -28,12 +26,6 @@ class OpenBroker(Protocol):
 
         Must not do I/O: entering the broker does. It is also called only to check a URL.
         """
-
-
-def scheme_of(url: str) -> str:
-    """In lower case; empty if there is none."""
-    found = _SCHEME.match(url)
-    return found[1].lower() if found else ""
 
 
 def opened(url: str) -> AbstractAsyncContextManager[Any] | None:

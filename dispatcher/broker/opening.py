@@ -4,18 +4,21 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from dispatcher.broker.installed import BROKERS, REDIS_SCHEMES, InstalledBroker, opened, scheme_of
-from dispatcher.broker.queue import Broker, QueueRules
-from dispatcher.broker.result_lists import ResultLists
-from dispatcher.config.urls import broker_files, broker_url
+from dispatcher.broker.contract.queue import Broker, QueueRules
+from dispatcher.broker.installed import BROKERS, InstalledBroker, opened
+from dispatcher.broker.redis.go_queues.result_lists import ResultLists
+from dispatcher.broker.urls import REDIS_SCHEMES, broker_files, broker_url, scheme_of
 
 
-class Intake(Protocol):
-    """Moves the messages of Go producers into a queue."""
+class Intake(AbstractAsyncContextManager[object], Protocol):
+    """Moves the messages of Go producers into a queue while it is entered."""
 
     @property
     def problem(self) -> str:
         """Why it moves nothing; empty while it works. Shown on /readyz."""
+
+    async def check(self) -> None:
+        """Raises QueueError if the broker cannot have an intake. Entered after that, it raises nothing."""
 
 
 def checked_broker_url(url: str) -> str:
@@ -73,11 +76,11 @@ async def eviction_warning(broker: Broker) -> str:
 
 def open_intake(
     broker: Broker, queue: str, rules: QueueRules, *, key: str, tenant_attribute: str, lists: ResultLists
-) -> AbstractAsyncContextManager[Intake]:
-    """An intake from the sorted set `key`; entering it raises QueueError."""
+) -> Intake:
+    """An intake from the sorted set `key`; raises ValueError for a broker that is not Redis."""
     from dispatcher.broker.redis.broker import RedisBroker
-    from dispatcher.broker.redis.intake import GoSource
+    from dispatcher.broker.redis.go_queues.intake import GoSource
 
     if not isinstance(broker, RedisBroker):
-        raise TypeError(f"queue {queue!r} has an intake, which needs a Redis broker")
+        raise ValueError(f"queue {queue!r} has an intake, which needs a Redis broker")  # noqa: TRY004
     return broker.go_intake(queue, rules, GoSource(key, tenant_attribute, lists))

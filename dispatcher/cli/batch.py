@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from dispatcher.broker.message import Request, Result
-from dispatcher.broker.queue import ConflictError, Queue, QueueError, State
+from adsum.command_line import program
+from adsum.tasks import background, cancel_and_wait
+from dispatcher.broker.contract.message import Request, Result
+from dispatcher.broker.contract.queue import ConflictError, Queue, QueueError, State
 from dispatcher.cli.batch_file import BatchFileError, BatchLine, result_line
 from dispatcher.cli.failures import FailureSummary
 from dispatcher.cli.progress import Progress
-from runtime.command_line import program
-from runtime.tasks import background, cancel_and_wait
 
 CONCURRENCY = 64
 """Requests that are submitted, or waited for, at the same time."""

@@ -5,14 +5,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import msgspec
 
-from dispatcher.broker.message import Result
-from runtime.os_reason import os_reason
+from adsum.os_reason import os_reason
+from adsum.quoting import quoted
+from dispatcher.broker.contract.message import Result
 
 EXPECTED = 'expected {"custom_id": "...", "url": "/v1/chat/completions", "body": {...}} on each line'
+
+MOST_PROBLEMS: Final = 20
+"""Faulty lines of a file that are named; the others are counted."""
 
 
 class BatchFileError(ValueError):
@@ -46,23 +50,36 @@ class BatchLine:
         return hashlib.sha256(self.url.encode() + b"\n" + self.body).hexdigest()
 
 
-def read_lines(path: Path) -> Iterator[BatchLine]:
-    """The requests of a file, read lazily; raises BatchFileError and OSError."""
-    seen: set[str] = set()
+def read_lines(path: Path) -> list[BatchLine]:
+    """The requests of a file; raises BatchFileError, which names its faulty lines, and OSError."""
+    lines: list[BatchLine] = []
+    first: dict[str, int] = {}
+    problems: list[str] = []
+    faulty = 0
     with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
             if not text.strip():
                 continue
-            line = _read_line(text, f"{path}:{number}")
-            if line.custom_id in seen:
-                raise BatchFileError(
-                    f"{path}:{number}: the custom_id {line.custom_id!r} appears twice; each line needs its own"
-                )
-            seen.add(line.custom_id)
-            yield line
+            try:
+                line = _read_line(text, f"{path}:{number}")
+                if number != (other := first.setdefault(line.custom_id, number)):
+                    twice = f"the custom_id {quoted(line.custom_id, 80)} appears twice, first in line {other}; each line needs its own"
+                    raise BatchFileError(f"{path}:{number}: {twice}")
+                lines.append(line)
+            except BatchFileError as error:
+                faulty += 1
+                if len(problems) < MOST_PROBLEMS:
+                    problems.append(str(error))
+    if faulty > len(problems):
+        problems.append(f"and {faulty - len(problems)} more lines")
+    if problems:
+        count = f"{faulty} faulty lines:\n  " if faulty > 1 else ""
+        raise BatchFileError(count + "\n  ".join(problems))
+    return lines
 
 
 def _read_line(text: bytes, location: str) -> BatchLine:
+    """Raises BatchFileError."""
     try:
         line = msgspec.json.decode(text, type=_RequestLine)
         body = bytes(line.body)

@@ -6,12 +6,12 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Final
 
-from dispatcher.broker.message import DeadLetter
-from dispatcher.broker.queue import Queue, State
+from adsum.command_line import FAILED, print_error
+from dispatcher.broker.contract.message import DeadLetter
+from dispatcher.broker.contract.queue import Queue, State
 from dispatcher.cli.flags import InspectFlags
 from dispatcher.cli.queue_locator import open_queue
 from dispatcher.web.request_view import render_request
-from runtime.command_line import FAILED, print_error
 
 
 async def status(flags: InspectFlags) -> int:

@@ -5,16 +5,16 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import Final, NamedTuple
 
-from dispatcher.broker.message import DispatchCandidate
+from adsum.entry_points import in_one_line
+from dispatcher.broker.contract.message import DispatchCandidate
+from dispatcher.broker.contract.queue import Broker, Queue, QueueError
+from dispatcher.broker.contract.quota import Quotas
 from dispatcher.broker.opening import open_broker
-from dispatcher.broker.queue import Broker, Queue, QueueError
-from dispatcher.broker.quota import Quotas
 from dispatcher.config.config_file import Config, QueueConfig
 from dispatcher.gates.building import GateDependencies, build_gate, meter_states
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError
-from dispatcher.gates.meter import Meters
+from dispatcher.gates.metering.meter import Meters
 from dispatcher.pump.lanes import target_tls
-from runtime.entry_points import in_one_line
 
 MAX_SHOWN = 10
 """Requests of one queue that are printed."""

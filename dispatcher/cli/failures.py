@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from dispatcher.broker.message import Result
+from dispatcher.broker.contract.message import Result
 
 MAX_KINDS: Final = 5
 """Kinds of errors that are named; the others are counted."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from runtime.command_line import Parser, ShowVersion, add_log_format, argument, program
-from runtime.durations import parse_duration
-from runtime.quoting import quoted
+from adsum.command_line import Parser, ShowVersion, add_log_format, argument, program
+from adsum.durations import parse_duration
+from adsum.quoting import quoted
 
 COMMANDS = ("submit", "status", "cancel", "dead-letters")
 

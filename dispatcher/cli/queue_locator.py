@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from adsum.config.problems import ConfigError
+from dispatcher.broker.contract.queue import Broker, Queue, QueueRules
+from dispatcher.broker.contract.validation import checked_name
 from dispatcher.broker.opening import checked_broker_url, open_broker
-from dispatcher.broker.queue import Broker, Queue, QueueRules
-from dispatcher.broker.validation import checked_name
 from dispatcher.cli.flags import QueueFlags
-from runtime.config.problems import ConfigError
 
 
 class OpenedQueue(NamedTuple):

@@ -3,18 +3,18 @@
 import sys
 from contextlib import AsyncExitStack
 
+from adsum.command_line import ANSWERS_ARE_ERRORS, SUCCEEDED
+from adsum.config.problems import ConfigError
 from dispatcher.cli import batch, progress
 from dispatcher.cli import batch_file as batchfile
 from dispatcher.cli.flags import SubmitFlags
 from dispatcher.cli.queue_locator import open_queue
-from runtime.command_line import ANSWERS_ARE_ERRORS, SUCCEEDED
-from runtime.config.problems import ConfigError
 
 
 async def submit(flags: SubmitFlags) -> int:
     """Returns 0, or 3 if some answers are errors. Raises BatchFileError, ConfigError, QueueError and OSError."""
     # the whole file is checked before its first line is sent
-    all_lines = list(batchfile.read_lines(flags.file))
+    all_lines = batchfile.read_lines(flags.file)
     if not all_lines:
         raise batchfile.BatchFileError(f"{flags.file}: there is no request in it; {batchfile.EXPECTED}")
     done = batchfile.read_answered(flags.results) if flags.results is not None else {}

@@ -3,30 +3,39 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
+from adsum.addresses import split_authority
+from adsum.config.problems import ConfigError, Problems, did_you_mean
+from adsum.config.sections import ConfigSection, parsed_by, read_section
+from adsum.config.yaml_document import YamlDocument, parse_yaml
+from adsum.durations import parse_duration
+from adsum.sizes import parse_size
+from dispatcher.broker.contract.queue import QueueLimits, QueueRules
+from dispatcher.broker.contract.validation import (
+    LEAST_WEIGHT,
+    LONGEST_KEPT_MS,
+    LONGEST_LEASE_MS,
+    is_valid_tenant,
+)
 from dispatcher.broker.opening import checked_broker_url, has_go_queues
-from dispatcher.broker.queue import QueueRules
-from dispatcher.broker.result_lists import ResultLists
-from dispatcher.broker.validation import LEAST_WEIGHT, LONGEST_KEPT_MS, LONGEST_LEASE_MS, is_valid_tenant
-from dispatcher.config.urls import http_url
+from dispatcher.broker.redis.go_queues.result_lists import ResultLists
+from dispatcher.broker.urls import REDIS_SCHEMES, split_url
+from dispatcher.delivery.answer_memory import ANSWER_MEMORY
 from dispatcher.delivery.route import (
     DEFAULT_PATHS,
     TIMEOUT_HEADER,
     IllegalRequestError,
     Route,
+    allowed_caller_headers,
     operator_headers,
 )
+from dispatcher.delivery.verdict import DEFAULT_LIMITS, AttemptLimits
 from dispatcher.gates.catalogue import GateSpec, parse_gate
-from runtime.addresses import split_authority
-from runtime.config.problems import ConfigError, Problems
-from runtime.config.sections import ConfigSection, parsed_by, read_section
-from runtime.config.yaml_document import YamlDocument, parse_yaml
-from runtime.durations import parse_duration
-from runtime.sizes import parse_size
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _YAML_RULE = "put a value in quotes if it begins with * & ! % @ or `, or has a colon and a space"
@@ -45,13 +54,25 @@ def _expand_variables(value: object, info: ValidationInfo) -> object:
     return _VARIABLE.sub(variable_value, value) if isinstance(value, str) else value
 
 
+def _http_url(value: str) -> str:
+    """Check the URL of a target; returns it without a slash at its end. Raises ValueError."""
+    parts = split_url(value)
+    plain = value.isascii() and value.isprintable() and " " not in value
+    known = parts.scheme in ("http", "https") and parts.hostname
+    if not plain or not known or parts.query or parts.fragment:
+        raise ValueError("expected http://HOST[:PORT][/PATH] or https://...")
+    if parts.username or parts.password:
+        raise ValueError("a user and a password belong into the header authorization")
+    return value.rstrip("/")
+
+
 Duration = Annotated[float, parsed_by(parse_duration), Field(gt=0, allow_inf_nan=False)]
 """In seconds."""
 Size = Annotated[int, parsed_by(parse_size), Field(gt=0)]
 Secret = Annotated[str, BeforeValidator(_expand_variables)]
 Secrets = Annotated[dict[str, Secret], Field(repr=False)]
 Name = Annotated[str, Field(pattern=_NAME)]
-HttpUrl = Annotated[str, BeforeValidator(_expand_variables), AfterValidator(http_url)]
+HttpUrl = Annotated[str, BeforeValidator(_expand_variables), AfterValidator(_http_url)]
 
 
 def _host_and_port(text: str) -> str:
@@ -66,10 +87,22 @@ class HttpConfig(ConfigSection):
     """The address to listen on."""
     port: int = Field(default=8081, ge=0, le=65535)
     """0 is any free one."""
+    tls_cert_file: str | None = None
+    """PEM, the certificate with its chain: `host` and `port` are served with TLS. Read again when it changes."""
+    tls_key_file: str | None = None
+    """PEM, its key without a password."""
+    health_address: Annotated[str, AfterValidator(_host_and_port)] | None = None
+    """`HOST:PORT`, a port of its own for /healthz, /readyz and /metrics, which no client of the front door can fill."""
     debug_token_file: str | None = None
     """A file with a token: who sends it sees the dispatcher's page. Without it only the dispatcher's machine does."""
     debug_address: Annotated[str, AfterValidator(_host_and_port)] | None = None
     """`HOST:PORT`, a port of its own for the page, open to all who reach it unless there is a token."""
+
+    @model_validator(mode="after")
+    def _has_both_tls_files(self) -> "HttpConfig":
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("TLS takes two files; give tls_cert_file and tls_key_file")
+        return self
 
 
 class TargetConfig(ConfigSection):
@@ -83,6 +116,8 @@ class TargetConfig(ConfigSection):
     """The paths that requests may name; one that ends in `/` allows everything below it."""
     headers: Secrets = Field(default_factory=dict)
     """Sent with every request, such as `authorization`; no caller overrides them."""
+    caller_headers: list[str] = Field(default_factory=list)
+    """Further headers that requests may set; without it `accept`, `content-type`, `openai-*` and those of traces."""
     concurrency: int = Field(default=64, ge=1, le=100_000)
     """Requests in flight from one process, over all its queues."""
     request_timeout: Duration = 300.0
@@ -95,6 +130,7 @@ class TargetConfig(ConfigSection):
     @model_validator(mode="after")
     def _sendable(self) -> "TargetConfig":
         operator_headers(self.headers | {self.timeout_header: ""})
+        allowed_caller_headers(self.caller_headers)
         for path in self.paths:
             Route(path=path, paths=(path,)).request_path()
         return self
@@ -134,10 +170,22 @@ class QueueConfig(ConfigSection):
     """The requests of a process that was killed are taken over after this."""
     max_deliveries: int = Field(default=10, ge=1)
     """After so many leases that expired, a request becomes a dead letter."""
+    max_attempts: int = Field(default=DEFAULT_LIMITS.failures, ge=1)
+    """After so many failed attempts a request becomes a dead letter. One that no worker got does not count."""
+    max_disconnects: int = Field(default=DEFAULT_LIMITS.disconnects, ge=1)
+    """The same for attempts whose connection ended before an answer: the request may kill its worker."""
     result_ttl: Annotated[Duration, Field(le=LONGEST_KEPT_MS / 1000)] = 7 * 86400.0
     """How long results are kept."""
     max_payload: Annotated[Size, Field(le=10 * 1024 * 1024)] = 10 * 1024 * 1024
     """The largest body of a request."""
+    max_requests: int | None = Field(default=None, ge=1)
+    """How many requests may be without a result; more are refused. Without it there is no limit, as below."""
+    max_bytes: Size | None = None
+    """The bytes of their bodies."""
+    max_tenant_requests: int | None = Field(default=None, ge=1)
+    """How many requests of one tenant may be without a result."""
+    max_tenant_bytes: Size | None = None
+    """The bytes of their bodies."""
     results: Literal["leased", "go-list"] = "leased"
     """`go-list`: results go to a Redis list, as llm-d's Go processor of batch requests writes them."""
     result_list: str = "result-list"
@@ -153,10 +201,20 @@ class QueueConfig(ConfigSection):
             max_deliveries=self.max_deliveries,
             result_ttl_ms=int(self.result_ttl * 1000),
             max_payload=self.max_payload,
+            limits=QueueLimits(
+                self.max_requests or 0,
+                self.max_bytes or 0,
+                self.max_tenant_requests or 0,
+                self.max_tenant_bytes or 0,
+            ),
             weights=self.weights,
             strict_tiers=self.strict_tiers,
             result_list=self.result_list if self.results == "go-list" else "",
         )
+
+    @property
+    def attempt_limits(self) -> AttemptLimits:
+        return AttemptLimits(self.max_attempts, self.max_disconnects)
 
     def gate_spec(self) -> GateSpec:
         """Parse the gate; raises ConfigError."""
@@ -167,6 +225,7 @@ class QueueConfig(ConfigSection):
             path=self.path or target.paths[0],
             paths=tuple(target.paths),
             headers=operator_headers(target.headers),
+            caller_headers=allowed_caller_headers(target.caller_headers),
             objective=self.objective,
             timeout_header=target.timeout_header,
         )
@@ -209,6 +268,8 @@ class Config(ConfigSection):
     """The pages and the front door."""
     drain_timeout: Duration = 120.0
     """How long requests in flight may take after SIGTERM."""
+    answer_memory: Size = ANSWER_MEMORY
+    """Bytes of all answers that the process holds: those that arrive, and those that the broker has not stored yet."""
     targets: list[TargetConfig] = Field(min_length=1)
     """The gateways; at least one."""
     queues: list[QueueConfig] = Field(default_factory=list)
@@ -230,9 +291,7 @@ class Config(ConfigSection):
         for queue in self.queues:
             if queue.name == name:
                 return queue
-        raise ConfigError(
-            "", f"there is no queue {name!r}; there are {_listed([q.name for q in self.queues])}"
-        )
+        raise ConfigError("", _unknown("queue", name, [queue.name for queue in self.queues]))
 
 
 def read_config(text: str, environment: Mapping[str, str]) -> Config:
@@ -240,8 +299,8 @@ def read_config(text: str, environment: Mapping[str, str]) -> Config:
     written = _parse(text)
     problems = Problems()
     config = problems.of(lambda: read_section(Config, written.given, "", secrets=True, context=environment))
-    if config is not None:
-        _check(config, problems)
+    _check_references(written.given, problems)
+    _check(config or _sound_parts(written.given, environment), problems)
     if problems or config is None:
         raise problems.error(written.line)
     return config
@@ -257,37 +316,67 @@ def _parse(text: str) -> YamlDocument:
     return written
 
 
+def _check_references(given: Mapping[str, Any], problems: Problems) -> None:
+    """Add unknown and repeated names and faults of gates, also in a file that has other problems."""
+    targets, queues = _named(given, "targets"), _named(given, "queues")
+    for place, named in (("targets", targets), ("queues", queues)):
+        for name, count in Counter(name for name, _ in named).items():
+            if count > 1:
+                problems.add(place, f"the name {name!r:.80} appears twice")
+    for name, queue in queues:
+        place = f"queues.{name}"
+        if isinstance(gate := queue.get("gate"), dict):
+            problems.of(partial(parse_gate, gate, f"{place}.gate"))
+        _check_name(f"{place}.target", "target", queue.get("target"), targets, problems)
+    if isinstance(door := given.get("front_door"), dict):
+        _check_name("front_door.queue", "queue", door.get("queue"), queues, problems)
+
+
+_Named = list[tuple[str, dict[str, Any]]]
+
+
+def _check_name(place: str, what: str, name: object, named: _Named, problems: Problems) -> None:
+    """A name that is no text is reported elsewhere."""
+    names = [one for one, _ in named]
+    if isinstance(name, str) and name not in names:
+        problems.add(place, _unknown(what, name, names))
+
+
+def _named(given: Mapping[str, Any], place: str) -> _Named:
+    """The elements of a list of the document that have a name."""
+    elements = given.get(place)
+    found = elements if isinstance(elements, list) else []
+    return [(one["name"], one) for one in found if isinstance(one, dict) and isinstance(one.get("name"), str)]
+
+
+def _sound_parts(given: Mapping[str, Any], environment: Mapping[str, str]) -> Config:
+    """The targets and queues that are sound in a file that is not: their own faults are reported with the others."""
+    targets, queues = (
+        [found for _, one in _named(given, place) if (found := _sound(section, one, environment)) is not None]
+        for place, section in (("targets", TargetConfig), ("queues", QueueConfig))
+    )
+    return Config.model_construct(broker=REDIS_SCHEMES[0] + "://", targets=targets, queues=queues)
+
+
+def _sound(section: type[ConfigSection], one: object, environment: Mapping[str, str]) -> ConfigSection | None:
+    with suppress(ValidationError):
+        return section.model_validate(one, context=environment)
+    return None
+
+
 def _check(config: Config, problems: Problems) -> None:
-    """Add what does not fit together."""
-    _check_names(config, problems)
+    """Add what does not fit together in the targets and queues."""
     for queue in config.queues:
         _check_queue(queue, config, problems)
     if not problems:
         problems.of(lambda: _check_units(config))
-    if config.front_door is not None:
-        problems.of(partial(config.queue, config.front_door.queue))
-
-
-def _check_names(config: Config, problems: Problems) -> None:
-    named = {
-        "targets": [target.name for target in config.targets],
-        "queues": [queue.name for queue in config.queues],
-    }
-    for place, names in named.items():
-        for name, count in Counter(names).items():
-            if count > 1:
-                problems.add(place, f"the name {name!r} appears twice")
 
 
 def _check_queue(queue: QueueConfig, config: Config, problems: Problems) -> None:
     place = f"queues.{queue.name}"
     if not has_go_queues(config.broker) and (queue.intake or queue.results == "go-list"):
         problems.add(place, "intake and results: go-list need a Redis broker")
-    problems.of(queue.gate_spec)
-    names = [target.name for target in config.targets]
-    if queue.target not in names:
-        problems.add(f"{place}.target", f"there is no target {queue.target!r}; there are {_listed(names)}")
-    else:
+    if queue.target in [target.name for target in config.targets]:
         try:
             queue.route(config.target(queue.target)).request_path()
         except IllegalRequestError as error:
@@ -318,5 +407,5 @@ def _check_units(config: Config) -> None:
                 )
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "none"
+def _unknown(what: str, name: str, names: Sequence[str]) -> str:
+    return f"there is no {what} {name!r:.80}; {did_you_mean(name, names)}"

@@ -1,29 +1,30 @@
 """Reloads the configuration file when it changes, and on SIGHUP."""
 
+import asyncio
 import logging
 import os
 from pathlib import Path
 from typing import Protocol
 
-from dispatcher.broker.queue import QueueError
+from adsum.config.file_changes import FileChanges, check_no_pipe, read_text
+from adsum.config.problems import ConfigError
+from adsum.entry_points import in_one_line
+from dispatcher.broker.contract.queue import QueueError
 from dispatcher.config.config_file import Config, read_config
-from runtime.config.file_changes import FileChanges, check_no_pipe
-from runtime.config.problems import ConfigError
-from runtime.os_reason import os_reason
 
-_EXPECTED = "expected a YAML file that this user can read, see docs/dispatcher.md"
+_EXPECTED = "a YAML file that this user can read, see docs/dispatcher.md"
 
 log = logging.getLogger(__name__)
 
 
 def load(path: Path) -> Config:
     """Read the file; raises ConfigError, which names it."""
+    return _parse(read_text(path, _EXPECTED), path)
+
+
+def _parse(text: str, path: Path) -> Config:
     try:
-        return read_config(path.read_text(), os.environ)
-    except OSError as error:
-        raise ConfigError("", f"{path} cannot be read: {os_reason(error)}; {_EXPECTED}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError("", f"{path} cannot be read: it is not UTF-8; {_EXPECTED}") from error
+        return read_config(text, os.environ)
     except ConfigError as error:
         raise error.in_file(path) from error
 
@@ -43,9 +44,12 @@ class ConfigReloader:
 
     def __init__(self, path: Path, current: Config, server: Reconfigurable) -> None:
         self._path = path
-        self._current = current
+        self._current: Config | None = current
+        """In force; None after a failure, because whatever comes next has to be applied then."""
         self._server = server
         self._changes = FileChanges(path)
+        self._read: tuple[str, Config | ConfigError] | None = None
+        """The last text and what it says: to parse a large file takes seconds."""
         self._last_error = ""
 
     def trigger(self) -> None:
@@ -58,16 +62,36 @@ class ConfigReloader:
 
     async def _reload(self) -> None:
         try:
-            check_no_pipe(self._path)
-            config = load(self._path)
+            config = await asyncio.to_thread(self._load)
             if config != self._current:
+                self._current = None
                 await self._server.reconfigure(config)
+                self._current = config
                 log.info("%s is in force", self._path)
-            self._current = config
             self._last_error = ""
-        except (ConfigError, QueueError) as error:
-            message = error.one_line if isinstance(error, ConfigError) else str(error)
-            if message != self._last_error:
-                log.error("the new configuration is rejected, the old one stays in force: %s", message)
-            self._last_error = message
+        except ConfigError as error:
+            self._reject(error.one_line)
+        except QueueError as error:
+            self._reject(str(error))
+        except Exception as error:  # noqa: BLE001  # a broker or a gate of an installed package may raise anything
+            self._reject(in_one_line(error))
         self._server.set_config_in_force(not self._last_error)
+
+    def _load(self) -> Config:
+        """As `load`, for a file that may be read while it is as it was."""
+        check_no_pipe(self._path)
+        text = read_text(self._path, _EXPECTED)
+        if self._read is None or self._read[0] != text:
+            try:
+                self._read = text, _parse(text, self._path)
+            except ConfigError as error:
+                self._read = text, error
+        parsed = self._read[1]
+        if isinstance(parsed, ConfigError):
+            raise parsed.in_file(self._path)  # a copy: each raise of one error adds to its traceback
+        return parsed
+
+    def _reject(self, problem: str) -> None:
+        if problem != self._last_error:
+            log.error("the new configuration is rejected, the old one stays in force: %s", problem)
+        self._last_error = problem

@@ -47,8 +47,9 @@ def parse_retry_after(value: str, now: float) -> float | None:
     text = value.strip()
     if text.isascii() and text.isdigit():
         return float(text) if len(text) <= 9 else None
+    # OverflowError: a year beyond those that a date can have
     try:
-        moment = email.utils.parsedate_to_datetime(text)
-    except ValueError:
+        moment = email.utils.parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
         return None
-    return max(0.0, moment.timestamp() - now)
+    return max(0.0, moment - now)

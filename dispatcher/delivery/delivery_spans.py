@@ -8,11 +8,11 @@ from typing import Final
 
 import msgspec
 
-from dispatcher.broker.message import Claim, Request
+from adsum.tracing.span import Span, Tracer
+from adsum.tracing.trace_context import CONTEXT_HEADERS, TRACEPARENT, TRACESTATE, TraceContext
+from dispatcher.broker.contract.message import Claim, Request
 from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
 from dispatcher.delivery.verdict import Finish, Release, Verdict
-from runtime.tracing.span import Span, Tracer
-from runtime.tracing.trace_context import CONTEXT_HEADERS, TRACEPARENT, TRACESTATE, TraceContext
 
 WAITING: Final = "wait-in-queue"
 PROCESSING: Final = "process-request"

@@ -1,13 +1,13 @@
 """Sends one HTTP request to a target; returns the answer, or the reason why there is none.
 
-The connections are `runtime.http1`'s: aiohttp's session would take 1.2 to 4 times the processor time (benchmarks/README.md,
+The connections are `adsum.http1`'s: aiohttp's session would take 1.2 to 4 times the processor time (benchmarks/README.md,
 "the dispatcher's HTTP client").
 """
 
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Final, Self
@@ -15,42 +15,51 @@ from urllib.parse import urlsplit
 
 from yarl import URL
 
-from dispatcher.delivery.backoff import parse_retry_after
-from dispatcher.delivery.timeouts import CoarseTimeouts
-from runtime.http1.pool import ConnectionPool, NotConnectedError
-from runtime.http1.response import (
+from adsum.http1.pool import RESEND_WITHIN, ConnectionPool, NotConnectedError
+from adsum.http1.response import (
     HttpResponse,
     IncompleteResponseError,
     ResponseError,
     ResponseReader,
     ResponseTooLargeError,
 )
-from runtime.os_reason import os_reason
+from adsum.os_reason import os_reason
+from dispatcher.delivery.answer_memory import AnswerMemory, AnswerMemoryError, HeldAnswer
+from dispatcher.delivery.backoff import parse_retry_after
+from dispatcher.delivery.timeouts import CoarseTimeout, CoarseTimeouts
 
 DROPPED_REASON_HEADER = "x-llm-d-request-dropped-reason"
 MAX_ANSWER = 64 * 1024 * 1024
-"""Bytes of the body of one answer: it is held in memory until the broker has it."""
+"""Bytes of the body of one answer; `AnswerMemory` limits their sum."""
 MAX_CHUNKS: Final = 1024 * 1024
 """Chunks of the body of one answer: a streamed answer has one for each token."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayAnswer:
-    """A complete HTTP response. `retry_after` in seconds; `dropped_reason` is empty unless the picker dropped the request."""
+    """A complete HTTP response. `retry_after` in seconds; `dropped_reason` is empty unless the picker dropped the request.
+
+    `held`: what its body counts; to be released when the body is not needed any more.
+    """
 
     status: int
     body: bytes
     retry_after: float | None = None
     dropped_reason: str = ""
+    held: HeldAnswer | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """No complete response. `final`: every attempt would end so. `reached` False: no connection could be made."""
+    """No complete response. `final`: every attempt would end so. `reached` False: no connection could be made.
+
+    `disconnected`: the target ended the connection first.
+    """
 
     reason: str
     final: bool = False
     reached: bool = True
+    disconnected: bool = False
 
 
 class Gateway:
@@ -62,19 +71,24 @@ class Gateway:
         *,
         tls: ssl.SSLContext | None = None,
         max_answer: int = MAX_ANSWER,
+        memory: AnswerMemory | None = None,
+        resend_within: float = RESEND_WITHIN,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._origin = URL(url).origin()
         self._prefix = urlsplit(url).path.rstrip("/")
         self._tls = tls
         self._max_answer = max_answer
+        self._memory = memory or AnswerMemory()
+        self._resend_within = resend_within
         self._now = now
         self._timeouts = CoarseTimeouts()
         self._read = partial(ResponseReader, max_answer, chunks=MAX_CHUNKS, encoded=True, strict=True)
 
     async def __aenter__(self) -> Self:
         tls = (self._tls or _system_tls()) if self._origin.scheme == "https" else None
-        self._pool = ConnectionPool((self._origin.host or "", self._origin.port or 0), tls=tls)
+        place = (self._origin.host or "", self._origin.port or 0)
+        self._pool = ConnectionPool(place, tls=tls, resend_within=self._resend_within)
         return self
 
     async def __aexit__(
@@ -88,23 +102,38 @@ class Gateway:
         """POST `body` unchanged, within `timeout` seconds. Cancelling it closes the connection.
 
         `path` and `headers` (names in lower case) must be legal already, as `dispatcher.delivery.route` makes them.
-        If a kept connection turns out to be closed, the request is sent again on a new one. A server may close an idle
-        connection at any time, also while a request is in flight (RFC 9112, 9.5).
+        If a kept connection turns out to be closed within `resend_within` seconds, the request is sent again on a new one. A
+        server may close an idle connection at any time, also while a request is in flight (RFC 9112, 9.5).
         """
+        limit = self._timeouts.timeout(timeout)
+        held = self._memory.arriving(limit.expire)
+        answer = await self._send(self._head(path, headers, body), body, limit, held)
+        if isinstance(answer, NoAnswer):
+            held.release()
+            return NoAnswer(str(AnswerMemoryError(self._memory.max_bytes))) if held.evicted else answer
+        held.complete(len(answer.body))
+        return self._to_answer(answer, held)
+
+    async def _send(
+        self, head: bytes, body: bytes, limit: CoarseTimeout, held: HeldAnswer
+    ) -> HttpResponse | NoAnswer:
         try:
-            with self._timeouts.timeout(timeout):
-                answer = await self._pool.send(self._head(path, headers, body), body, self._read)
+            with limit:
+                return await self._pool.send(head, body, partial(self._read, received=held.receive))
         except NotConnectedError as error:
             return NoAnswer(
                 f"no connection: {os_reason(error)}" if error.__cause__ else str(error), reached=False
             )
-        except ResponseTooLargeError:
-            return NoAnswer(f"the answer is larger than {self._max_answer} bytes", final=True)
+        except ResponseTooLargeError as error:
+            return NoAnswer(f"the answer is larger than {error.limit} bytes", final=True)
         except (OSError, ResponseError) as error:
             if isinstance(error, TimeoutError) and not error.errno:
-                return NoAnswer(f"no answer within {timeout:.3g} s")
-            return NoAnswer(_reason(error))
-        return self._to_answer(answer)
+                return NoAnswer(f"no answer within {limit.seconds:.3g} s")
+            unreadable = isinstance(error, ResponseError) and not isinstance(error, IncompleteResponseError)
+            return NoAnswer(_reason(error), disconnected=not unreadable)
+        except BaseException:
+            held.release()
+            raise
 
     def _head(self, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
         """The head without its last, empty line."""
@@ -114,12 +143,16 @@ class Gateway:
             f"POST {self._prefix}{path} HTTP/1.1\r\nHost: {host}\r\n{given}Content-Length: {len(body)}\r\n"
         ).encode()
 
-    def _to_answer(self, answer: HttpResponse) -> GatewayAnswer:
+    def _to_answer(self, answer: HttpResponse, held: HeldAnswer) -> GatewayAnswer:
         fields = answer.fields()
         retry_after = fields.get("retry-after")
         wait = None if retry_after is None else parse_retry_after(retry_after, self._now())
         return GatewayAnswer(
-            answer.status, bytes(answer.body), wait, _valid_text(fields.get(DROPPED_REASON_HEADER) or "")
+            answer.status,
+            bytes(answer.body),
+            wait,
+            _valid_text(fields.get(DROPPED_REASON_HEADER) or ""),
+            held,
         )
 
 
@@ -135,6 +168,8 @@ def _reason(error: OSError | ResponseError) -> str:
             return "the connection ended before the answer did"
         case IncompleteResponseError():
             return "the connection ended"
+        case AnswerMemoryError():
+            return str(error)
         case ResponseError():
             return f"the answer cannot be read: {error}"
     return f"the connection ended: {os_reason(error)}"

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from dispatcher.broker.message import Claim, DispatchCandidate
+from dispatcher.broker.contract.message import Claim, DispatchCandidate
 from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
 from dispatcher.delivery.verdict import Verdict
 from dispatcher.gates.gate import RefusedError

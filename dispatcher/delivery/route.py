@@ -5,12 +5,12 @@ or host than the operator allows, nor set headers on which the gateway bases aut
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
-from dispatcher.broker.message import Request
+from dispatcher.broker.contract.message import Request
 
 OBJECTIVE_HEADER = "x-llm-d-inference-objective"
 FAIRNESS_ID_HEADER = "x-llm-d-inference-fairness-id"
@@ -23,6 +23,10 @@ TIMEOUT_HEADER = "x-envoy-upstream-rq-timeout-ms"
 
 DEFAULT_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 
+# What callers may set. A list of what they may not is never complete: proxies, gateways, sidecars and workers obey headers
+# such as x-prefiller-host-port (the address that llm-d's sidecar forwards to), x-original-url or x-http-method-override.
+_CALLER_HEADERS = frozenset({"accept", "baggage", "content-type", "traceparent", "tracestate"})
+_CALLER_PREFIX = "openai-"
 # What belongs to the connection (RFC 9110, 7.6.1) or frames the message (RFC 9112, 6). A second content-length or a
 # transfer-encoding from a caller would be request smuggling (RFC 9112, 11.2). The others are the operator's or ours.
 _RESERVED_HEADERS = frozenset(
@@ -61,11 +65,13 @@ class Route:
     """The path and headers of the requests of one queue. `headers` are the operator's: no caller overrides them.
 
     `paths`: the paths below the base URL that callers may name; one that ends in "/" allows everything below it.
+    `caller_headers`: names in lower case that callers may set beside those of OpenAI's API and of traces.
     """
 
     path: str = DEFAULT_PATHS[0]
     paths: Sequence[str] = DEFAULT_PATHS
     headers: Mapping[str, str] = field(default_factory=dict)
+    caller_headers: Collection[str] = ()
     objective: str = ""
     timeout_header: str = TIMEOUT_HEADER
 
@@ -82,10 +88,10 @@ class Route:
     def request_headers(self, request: Request, attempt: int, timeout_ms: int) -> dict[str, str]:
         """All headers except those of the connection, names in lower case; raises IllegalRequestError.
 
-        Reserved headers of a caller (objective, fairness, authorization, forwarding) are dropped.
+        Headers that a caller may not set are dropped.
         """
         headers = {"content-type": "application/json"}
-        headers.update(caller_headers(request.headers))
+        headers.update(self.forwarded_headers(request.headers))
         headers.update(self.headers)
         if objective := self.objective or request.objective:
             headers[OBJECTIVE_HEADER] = _checked_value("the objective", objective)
@@ -95,6 +101,25 @@ class Route:
         headers[ATTEMPT_HEADER] = str(attempt + 1)
         headers[self.timeout_header] = str(timeout_ms)
         return headers
+
+    def forwards(self, name: str) -> bool:
+        """Whether a caller may set the header."""
+        lower = name.lower()
+        return lower in _CALLER_HEADERS or lower.startswith(_CALLER_PREFIX) or lower in self.caller_headers
+
+    def forwarded_headers(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The headers of `given` that a caller may set, names in lower case; IllegalRequestError if one is malformed."""
+        if len(given) > _MAX_HEADERS:
+            raise IllegalRequestError(f"there are {len(given)} headers, at most {_MAX_HEADERS} are allowed")
+        kept = {}
+        for name, value in given.items():
+            if not _NAME.fullmatch(name):
+                raise IllegalRequestError(f"{_quoted(name)} is not a header name")
+            lower = name.lower()
+            legal = _checked_value(f"the header {lower}", value)
+            if self.forwards(lower):
+                kept[lower] = legal
+        return kept
 
 
 def operator_headers(given: Mapping[str, str]) -> dict[str, str]:
@@ -127,19 +152,13 @@ def _allows(allowed: str, path: str) -> bool:
     return path == allowed or (allowed.endswith("/") and path.startswith(allowed))
 
 
-def caller_headers(given: Mapping[str, str]) -> dict[str, str]:
-    """The headers of `given` that a caller may set, names in lower case; raises IllegalRequestError if one is malformed."""
-    if len(given) > _MAX_HEADERS:
-        raise IllegalRequestError(f"there are {len(given)} headers, at most {_MAX_HEADERS} are allowed")
-    kept = {}
-    for name, value in given.items():
-        if not _NAME.fullmatch(name):
-            raise IllegalRequestError(f"{_quoted(name)} is not a header name")
-        lower = name.lower()
-        legal = _checked_value(f"the header {lower}", value)
-        if lower not in _RESERVED_HEADERS and not lower.startswith(_RESERVED_PREFIXES):
-            kept[lower] = legal
-    return kept
+def allowed_caller_headers(names: Iterable[str]) -> frozenset[str]:
+    """Names that a configuration lets callers set, in lower case; raises IllegalRequestError for those that it cannot."""
+    allowed = frozenset(name.lower() for name in names)
+    for name in sorted(allowed):
+        if not _NAME.fullmatch(name) or name in _RESERVED_HEADERS or name.startswith(_RESERVED_PREFIXES):
+            raise IllegalRequestError(f"no caller may set the header {_quoted(name)}")
+    return allowed
 
 
 def _checked_value(what: str, value: str) -> str:

@@ -9,17 +9,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dispatcher.broker.message import Claim, DispatchCandidate, ErrorCode
-from dispatcher.broker.queue import Queue, QueueError
+from adsum.tracing.current import traced
+from adsum.tracing.span import Tracer
+from dispatcher.broker.contract.message import Claim, DispatchCandidate, ErrorCode
+from dispatcher.broker.contract.queue import Queue, QueueError
+from dispatcher.delivery.answer_memory import HeldAnswer
 from dispatcher.delivery.delivery_spans import DeliverySpans
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
 from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.delivery.outage_log import OutageLog
 from dispatcher.delivery.route import IllegalRequestError, Route
-from dispatcher.delivery.verdict import Finish, Release, Verdict, failure, judge, outcome_of
+from dispatcher.delivery.verdict import (
+    DEFAULT_LIMITS,
+    AttemptLimits,
+    Finish,
+    Release,
+    Verdict,
+    failure,
+    judge,
+    outcome_of,
+)
 from dispatcher.gates.gate import Outcome, Slot
-from runtime.tracing.current import traced
-from runtime.tracing.span import Tracer
 
 INITIAL_PAUSE = 0.05
 MAX_PAUSE = 1.0
@@ -97,6 +107,8 @@ class Delivery:
     lease_until: float
     state: DeliveryState = DeliveryState.CLAIMED
     task: asyncio.Task[None] | None = field(default=None, repr=False)
+    held: HeldAnswer | None = field(default=None, repr=False)
+    """The memory of its answer, until the broker has it."""
 
     @property
     def aborted(self) -> bool:
@@ -147,9 +159,18 @@ class Sender:
     outage: OutageLog
     rng: random.Random
     tracer: Tracer | None = None
+    limits: AttemptLimits = DEFAULT_LIMITS
+    monotonic: Callable[[], float] = time.monotonic
 
     async def deliver(self, delivery: Delivery) -> None:
         """Returns when the claim is settled, aborted or lost."""
+        try:
+            await self._deliver_traced(delivery)
+        finally:
+            if delivery.held is not None:
+                delivery.held.release()
+
+    async def _deliver_traced(self, delivery: Delivery) -> None:
         if self.tracer is None:
             await self._deliver(delivery, None)
             return
@@ -179,7 +200,7 @@ class Sender:
 
     async def _attempt(self, delivery: Delivery, spans: DeliverySpans | None) -> Verdict:
         claim, now_ms = delivery.claim, self.now_ms()
-        if delivery.lease_until <= time.monotonic():  # the process was frozen: another may hold the claim
+        if delivery.lease_until <= self.monotonic():  # the process was frozen: another may hold the claim
             return Release()
         remaining = (claim.request.deadline_ms - now_ms) / 1000
         if remaining <= 0:
@@ -197,13 +218,14 @@ class Sender:
         self.observer.sent(claim)
         begun = time.perf_counter()
         answer = await self.gateway.post(path, headers, claim.request.payload, timeout)
+        delivery.held = answer.held if isinstance(answer, GatewayAnswer) else None
         delivery.settle()
         if spans is not None:
             spans.answered(answer)
         self._report_reachability(answer)
         self.observer.answered(claim, answer, time.perf_counter() - begun)
         await delivery.admission.release(outcome_of(answer), _retry_after(answer))
-        return judge(claim, answer, self.now_ms(), self.rng)
+        return judge(claim, answer, self.now_ms(), self.rng, self.limits)
 
     def _report_reachability(self, answer: GatewayAnswer | NoAnswer) -> None:
         if isinstance(answer, GatewayAnswer):
@@ -225,10 +247,10 @@ class Sender:
 
     async def _settle_once(self, claim: Claim, verdict: Verdict) -> bool:
         if isinstance(verdict, Finish):
-            return await self.queue.finish(claim, verdict.result)
+            return await self.queue.finish(claim, verdict.result, dead_letter=verdict.dead_letter)
         if isinstance(verdict, Release):
             return await self.queue.release([claim]) == 1
-        return await self.queue.retry(claim, verdict.delay_ms)
+        return await self.queue.retry(claim, verdict.delay_ms, fault=verdict.fault)
 
 
 def _retry_after(answer: GatewayAnswer | NoAnswer) -> float | None:

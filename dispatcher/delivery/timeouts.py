@@ -17,11 +17,11 @@ MIN_COARSE: Final = 1.0
 class CoarseTimeout:
     """A context manager that raises TimeoutError, never early. It replaces `asyncio.timeout`."""
 
-    __slots__ = ("_cancelling", "_expired", "_seconds", "_task", "_tick", "_timeouts")
+    __slots__ = ("_cancelling", "_expired", "_task", "_tick", "_timeouts", "seconds")
 
     def __init__(self, timeouts: "CoarseTimeouts", seconds: float) -> None:
         self._timeouts = timeouts
-        self._seconds = seconds
+        self.seconds = seconds
         self._expired = False
 
     def __enter__(self) -> None:
@@ -30,7 +30,7 @@ class CoarseTimeout:
             raise RuntimeError("a timeout must be used inside a task")
         self._task: asyncio.Task[Any] = task
         self._cancelling = task.cancelling()  # cancellations that others asked for before
-        self._tick = self._timeouts.add(self, self._seconds)
+        self._tick = self._timeouts.add(self, self.seconds)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -41,9 +41,10 @@ class CoarseTimeout:
             raise TimeoutError from error
 
     def expire(self) -> None:
-        """Cancel the task; `__exit__` turns that into TimeoutError."""
-        self._expired = True
-        self._task.cancel()
+        """Cancel the task; `__exit__` turns that into TimeoutError. Once: a second cancellation would go on."""
+        if not self._expired:
+            self._expired = True
+            self._task.cancel()
 
 
 class CoarseTimeouts:

@@ -8,18 +8,23 @@ from typing import Any, Final
 
 import aiohttp
 
-from dispatcher.broker.budget import closing_point
-from dispatcher.broker.ledger import Ledger
-from dispatcher.broker.quota import Quota, QuotaMode, Quotas
-from dispatcher.gates.all_of import AllOfGate
+from adsum.config.problems import ConfigError
+from adsum.entry_points import in_one_line
+from adsum.os_reason import os_reason
+from dispatcher.broker.capacity.budget import closing_point
+from dispatcher.broker.contract.ledger import Ledger
+from dispatcher.broker.contract.quota import Quota, QuotaMode, Quotas
+from dispatcher.gates.built_in.all_of import AllOfGate
+from dispatcher.gates.built_in.combined_gauge import combined_gauge
+from dispatcher.gates.built_in.constant import constant_gauge
+from dispatcher.gates.built_in.ledger_gate import Gauge, LedgerGate, count_bytes, count_requests
+from dispatcher.gates.built_in.local import LocalConcurrencyGate
+from dispatcher.gates.built_in.tenant_quota import TenantQuotaGate
 from dispatcher.gates.catalogue import INSTALLED, GateSpec
-from dispatcher.gates.combined_gauge import combined_gauge
-from dispatcher.gates.constant import constant_gauge
 from dispatcher.gates.declaration import GateContext, GateDeclaration
 from dispatcher.gates.gate import DispatchGate
-from dispatcher.gates.ledger_gate import Gauge, LedgerGate, count_bytes, count_requests
-from dispatcher.gates.local import LocalConcurrencyGate
-from dispatcher.gates.meter import Meter, Meters, MeterSettings, MeterSource, MeterState
+from dispatcher.gates.metering.meter import Meter, Meters, MeterSettings, MeterSource, MeterState
+from dispatcher.gates.metering.sources import budget_source, query_source, saturation_source, scrape_source
 from dispatcher.gates.parameters import (
     BudgetParameters,
     LocalParameters,
@@ -29,11 +34,6 @@ from dispatcher.gates.parameters import (
     QuotaParameters,
     ScrapeParameters,
 )
-from dispatcher.gates.sources import budget_source, query_source, saturation_source, scrape_source
-from dispatcher.gates.tenant_quota import TenantQuotaGate
-from runtime.config.problems import ConfigError
-from runtime.entry_points import in_one_line
-from runtime.os_reason import os_reason
 
 
 @dataclass(frozen=True, slots=True)

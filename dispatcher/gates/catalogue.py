@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from adsum.config.problems import ConfigError, did_you_mean
+from adsum.config.sections import read_section
+from adsum.entry_points import PluginError, PluginGroup
 from dispatcher.gates.declaration import GateDeclaration
 from dispatcher.gates.parameters import (
     AllOfParameters,
@@ -21,9 +24,6 @@ from dispatcher.gates.parameters import (
     ScrapeParameters,
     WaitOnRefuseParameters,
 )
-from runtime.config.problems import ConfigError
-from runtime.config.sections import read_section
-from runtime.entry_points import PluginError, PluginGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ def _installed(name: str, given: object, place: str) -> GateSpec:
             known = (
                 "a gate of the Go processor that is not built here" if name in GO_ONLY else "no known gate"
             )
-            there = _listed({**GATES, **INSTALLED.packages()})
-            raise ConfigError(f"{place}.type", f"{name!r} is {known}; there are: {there}")
+            there = did_you_mean(name, {**GATES, **INSTALLED.packages()})
+            raise ConfigError(f"{place}.type", f"{name!r:.80} is {known}; {there}")
         declared = found.value
         if not isinstance(declared, GateDeclaration) or not _are_parameters(declared.parameters):
             message = f"is {declared!r:.80}; expected a dispatcher.extension.GateDeclaration, its parameters a Parameters"

@@ -7,7 +7,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Protocol, Self
 
-from dispatcher.broker.message import DispatchCandidate
+from dispatcher.broker.contract.message import DispatchCandidate
 
 
 class Scope(Enum):

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from dispatcher.broker.budget import parse_decimal
+from adsum.config.sections import ConfigSection, parsed_by
+from adsum.durations import parse_duration
+from dispatcher.broker.capacity.budget import parse_decimal
 from dispatcher.gates.credentials import SourceCredentials
-from runtime.config.sections import ConfigSection, parsed_by
-from runtime.durations import parse_duration
 
 
 def _fraction(value: object) -> object:

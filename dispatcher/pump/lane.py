@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from dispatcher.broker.message import Claim
-from dispatcher.broker.queue import Queue, QueueError
+from adsum.tasks import BackgroundTasks, cancel_and_wait
+from dispatcher.broker.contract.message import Claim
+from dispatcher.broker.contract.queue import Queue, QueueError
 from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.delivery.sender import Admission, Delivery, DeliveryState, Sender
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.pump.pump import Pump
 from dispatcher.pump.slots import Slots
-from runtime.tasks import BackgroundTasks, cancel_and_wait
 
 SWEEP_INTERVAL = 1.0
 """Seconds."""
@@ -47,6 +47,7 @@ class Lane:
         self._delivered = asyncio.Event()
         self._pump = Pump(queue, gate, slots, owner, self._launch, sender.observer)
         self._pumping = BackgroundTasks()
+        self._stopping = False
         self._upkeep = BackgroundTasks()
 
     @property
@@ -62,6 +63,11 @@ class Lane:
     def blocked_by(self) -> str:
         """Why nothing is sent; empty when something is, or when the queue is empty."""
         return self._pump.blocked_by
+
+    @property
+    def serves(self) -> bool:
+        """False if its pump has ended by itself."""
+        return self._stopping or bool(self._pumping)
 
     @property
     def closed_for(self) -> float | None:
@@ -89,6 +95,7 @@ class Lane:
         await self._upkeep.aclose()
 
     async def stop_claiming(self) -> None:
+        self._stopping = True
         await self._pumping.aclose()
 
     async def drained(self) -> None:

@@ -4,30 +4,32 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from adsum.config.problems import ConfigError
+from adsum.entry_points import in_one_line
+from adsum.os_reason import os_reason
+from adsum.tasks import BackgroundTasks, cancel_and_wait
+from adsum.tracing.span import Tracer
+from dispatcher.broker.contract.queue import Broker, QueueError
+from dispatcher.broker.contract.quota import Quotas
 from dispatcher.broker.opening import Intake, open_intake
-from dispatcher.broker.queue import Broker
-from dispatcher.broker.quota import Quotas
-from dispatcher.broker.result_lists import ResultLists
+from dispatcher.broker.redis.go_queues.result_lists import ResultLists
 from dispatcher.config.config_file import Config, QueueConfig, TargetConfig
+from dispatcher.delivery.answer_memory import AnswerMemory
 from dispatcher.delivery.gateway import Gateway
 from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.delivery.outage_log import OutageLog
 from dispatcher.delivery.sender import Sender
 from dispatcher.gates.building import GateDependencies, build_gate
 from dispatcher.gates.gate import DispatchGate
-from dispatcher.gates.meter import Meters
+from dispatcher.gates.metering.meter import Meters
 from dispatcher.pump.lane import Lane
 from dispatcher.pump.slots import Slots
-from runtime.config.problems import ConfigError
-from runtime.os_reason import os_reason
-from runtime.tasks import BackgroundTasks, cancel_and_wait
-from runtime.tracing.span import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -49,28 +51,22 @@ class RunningLane:
     spec: LaneSpec
     lane: Lane
     opened: AsyncExitStack = field(repr=False)
-    intake: AsyncExitStack = field(default_factory=AsyncExitStack, repr=False)
-    intake_state: Intake | None = None
+    intake: Intake | None = None
+    _moving: AsyncExitStack = field(default_factory=AsyncExitStack, repr=False)
 
-    async def start(self, broker: Broker) -> None:
-        """Start the intake and the pump; raises QueueError."""
-        config = self.spec.queue
-        if config.intake is not None:
-            key, attribute = config.intake.key, config.intake.tenant_attribute
-            lists = ResultLists(self.spec.intake_keys, config.intake.result_lists)
-            intake = open_intake(
-                broker, config.name, config.rules, key=key, tenant_attribute=attribute, lists=lists
-            )
-            self.intake_state = await self.intake.enter_async_context(intake)
+    async def start(self) -> None:
+        """Start the intake and the pump, without I/O."""
+        if self.intake is not None:
+            await self._moving.enter_async_context(self.intake)
         await self.opened.enter_async_context(self.lane)
 
     async def stop_claiming(self) -> None:
         """Close the intake and claim nothing more."""
-        await self.intake.aclose()
+        await self._moving.aclose()
         await self.lane.stop_claiming()
 
     async def aclose(self) -> None:
-        await self.intake.aclose()
+        await self._moving.aclose()
         await self.opened.aclose()
 
 
@@ -95,6 +91,8 @@ class Lanes:
         self._shared = shared
         self._slots: dict[str, Slots] = {}
         self._outages: dict[str, OutageLog] = {}
+        self._wanted: Collection[str] = ()
+        self._answers = AnswerMemory()
         self._running: dict[str, RunningLane] = {}
         self._closing = BackgroundTasks()
         self._draining: list[RunningLane] = []
@@ -117,33 +115,35 @@ class Lanes:
     async def apply(self, config: Config) -> None:
         """Open, replace and drain lanes as `config` says; raises ConfigError and QueueError.
 
-        New lanes are opened before a running one is touched: a configuration that cannot be opened changes nothing.
+        All that can fail is done before a running lane is touched: a configuration that cannot be opened changes nothing.
         """
         specs = {queue.name: _spec_of(queue, config) for queue in config.queues}
-        changed = [spec for name, spec in specs.items() if not self._runs(name, spec)]
+        outdated = {name: lane for name, lane in self._running.items() if specs.get(name) != lane.spec}
         new_lanes: list[RunningLane] = []
         try:
-            for spec in changed:
-                new_lanes.append(await self._open(spec))
+            for name, spec in specs.items():
+                if name not in self._running or name in outdated:
+                    new_lanes.append(await self._open_checked(spec))
         except BaseException:
             await asyncio.gather(*(running.aclose() for running in new_lanes))
             raise
-        replaced = [name for name, running in self._running.items() if specs.get(name) != running.spec]
-        await asyncio.gather(*(self._drain_one(name) for name in replaced))
+        self._wanted = specs
+        await asyncio.gather(*(running.stop_claiming() for running in outdated.values()))
+        for name in outdated:
+            self._drain_one(name)
+        self._answers.max_bytes = config.answer_memory
         for spec in specs.values():
             self._slots_of(spec.target).limit = spec.target.concurrency
-        while new_lanes:
-            try:
-                await new_lanes[0].start(self._shared.broker)
-            except BaseException:
-                await asyncio.gather(*(running.aclose() for running in new_lanes))
-                raise
-            running = new_lanes.pop(0)
+        for running in new_lanes:
             self._running[running.spec.queue.name] = running
+            await running.start()
 
     def unready_reason(self) -> str:
-        """Why an intake moves nothing into its queue; empty if all work."""
-        intakes = (running.intake_state for running in self._running.values())
+        """Which queue is not served, or why an intake moves nothing into its queue; empty if all work."""
+        for name in self._wanted:
+            if name not in self._running or not self._running[name].lane.serves:
+                return f"queue {name} is not served any more; restart the dispatcher"
+        intakes = (running.intake for running in self._running.values())
         return next((intake.problem for intake in intakes if intake is not None and intake.problem), "")
 
     async def drain(self, timeout: float) -> None:
@@ -155,9 +155,14 @@ class Lanes:
             _, late = await asyncio.wait(drained, timeout=timeout)
             await cancel_and_wait(*late)
 
-    def _runs(self, name: str, spec: LaneSpec) -> bool:
-        running = self._running.get(name)
-        return running is not None and running.spec == spec
+    async def _open_checked(self, spec: LaneSpec) -> RunningLane:
+        try:
+            return await self._open(spec)
+        except (ConfigError, QueueError):
+            raise
+        except Exception as error:  # of a broker or a gate, which may be an installed package's
+            problem = in_one_line(error, kind=not isinstance(error, ValueError))
+            raise ConfigError(f"queues.{spec.queue.name}", f"cannot be opened: {problem}") from error
 
     async def _open(self, spec: LaneSpec) -> RunningLane:
         shared, queue_config, target = self._shared, spec.queue, spec.target
@@ -170,7 +175,9 @@ class Lanes:
                 target.name, ledger, shared.quotas, shared.meters, target.concurrency
             )
             gate = await stack.enter_async_context(_gate(queue_config, dependencies))
-            gateway = await stack.enter_async_context(Gateway(target.url, tls=target_tls(target)))
+            gateway = await stack.enter_async_context(
+                Gateway(target.url, tls=target_tls(target), memory=self._answers)
+            )
             sender = Sender(
                 queue=queue,
                 gateway=gateway,
@@ -181,17 +188,33 @@ class Lanes:
                 outage=self._outages.setdefault(target.name, OutageLog(target.name)),
                 rng=random.Random(),
                 tracer=shared.tracer,
+                limits=queue_config.attempt_limits,
             )
             slots = self._slots_of(target)
             lane = Lane(queue, gate, slots, sender, owner=shared.owner, lease=queue_config.lease)
-            return RunningLane(spec, lane, stack.pop_all())
+            intake = await self._checked_intake(spec)
+            return RunningLane(spec, lane, stack.pop_all(), intake)
+
+    async def _checked_intake(self, spec: LaneSpec) -> Intake | None:
+        config = spec.queue
+        if config.intake is None:
+            return None
+        intake = open_intake(
+            self._shared.broker,
+            config.name,
+            config.rules,
+            key=config.intake.key,
+            tenant_attribute=config.intake.tenant_attribute,
+            lists=ResultLists(spec.intake_keys, config.intake.result_lists),
+        )
+        await intake.check()
+        return intake
 
     def _slots_of(self, target: TargetConfig) -> Slots:
         return self._slots.setdefault(target.name, Slots(target.concurrency))
 
-    async def _drain_one(self, name: str) -> None:
+    def _drain_one(self, name: str) -> None:
         running = self._running.pop(name)
-        await running.stop_claiming()
         self._draining.append(running)
         self._closing.start(self._close_when_drained(running), f"close {name}")
 

@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dispatcher.broker.message import Claim, DispatchCandidate
-from dispatcher.broker.queue import Queue, QueueError
+from adsum.tasks import BackgroundTasks, first_of
+from dispatcher.broker.contract.message import Claim, DispatchCandidate
+from dispatcher.broker.contract.queue import Queue, QueueError
 from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.delivery.sender import Admission
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Scope
 from dispatcher.pump.closed_gate_log import ClosedGateLog
 from dispatcher.pump.slots import Slots
-from runtime.tasks import BackgroundTasks, first_of
 
 MAX_BATCH = 128
 """Requests peeked at, and claimed, in one round."""

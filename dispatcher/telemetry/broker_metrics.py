@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dispatcher.broker.queue import Totals
-from dispatcher.gates.meter import MeterState
+from dispatcher.broker.contract.queue import Totals
+from dispatcher.gates.metering.meter import MeterState
 from dispatcher.telemetry.counters import LABELS, PREFIX
 
 _METER_LABELS = (*LABELS, "source")

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dispatcher.broker.message import Claim, DispatchCandidate
-from dispatcher.broker.validation import counted_as
+from adsum.histogram import Histogram
+from dispatcher.broker.contract.message import Claim, DispatchCandidate
+from dispatcher.broker.contract.validation import counted_as
 from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
 from dispatcher.delivery.observer import DispatchObserver
-from dispatcher.delivery.verdict import Finish, Retry, Verdict, outcome_of
-from dispatcher.gates.gate import Outcome, RefusedError, Scope
-from runtime.histogram import Histogram
+from dispatcher.delivery.verdict import Finish, Retry, Verdict, was_shed
+from dispatcher.gates.gate import RefusedError, Scope
 
 PREFIX = "llm_d_async_async_"
 LABELS = ("queue_id", "queue_name", "pool_name")
@@ -61,7 +61,7 @@ class QueueCounters(DispatchObserver):
     def answered(self, claim: Claim, answer: GatewayAnswer | NoAnswer, seconds: float) -> None:
         """Observes the latency, and counts answers by which the target shed load."""
         self.inference_ms.observe(seconds * 1000)
-        if outcome_of(answer) is Outcome.OVERLOADED:
+        if was_shed(answer):
             self.counters["shedded_requests"] += 1
 
     def settled(self, claim: Claim, verdict: Verdict, accepted: bool) -> None:

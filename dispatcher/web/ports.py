@@ -1,4 +1,4 @@
-"""Opens the dispatcher's port, and that of `http.debug_address`."""
+"""Opens the dispatcher's port, and those of `http.health_address` and `http.debug_address`."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -8,51 +8,74 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from dispatcher.broker.message import MAX_PAYLOAD
+from adsum.addresses import split_authority
+from adsum.config.problems import ConfigError
+from adsum.serving.descriptors import connection_limit
+from adsum.serving.pages import ConnectionLimits, served_at
+from adsum.web.access import Access, token_file
+from adsum.web.debug_port import DebugPort
+from dispatcher.broker.contract.message import MAX_PAYLOAD
 from dispatcher.config.config_file import HttpConfig
 from dispatcher.web.queue_pages import GUARDED, QueuePages
-from runtime.config.problems import ConfigError
-from runtime.serving.pages import ConnectionLimits, served_at
-from runtime.web.access import Access, token_file
-from runtime.web.debug_port import DebugPort
+from dispatcher.web.tls import server_tls
 
 _LIMITS: Final = ConnectionLimits(max_connections=2048)
 """A client that waits for a result holds a connection."""
 
 
+def waiting_limit() -> int:
+    """Clients that may wait for results at once: a quarter of the connections is left to those that do not wait."""
+    return connection_limit(_LIMITS.max_connections) * 3 // 4
+
+
 class PortAddresses(NamedTuple):
-    """`host:port` of each; `debug` None: there is none."""
+    """`host:port` of each; None: there is none."""
 
     http: str
+    health: str | None = None
     debug: str | None = None
+
+
+AddRoutes = Callable[[web.Application], None]
 
 
 @asynccontextmanager
 async def serve_pages(
-    config: HttpConfig, pages: QueuePages, add_routes: Callable[[web.Application], None]
+    config: HttpConfig, pages: QueuePages, add_health: AddRoutes, add_door: AddRoutes
 ) -> AsyncIterator[PortAddresses]:
-    """`add_routes` adds what is not the page to the first port. Raises ListenError and ConfigError."""
+    """The first port serves all, that of the probes what `add_health` adds. Raises ListenError and ConfigError."""
     token = _token(config)
     async with AsyncExitStack() as stack:
         app = web.Application(client_max_size=MAX_PAYLOAD)
         pages.add_routes(app, Access(GUARDED, token))
-        add_routes(app)
+        add_health(app)
+        add_door(app)
+        tls = None
+        if config.tls_cert_file is not None and config.tls_key_file is not None:
+            tls = await stack.enter_async_context(server_tls(config.tls_cert_file, config.tls_key_file))
         setting = "http.host and http.port"
-        opened = served_at(config.host, config.port, app, "the front door", setting, _LIMITS)
+        opened = served_at(config.host, config.port, app, "the front door", setting, _LIMITS, tls)
         http = await stack.enter_async_context(opened)
-        if config.debug_address is None:
-            yield PortAddresses(http)
-            return
-        port = DebugPort(
-            address=config.debug_address,
-            guarded=GUARDED,
-            token=token,
-            address_setting="http.debug_address",
-            token_setting="http.debug_token_file",  # noqa: S106  # the name of a field
-            limits=_LIMITS,
-        )
-        debug = await stack.enter_async_context(port.served(partial(pages.add_routes, web.Application())))
-        yield PortAddresses(http, debug)
+        health = debug = None
+        if config.health_address is not None:
+            probed = web.Application()
+            add_health(probed)
+            host, port = split_authority(config.health_address, min_port=0)
+            opened = served_at(host, port, probed, "the health port", "http.health_address")
+            health = await stack.enter_async_context(opened)
+        if config.debug_address is not None:
+            shown = DebugPort(
+                address=config.debug_address,
+                guarded=GUARDED,
+                token=token,
+                address_setting="http.debug_address",
+                token_setting="http.debug_token_file",  # noqa: S106  # the name of a field
+                limits=_LIMITS,
+            )
+            debug = await stack.enter_async_context(
+                shown.served(partial(pages.add_routes, web.Application()))
+            )
+        yield PortAddresses(http, health, debug)
 
 
 def _token(config: HttpConfig) -> Callable[[], str] | None:

@@ -6,8 +6,8 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, Final
 
-from dispatcher.broker.queue import TenantBacklog, Totals
-from dispatcher.gates.meter import MeterState
+from dispatcher.broker.contract.queue import TenantBacklog, Totals
+from dispatcher.gates.metering.meter import MeterState
 from dispatcher.telemetry.recent_results import STEP, STEPS, RecentCounts
 
 MOST_TENANTS: Final = 100

@@ -8,11 +8,11 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from adsum.web.access import Access
+from adsum.web.live_feed import LiveFeed
+from adsum.web.program_page import ProgramPage
 from dispatcher.web.queue_page import queues_document
 from dispatcher.web.queue_states import QueueStates
-from runtime.web.access import Access
-from runtime.web.live_feed import LiveFeed
-from runtime.web.program_page import ProgramPage
 
 QUEUES_PATH: Final = "/debug/queues"
 GUARDED: Final = ProgramPage.PATHS | {QUEUES_PATH}

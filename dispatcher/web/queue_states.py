@@ -5,15 +5,15 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from dispatcher.broker.queue import QueueError, TenantBacklog, Totals
+from adsum.serving.acceptor import RateLimitedLog
+from adsum.tasks import cancel_and_wait
+from dispatcher.broker.contract.queue import QueueError, TenantBacklog, Totals
 from dispatcher.gates.building import meter_states
 from dispatcher.pump.lanes import RunningLane
-from dispatcher.telemetry.recent_results import RecentResults
+from dispatcher.telemetry.recent_results import RecentCounts, RecentResults
 from dispatcher.web.queue_page import MOST_TENANTS, QueueState
-from runtime.serving.acceptor import RateLimitedLog
-from runtime.tasks import cancel_and_wait
 
 _EVERY: Final = 1.0
 """Seconds from one answer of the broker to the next question."""
@@ -24,6 +24,14 @@ _TIMEOUT: Final = 2.0
 """Seconds without an answer after which a queue's totals are not known."""
 
 log = logging.getLogger(__name__)
+
+
+class _BrokerAnswer(NamedTuple):
+    """What the broker said of one queue, and what this process had counted when it was asked."""
+
+    recent: RecentCounts
+    totals: Totals
+    backlog: Sequence[TenantBacklog]
 
 
 class QueueStates:
@@ -38,7 +46,7 @@ class QueueStates:
         self._lanes = lanes
         self._recent = recent
         self._front_door = front_door
-        self._answers: dict[str, tuple[Totals, Sequence[TenantBacklog]]] = {}
+        self._answers: dict[str, _BrokerAnswer] = {}
         self._away: AbstractSet[str] = frozenset()
         self._next = 0.0
         self._limited_log = RateLimitedLog(log)
@@ -79,11 +87,12 @@ class QueueStates:
             self._next = now + min(max(_EVERY, _SHARE * (now - started)), _AT_LEAST_EVERY)
             self._task = None
 
-    async def _ask_one(self, running: RunningLane) -> tuple[Totals, Sequence[TenantBacklog]] | None:
+    async def _ask_one(self, running: RunningLane) -> _BrokerAnswer | None:
         queue = running.lane.queue
+        recent = self._recent_of(running)  # before the broker counts, so none of these is missing there
         try:
             async with asyncio.timeout(_TIMEOUT):
-                return await queue.totals(), await queue.backlog(MOST_TENANTS)
+                return _BrokerAnswer(recent, await queue.totals(), await queue.backlog(MOST_TENANTS))
         except (QueueError, TimeoutError):
             return None
         except Exception as error:  # noqa: BLE001  # a broker of an installed package may raise anything
@@ -92,9 +101,12 @@ class QueueStates:
             )
             return None
 
+    def _recent_of(self, running: RunningLane) -> RecentCounts:
+        return self._recent.of(running.spec.queue.name, running.spec.target.name)
+
     def _state(self, running: RunningLane) -> QueueState:
         spec, lane = running.spec, running.lane
-        totals, backlog = self._answers.get(spec.queue.name, (None, None))
+        answer = self._answers.get(spec.queue.name)
         return QueueState(
             name=spec.queue.name,
             target=spec.target.name,
@@ -102,11 +114,11 @@ class QueueStates:
             budget=lane.gate.budget(),
             slots=(self._in_flight_to(spec.target.name), spec.target.concurrency),
             in_flight=lane.in_flight,
-            recent=self._recent.of(spec.queue.name, spec.target.name),
+            recent=self._recent_of(running) if answer is None else answer.recent,
             meters=meter_states(lane.gate),
             away=spec.queue.name in self._away,
-            totals=totals,
-            backlog=backlog,
+            totals=None if answer is None else answer.totals,
+            backlog=None if answer is None else answer.backlog,
             weights=spec.queue.weights,
             blocked_by=lane.blocked_by,
             blocked_for=lane.closed_for,

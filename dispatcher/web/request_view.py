@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from dispatcher.broker.message import Result
-from dispatcher.broker.queue import State
+from dispatcher.broker.contract.message import Result
+from dispatcher.broker.contract.queue import State
 
 
 def render_request(id: str, state: State, result: Result | None) -> dict[str, Any]:

@@ -3,34 +3,17 @@
 import re
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import Field, field_validator, model_validator
 
+from adsum.config import sections
+from adsum.config.problems import Problems
+from adsum.config.yaml_document import without_nulls
 from epp.outliers.settings import OutlierSettings
 from epp.outliers.slow_start import SlowStartSettings
-from runtime.config import sections
-from runtime.config.problems import Problems
-from runtime.config.sections import ConfigSection, parsed_by
-from runtime.config.yaml_document import without_nulls
-from runtime.durations import parse_go_duration
-from runtime.sizes import parse_quantity
+from epp.plugins.section import Duration, Quantity, Section
 
-Duration = Annotated[float, parsed_by(parse_go_duration)]
-"""A duration in Go's syntax ("200ms"), in seconds."""
 Wait = Annotated[Duration, Field(ge=0.0, allow_inf_nan=False)]
 """The most that something may take; 0: no limit."""
-Limit = Annotated[int, Field(ge=1, lt=2**63)]
-"""A number of requests or tokens; as in Go, an int64."""
-Headroom = Annotated[float, Field(ge=0.0, le=1_000_000.0)]
-"""The share of a limit that a filter allows beyond it."""
-Quantity = Annotated[int, parsed_by(parse_quantity), Field(ge=0)]
-"""A Kubernetes quantity ("1Gi", 5000)."""
-
-
-class Section(ConfigSection):
-    """A part of an EndpointPickerConfig; its fields are camelCase in the file."""
-
-    model_config = ConfigDict(alias_generator=to_camel)
 
 
 class PluginSpec(Section):

@@ -4,13 +4,13 @@ import argparse
 import re
 from collections.abc import Callable
 
+from adsum.addresses import authority, check_host, split_authority
+from adsum.command_line import argument
+from adsum.durations import parse_go_duration
+from adsum.quoting import quoted
+from adsum.sizes import parse_quantity
 from epp.config.metric_flags import parse_metric
 from epp.scraping.engines import Series
-from runtime.addresses import authority, check_host, split_authority
-from runtime.command_line import argument
-from runtime.durations import parse_go_duration
-from runtime.quoting import quoted
-from runtime.sizes import parse_quantity
 
 duration = argument(parse_go_duration)
 metric: Callable[[str], tuple[Series, ...]] = argument(parse_metric)

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
+from adsum.command_line import Parser, ShowVersion, program
 from epp.config import go_flags, log_flags
 from epp.config.flag_values import (
     boolean,
@@ -25,7 +26,6 @@ from epp.config.metric_flags import METRIC_FLAGS
 from epp.config.settings import Settings, TransportKind
 from epp.config.tls_rules import TlsRules
 from epp.ext_proc.exchange_settings import ProtocolVersion
-from runtime.command_line import Parser, ShowVersion, program
 
 CONFIG_FILE: Final = "ADSUM_EPP_CONFIG_FILE"
 """The environment variable that names the configuration file where arguments must stay as they are."""

@@ -4,15 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from epp.config.catalogue import Role
+from adsum.config.problems import ConfigError, Problems, did_you_mean
 from epp.config.document import ConfigDocument, FlowControl, PriorityBandSection
 from epp.config.plugins import Plugins
-from epp.config.token_parameters import BurstPrefixParameters
-from epp.flow_control.program_aware import ProgramAware
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
-from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
+from epp.plugins.declaration import Role
+from epp.scheduling.burst.declaration import BurstPrefixParameters
 from epp.scheduling.saturation import SaturationDetector
-from runtime.config.problems import ConfigError, Problems, did_you_mean
 
 GATE: Final = "flowControl"
 _GATES: Final = (GATE, "haPopulateNonLeaderDatastore")
@@ -65,15 +63,6 @@ def read_flow_control(flow: FlowControl, plugins: Plugins, problems: Problems) -
     )
 
 
-def program_policies(settings: FlowControlSettings) -> list[ProgramAware]:
-    """The policies that follow what programs get, each once."""
-    bands = [*settings.bands.values(), settings.default_band]
-    if settings.default_negative_band is not None:
-        bands.append(settings.default_negative_band)
-    found = {id(band.fairness): band.fairness for band in bands}
-    return [one for one in found.values() if isinstance(one, ProgramAware)]
-
-
 class _Reader:
     def __init__(self, plugins: Plugins, problems: Problems) -> None:
         self._plugins = plugins
@@ -106,7 +95,7 @@ class _Reader:
         """The policy of that name; None after a problem was added."""
         resolve = partial(self._plugins.resolve, name, f"flowControl.{place}", role, default=True)
         found = self._problems.of(resolve)
-        return None if found is None else found.built
+        return None if found is None else self._problems.of(partial(self._plugins.build, found))
 
 
 def flow_control_steps(
@@ -124,7 +113,7 @@ def flow_control_steps(
         yield f"flow control: other priorities below 0: {_band(settings.default_negative_band, negative)}"
     limit = flow.usage_limit_policy_plugin_ref or _USAGE_LIMIT
     yield f"flow control: {detector_name} says how full the pool is, {limit} how full it may be"
-    if isinstance(detector, ConcurrencyDetector):
+    if detector.counts_in_flight:
         yield f"flow control: {detector_name} needs an Envoy of `envoy-config --response-trailer SEND`"
 
 
@@ -134,6 +123,15 @@ def flow_control_warnings(flow: FlowControl, plugins: Plugins, *, on: bool) -> I
         yield f"flowControl has no effect without featureGates: [{GATE}], except for its saturationDetector"
     if on and plugins.first(BurstPrefixParameters) is not None:
         yield "burst-prefix-cache-producer has no window with flow control: prompts are not placed together"
+
+
+def detector_warnings(detector: SaturationDetector, name: str) -> Iterator[str]:
+    """A picker does not know how many others there are."""
+    if detector.counts_in_flight:
+        yield (
+            f"{name} counts what this picker alone has in flight: several pickers admit as many times its limits; give each "
+            "one its share of maxConcurrency and maxTokenConcurrency, or use utilization-detector"
+        )
 
 
 def _ttl(seconds: float) -> str:

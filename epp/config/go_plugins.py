@@ -34,8 +34,11 @@ _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "disagg-headers-handler",
         "pd-profile-handler",
         "prefill-header-handler",
+    ),
+    f"{_DECIDER}, so no revisions have to match; for its headerSelectors use header-label-affinity-scorer": (
         "disaggregatedset-rollout-screener",
     ),
+    "it is part of the Go picker's tests alone; use single-profile-handler": ("test-profile-handler",),
     _DECIDER: ("prefix-based-pd-decider", "always-disagg-pd-decider", "always-disagg-multimodal-decider"),
     _PARSER: ("sglanghttp-parser", "vertexai-parser", "vllmgrpc-parser"),
     _ONE_PAGE: ("dcgm-data-source", "dcgm-extractor"),

@@ -1,18 +1,15 @@
-"""Finds the plugin types of installed packages, when a configuration names one that is not built in."""
+"""Finds a plugin type by its name: a built-in one, or one that an installed package declares."""
 
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from epp.config.catalogue import PLUGINS, PluginType, Role
-from epp.config.declaration import PluginDeclaration
-from epp.config.document import Section
+from adsum.config.problems import ConfigError
+from adsum.entry_points import PluginGroup, in_one_line
+from epp.config.catalogue import PLUGINS
+from epp.plugins.declaration import ParameterError, PluginContext, PluginDeclaration, Role
+from epp.plugins.section import Section
 from epp.scheduling.published_only import is_published_only
-from runtime.config.problems import ConfigError
-from runtime.entry_points import PluginGroup, in_one_line
-
-P = TypeVar("P")
 
 GROUP: Final = PluginGroup("adsum.plugins", "plugin type", PLUGINS.keys())
 
@@ -30,38 +27,33 @@ _MEMBERS: Final[Mapping[Role, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class BuildContext:
-    """A PluginContext. `find` builds the producer of a name; raises ConfigError."""
-
-    rng: random.Random
-    find: Callable[[str], Any]
-
-    def producer(self, name: str, expected: type[P]) -> P:
-        found = self.find(name)
-        if not isinstance(found, expected):
-            problem = f"{name!r} is a {type(found).__name__}, expected a {expected.__name__}"
-            raise ValueError(problem)  # noqa: TRY004  # a mistake in the file, not in the plugin
-        return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstalledPluginType(PluginType):
-    """A type that an installed package declares; `package`: its name and version, `acme 1.0`."""
+class PluginType:
+    """`package`: name and version of the installed package that declares it, `acme 1.0`; empty: built in."""
 
     name: str
-    package: str
     declaration: PluginDeclaration
+    package: str = ""
 
-    def build_plugin(self, parameters: Section, context: BuildContext, place: str) -> Any:
-        """Build the plugin and check its members; raises ConfigError. Code of others may raise anything, so all is caught."""
+    def build(self, parameters: Section, context: PluginContext, place: str) -> Any:
+        """Build a plugin; raises ConfigError. Code of others may raise anything, so all is caught."""
         try:
             plugin = self.declaration.build(parameters, context)
         except ConfigError:
             raise
+        except ParameterError as error:
+            raise ConfigError(f"{place}.parameters.{error.field}", in_one_line(error, kind=False)) from error
         except ValueError as error:
             raise ConfigError(f"{place}.parameters", in_one_line(error, kind=False)) from error
         except Exception as error:
+            if not self.package:
+                raise
             raise self._unusable(place, f"cannot be built: {in_one_line(error)}") from error
+        if self.package:
+            self._check(plugin, place)
+        return plugin
+
+    def _check(self, plugin: object, place: str) -> None:
+        """Check the members of what a package built."""
         role = self.declaration.role
         if missing := [member for member in _MEMBERS[role] if not hasattr(plugin, member)]:
             problem = (
@@ -73,7 +65,6 @@ class InstalledPluginType(PluginType):
                 is_published_only(plugin)
             except ValueError as error:
                 raise self._unusable(place, f"cannot be used: {error}") from error
-        return plugin
 
     def _unusable(self, place: str, problem: str) -> ConfigError:
         return ConfigError(f"{place}.type", str(GROUP.unusable(self.name, self.package, problem)))
@@ -82,12 +73,12 @@ class InstalledPluginType(PluginType):
 def plugin_type(name: str) -> PluginType | None:
     """The type of that name, built-in ones first; None if there is none. Raises PluginError if it cannot be used."""
     if (built_in := PLUGINS.get(name)) is not None:
-        return built_in
+        return PluginType(name, built_in)
     found = GROUP.load(name)
     return None if found is None else _declared(found.name, found.package, found.value)
 
 
-def _declared(name: str, package: str, declared: object) -> InstalledPluginType:
+def _declared(name: str, package: str, declared: object) -> PluginType:
     if not isinstance(declared, PluginDeclaration):
         problem = f"is a {type(declared).__name__}; expected an epp.extension.PluginDeclaration"
         raise GROUP.unusable(name, package, problem)
@@ -98,12 +89,4 @@ def _declared(name: str, package: str, declared: object) -> InstalledPluginType:
     if not (isinstance(parameters, type) and issubclass(parameters, Section)):
         problem = f"has the parameters {parameters!r:.60}; expected a subclass of epp.extension.Section"
         raise GROUP.unusable(name, package, problem)
-    return InstalledPluginType(
-        frozenset({declared.role}),
-        parameters,
-        lambda given, rng: given,  # built where its producers are known: epp.config.plugins
-        scraped=declared.role is Role.SCORER and declared.reads_metrics,
-        name=name,
-        package=package,
-        declaration=declared,
-    )
+    return PluginType(name, declared, package)

@@ -5,15 +5,15 @@ over as a whole or not at all.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from adsum.config.file_changes import FileChanges, check_no_pipe
+from adsum.config.problems import ConfigError
+from adsum.entry_points import in_one_line
 from epp.config.validate import read_text
-from runtime.config.file_changes import FileChanges, check_no_pipe
-from runtime.config.problems import ConfigError
-from runtime.entry_points import in_one_line
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +21,10 @@ SETTLE: Final = 0.2
 """Seconds for which a file must stay the same before it is read: an editor may not have written all of it."""
 
 Apply = Callable[[], None]
+Prepare = Callable[[str], Awaitable[Apply]]
+"""Builds what a text describes, without effect, and returns what puts it into force; raises ConfigError, another ValueError
+or OSError.
+"""
 
 
 class LiveConfig:
@@ -35,6 +39,8 @@ class LiveConfig:
         self.problem = ""
         """Why the file, as it is now, is not in force; empty if it is."""
         self._logged_problem = ""
+        self._refused: tuple[str, str] | None = None
+        """The last text that was refused for what it says, and why: it is not parsed again."""
         self.in_force_since = time.time()
         """Seconds since the epoch."""
 
@@ -43,37 +49,45 @@ class LiveConfig:
         self._on_request = True
         self._changes.trigger()
 
-    async def run(self, prepare: Callable[[str], Apply]) -> None:
-        """Follow the file until cancelled.
-
-        `prepare` builds what a text describes, without effect, and returns what puts it into force; it raises ConfigError,
-        another ValueError or OSError.
-        """
+    async def run(self, prepare: Prepare) -> None:
+        """Follow the file until cancelled."""
         await self._changes.run(partial(self._read, prepare))
 
-    async def _read(self, prepare: Callable[[str], Apply]) -> None:
+    async def _read(self, prepare: Prepare) -> None:
         """Put the file into force if it changed; keep the old configuration, and log why, if it cannot be used."""
         on_request, self._on_request = self._on_request, False
         if on_request:
-            self._logged_problem = ""
+            self._logged_problem, self._refused = "", None
         try:
             text = await self._settled_text()
-            if text == self._text:
-                self._keep(on_request)
-                return
-            if not text.strip():
-                raise ConfigError("", "is empty; expected an EndpointPickerConfig")
-            prepare(text)()
         except ConfigError as error:
             self._refuse(error.one_line)
+            return
+        if text == self._text:
+            self._keep(on_request)
+        elif self._refused is not None and text == self._refused[0]:
+            self._refuse(self._refused[1])
+        else:
+            await self._take_over(text, prepare)
+
+    async def _take_over(self, text: str, prepare: Prepare) -> None:
+        self._refused, lasting = None, True
+        try:
+            if not text.strip():
+                raise ConfigError("", "is empty; expected an EndpointPickerConfig")
+            (await prepare(text))()
         except (ValueError, OSError) as error:
-            self._refuse(str(error))
+            # a file that the text names may be readable the next time
+            lasting = not isinstance(error, OSError) and not isinstance(error.__cause__, OSError)
+            self._refuse(error.one_line if isinstance(error, ConfigError) else str(error))
         except Exception as error:  # noqa: BLE001  # a plugin of an installed package may raise anything
             self._refuse(in_one_line(error))
         else:
             self._text, self.in_force_since = text, time.time()
             self.problem = self._logged_problem = ""
             log.info("%s is in force", self._path)
+        if self.problem and lasting:
+            self._refused = text, self.problem
 
     def describe(self) -> dict[str, Any]:
         """For /status."""
@@ -86,7 +100,7 @@ class LiveConfig:
     async def _settled_text(self) -> str:
         """The text, once it stays the same; raises ConfigError."""
         text = await asyncio.to_thread(_read_again, self._path)
-        while text != self._text:
+        while text != self._text and (self._refused is None or text != self._refused[0]):
             await asyncio.sleep(self._settle)
             before, text = text, await asyncio.to_thread(_read_again, self._path)
             if text == before:

@@ -5,10 +5,10 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
+from adsum.command_line import add_log_format
+from adsum.log_form import TIMES, JsonForm, TextForm
+from adsum.quoting import quoted
 from epp.config.flag_values import boolean
-from runtime.command_line import add_log_format
-from runtime.log_form import TIMES, JsonForm, TextForm
-from runtime.quoting import quoted
 
 _ZAP_LEVELS: Final = {
     "debug": logging.DEBUG,

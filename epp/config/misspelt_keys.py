@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from adsum.config.problems import Problems
 from epp.config.document import API_VERSION, KIND, ConfigDocument, read_section
-from runtime.config.problems import Problems
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,20 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pydantic.alias_generators import to_camel
 
-from epp.config.catalogue import PLUGINS, Role
-from epp.config.connected_plugins import ConnectedPlugins, agent_headers
+from adsum.config.problems import ConfigError, Problems, did_you_mean
+from adsum.config.yaml_document import YamlDocument, parse_yaml, without_null_fields
+from epp.config.data_layer import (
+    PASSTHROUGH_PARSER,
+    ExtractorParameters,
+    FileDiscoveryParameters,
+    MetricsSourceParameters,
+    ModelsSourceParameters,
+    TokenProducerParameters,
+)
 from epp.config.document import (
     ConfigDocument,
     DataLayer,
@@ -21,34 +29,28 @@ from epp.config.document import (
 )
 from epp.config.flow_control import (
     GATE,
+    detector_warnings,
     flow_control_steps,
     flow_control_warnings,
     gates_of,
-    program_policies,
     read_flow_control,
 )
-from epp.config.misspelt_keys import correct_keys
+from epp.config.misspelt_keys import CorrectedKeys, correct_keys
 from epp.config.outlier_steps import outlier_steps
-from epp.config.parameters import (
-    ExtractorParameters,
-    FileDiscoveryParameters,
-    MetricsSourceParameters,
-)
 from epp.config.plugins import Plugins
 from epp.config.scheduler import profile_specs, read_scheduler
-from epp.config.token_parameters import TokenProducerParameters
 from epp.endpoints.endpoint_document import ENGINE_LABELS, EndpointDefaults
 from epp.endpoints.worker_metrics import WorkerMetric
 from epp.ext_proc.exchange_settings import ResponseHeaders
 from epp.flow_control.settings import FlowControlSettings
 from epp.outliers.settings import OutlierSettings
 from epp.outliers.slow_start import SlowStartSettings
+from epp.plugins.declaration import Role
+from epp.scheduling.affinity.session_id import AgentIdentityParameters
 from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.scheduler import Scheduler
 from epp.scraping.engines import ENGINES, Engine
-from runtime.config.problems import ConfigError, Problems, did_you_mean
-from runtime.config.yaml_document import read_yaml
 
 DEFAULT_CONFIG: Final = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -70,7 +72,7 @@ schedulingProfiles:
 class PickerConfig:
     """The parts of a picker that a configuration file describes.
 
-    `metrics` None: nothing is scraped. `file_discovery`: the file that lists the endpoints. `passthrough`: bodies are not
+    `metrics` None: nothing is scraped. `models` None: workers are asked for their models as usual. `file_discovery`: the file that lists the endpoints. `passthrough`: bodies are not
     parsed. `plugins`: all of the file. `attributes`: the numbers that pages are also read for. `response_headers`: sets headers of answers, None if no
     plugin does. `fairness_headers`: where a request's fairness id may stand besides its own headers. `flow_control`: None:
     requests do not wait. `outliers` None: no endpoint is ejected; `slow_start` None: new ones are as all others. `steps`: what happens to a request, for people. `warnings`: fields of the file without effect.
@@ -82,6 +84,7 @@ class PickerConfig:
     metrics: MetricsSourceParameters | None
     defaults: EndpointDefaults
     plugins: Plugins
+    models: ModelsSourceParameters | None = None
     engines: tuple[Engine, ...] = ENGINES
     file_discovery: FileDiscoveryParameters | None = None
     passthrough: bool = False
@@ -100,26 +103,74 @@ def load_config(
 ) -> PickerConfig:
     """Build the parts that `text` describes, DEFAULT_CONFIG if it is None or empty; raises ConfigError with all problems.
 
+    `staleness` and `before`: see `build_config`.
+    """
+    return build_config(parse_config(text), rng=rng, staleness=staleness, before=before)
+
+
+class ParsedConfig(NamedTuple):
+    """A document, with its problems so far: `build_config` finds the others, so that one error reports all."""
+
+    written: YamlDocument
+    corrected: CorrectedKeys
+    document: ConfigDocument
+    problems: Problems
+
+
+def parse_config(text: str | None) -> ParsedConfig:
+    """Raises ConfigError for what is no document. It touches nothing else, so a thread may call it: a large file takes long."""
+    return parse_document(parse_yaml(text if text and text.strip() else DEFAULT_CONFIG))
+
+
+def parse_document(parsed: YamlDocument) -> ParsedConfig:
+    """The same of what is parsed as YAML."""
+    written = without_null_fields(parsed, "kind: EndpointPickerConfig")
+    problems = Problems()
+    problems.of(lambda: _check_lengths("", written.given))
+    if problems:
+        raise problems.error(written.line, written.text)
+    corrected = correct_keys(written.given, problems)
+    return ParsedConfig(written, corrected, read_document(corrected.given, problems), problems)
+
+
+_MAX_LISTED: Final = 1000
+"""Elements of a list, and keys of a mapping: to build so many plugins takes about .3 s on the event loop."""
+
+
+def _check_lengths(place: str, given: Any) -> None:
+    if not isinstance(given, list | dict):
+        return
+    if len(given) > _MAX_LISTED:
+        raise ConfigError(place, f"has {len(given):,} elements; expected at most {_MAX_LISTED:,}")
+    if isinstance(given, dict):
+        for name, value in given.items():
+            _check_lengths(f"{place}.{name}" if place else str(name), value)
+    else:
+        for index, value in enumerate(given):
+            _check_lengths(f"{place}[{index}]", value)
+
+
+def build_config(
+    parsed: ParsedConfig, *, rng: random.Random, staleness: float = 2.0, before: Plugins | None = None
+) -> PickerConfig:
+    """Build the parts of a picker; raises ConfigError with all problems.
+
     `staleness`: seconds after which an endpoint's numbers are no longer compared with others'. `before`: the plugins in
     force, which are kept if they are the same.
     """
-    written = read_yaml(text if text and text.strip() else DEFAULT_CONFIG, "kind: EndpointPickerConfig")
-    problems = Problems()
-    corrected = correct_keys(written.given, problems)
-    document = read_document(corrected.given, problems)
+    written, corrected, document, problems = parsed
     gates = gates_of(document, problems)
     plugins = Plugins(document.plugins, rng, problems, before)
-    flow_control = read_flow_control(document.flow_control, plugins, problems)
     extractor = plugins.first(ExtractorParameters) or ExtractorParameters()
     # the same objects, which the columns of the datastore are found by
-    attributes = plugins.connected("attributes", [tuple(extractor.attributes())], extractor.attributes)
+    attributes = plugins.shared(None, WorkerMetric, extractor.attribute_keys, extractor.attributes)
     specs = profile_specs(document, plugins)
-    connections = ConnectedPlugins(plugins, [spec.name for spec in specs], attributes, rng)
+    plugins.attributes, plugins.profiles = attributes, tuple(spec.name for spec in specs)
+    plugins.build_listed()
+    flow_control = read_flow_control(document.flow_control, plugins, problems)
     in_force = flow_control if gates.get(GATE) else None
-    if in_force is not None:
-        connections.followers += program_policies(in_force)
-    detector = problems.of(partial(_detector, document, plugins, connections))
-    built = read_scheduler(specs, plugins, connections, staleness, problems)
+    detector = problems.of(partial(_detector, document, plugins))
+    built = read_scheduler(specs, plugins, staleness, problems, flow_control=in_force is not None)
     metrics = _metrics(document.data_layer, plugins, problems)
     engines = problems.of(partial(_engines, extractor, attributes))
     file_discovery = problems.of(partial(_file_discovery, document.data_layer, plugins))
@@ -128,6 +179,7 @@ def load_config(
         raise problems.error(lambda place: written.line(corrected.as_written(place)), written.text)
     plugins.forget_kept()
     outliers, slow_start = _failing_workers(document)
+    agent = plugins.first(AgentIdentityParameters)
     waits: Iterable[str] = ()
     if in_force is not None:
         waits = flow_control_steps(document.flow_control, in_force, detector.built, detector.name)
@@ -138,17 +190,21 @@ def load_config(
         metrics=metrics,
         defaults=_defaults(plugins, extractor),
         plugins=plugins,
+        models=plugins.first(ModelsSourceParameters),
         engines=engines,
         file_discovery=file_discovery,
         passthrough=passthrough,
         attributes=tuple(attributes.values()),
-        response_headers=_all_headers(connections.response_headers),
-        fairness_headers=agent_headers(plugins),
+        response_headers=_all_headers(plugins.response_headers()),
+        fairness_headers=() if agent is None else agent.headers,
         flow_control=in_force,
         outliers=outliers,
         slow_start=slow_start,
         steps=(*waits, *outlier_steps(outliers, slow_start), *built.steps),
-        warnings=tuple(_warnings(document, plugins, flow_control=in_force is not None)),
+        warnings=(
+            *_warnings(document, plugins, flow_control=in_force is not None),
+            *detector_warnings(detector.built, detector.name),
+        ),
     )
 
 
@@ -165,12 +221,12 @@ class _Detector(NamedTuple):
     built: SaturationDetector
 
 
-def _detector(document: ConfigDocument, plugins: Plugins, connections: ConnectedPlugins) -> _Detector:
+def _detector(document: ConfigDocument, plugins: Plugins) -> _Detector:
     new, old = document.flow_control.saturation_detector, document.saturation_detector
     place = "flowControl.saturationDetector" if new or not old else "saturationDetector"
     ref = (new or old or DetectorRef()).plugin_ref
     found = plugins.resolve(ref, f"{place}.pluginRef", Role.DETECTOR, default=True)
-    return _Detector(ref, connections.built(ref, found))
+    return _Detector(ref, plugins.build(found))
 
 
 def _metrics(layer: DataLayer, plugins: Plugins, problems: Problems) -> MetricsSourceParameters | None:
@@ -244,7 +300,7 @@ def _is_passthrough(document: ConfigDocument, plugins: Plugins, problems: Proble
         problems.of(partial(plugins.resolve, ref.plugin_ref, f"{place}.pluginRef", Role.PARSER, default=True))
         for ref, place in listed
     ]
-    return bool(found) and all(plugin and plugin.kind is PLUGINS["passthrough-parser"] for plugin in found)
+    return bool(found) and all(plugin and plugin.type == PASSTHROUGH_PARSER.type for plugin in found)
 
 
 def _warnings(document: ConfigDocument, plugins: Plugins, *, flow_control: bool) -> Iterator[str]:

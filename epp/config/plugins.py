@@ -1,74 +1,110 @@
-"""The plugins of one configuration by name: builds each once and checks that references fit their roles."""
+"""The plugins of one configuration by name: builds each once, where it is first used, and checks that references fit their roles."""
 
 import difflib
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from epp.config.catalogue import PLUGINS, PluginType, Role
-from epp.config.document import PluginSpec, Section, read_section
+from adsum.config.problems import ConfigError, Problems, config_error, did_you_mean
+from adsum.entry_points import PluginError
+from epp.config.catalogue import PLUGINS
+from epp.config.data_layer import CORE_METRICS_EXTRACTOR
+from epp.config.document import PluginSpec, read_section
 from epp.config.go_plugins import GO_ONLY
-from epp.config.installed import GROUP, BuildContext, InstalledPluginType, plugin_type
+from epp.config.installed import GROUP, PluginType, plugin_type
+from epp.endpoints.worker_metrics import WorkerMetric
+from epp.ext_proc.exchange_settings import ResponseHeaders
+from epp.plugins.declaration import ParameterError, Role
+from epp.plugins.section import Section
 from epp.scheduling.plugin import DataProducer
-from runtime.config.problems import ConfigError, Problems, config_error, did_you_mean
-from runtime.entry_points import PluginError
 
-P = TypeVar("P", bound=Section)
-T = TypeVar("T")
+P = TypeVar("P")
+S = TypeVar("S", bound=Section)
 
 
-@dataclass(frozen=True, slots=True)
+class _Use(NamedTuple):
+    """What a plugin got from its context."""
+
+    verb: str
+    arguments: tuple[Any, ...]
+    result: Any
+
+
+@dataclass(slots=True, eq=False)
 class Plugin:
-    """One plugin of the file; `built`: a filter, a scorer, ..., or the parameters if its type has no code.
+    """One plugin of the file. `place`: in the file, of the plugin or of the reference that brought it.
 
-    `needs`: the producers by name that it got while it was built. `place`: in the file, of the plugin or of the reference
-    that brought it.
+    `built`, once it is used: a filter, a scorer, ..., or the parameters if its type has no code. `uses`: what it got while it
+    was built. `followers` learn of every request; `response_headers` set headers of each answer.
     """
 
     name: str
-    type: str
     kind: PluginType
     parameters: Section
-    built: Any
     place: str
-    needs: Mapping[str, Any] = field(default_factory=dict)
+    is_built: bool = False
+    built: Any = None
+    uses: list[_Use] = field(default_factory=list)
+    followers: list[DataProducer] = field(default_factory=list)
+    response_headers: list[ResponseHeaders] = field(default_factory=list)
+
+    @property
+    def type(self) -> str:
+        return self.kind.name
+
+    @property
+    def package(self) -> str:
+        return self.kind.package
 
     def has(self, role: Role) -> bool:
-        return role in self.kind.roles
+        return role in self.kind.declaration.roles
+
+    def take_over(self, kept: "Plugin") -> None:
+        """Be the same object as before, with what it has learnt."""
+        self.built, self.uses = kept.built, kept.uses
+        self.followers, self.response_headers = kept.followers, kept.response_headers
 
 
-@dataclass(frozen=True, slots=True)
-class _Connected:
-    parts: tuple[object, ...]
+class _Shared(NamedTuple):
+    kind: Any
+    part: object
     built: Any
 
 
 class Plugins:
     """The plugins of a file by name; adds the problems of each to `problems`.
 
-    `before`: those of the configuration in force. A plugin whose name, type and parameters are the same is the same object,
-    with what it has learnt.
+    `before`: those of the configuration in force. A plugin whose name, type, parameters and uses are the same is the same
+    object, with what it has learnt. `profiles` and `attributes`, the numbers that `customMetrics` names, are set before
+    anything is built.
     """
 
     def __init__(
         self, specs: list[PluginSpec], rng: random.Random, problems: Problems, before: "Plugins | None" = None
     ) -> None:
-        self._rng = rng
-        self._kept: Mapping[tuple[str, str], Plugin] = {} if before is None else before._made
-        self._made: dict[tuple[str, str], Plugin] = {}
-        """By name and type, also those that the file does not list."""
-        self._kept_connected: Mapping[str, _Connected] = {} if before is None else before._connected
-        self._connected: dict[str, _Connected] = {}
+        self.rng = rng
+        self.profiles: tuple[str, ...] = ()
+        self.attributes: Mapping[str, WorkerMetric] = {}
+        self._problems = problems
+        self._kept: Mapping[tuple[str, str], Plugin] = {} if before is None else before._built
+        self._kept_shared: Sequence[_Shared] = () if before is None else tuple(before._shared)
+        self._built: dict[tuple[str, str], Plugin] = {}
+        """By name and type, in the order in which they were first used."""
+        self._building: list[Plugin] = []
+        self._shared: list[_Shared] = []
         self._named: dict[str, Plugin] = {}
+        self._unlisted: dict[str, Plugin] = {}
+        """Plugins that the file does not list, and others need."""
         self._broken: set[str] = set()
-        for index, spec in sorted(enumerate(specs), key=lambda one: not _is_installed_producer(one[1])):
+        for index, spec in enumerate(specs):
             place = f"plugins[{index}]"
             name = spec.name or spec.type
             if name in self._named or name in self._broken:
                 problems.add(f"{place}.name", f"{name!r} is already the name of another plugin")
-            plugin = problems.of(partial(self._build, spec, place))
+            plugin = problems.of(partial(self._read, spec, place))
             if plugin is None:
                 self._broken.add(name)
             else:
@@ -86,9 +122,9 @@ class Plugins:
         self.check_not_broken(name)
         plugin = self._named.get(name)
         if plugin is None and default and name in PLUGINS:
-            plugin = self._build(PluginSpec(type=name), place)
+            plugin = self._unlisted_plugin(name, place)
         if plugin is None:
-            types = [type_ for type_, kind in PLUGINS.items() if default and kind.roles.intersection(roles)]
+            types = [type_ for type_, one in PLUGINS.items() if default and one.roles.intersection(roles)]
             suggestion = did_you_mean(name, (*self._named, *types))
             raise ConfigError(place, f"no plugin is named {name[:60]!r}; {suggestion}")
         if not any(plugin.has(role) for role in roles):
@@ -106,28 +142,172 @@ class Plugins:
         """Whether a plugin of the file could not be built: it may be the one that something seems to lack."""
         return bool(self._broken)
 
-    def first(self, parameters: type[P]) -> P | None:
+    def first(self, parameters: type[S]) -> S | None:
         """The parameters of the first plugin whose parameters are of that class."""
         found = (plugin.parameters for plugin in self._named.values())
         return next((one for one in found if isinstance(one, parameters)), None)
-
-    def first_name(self, parameters: type[Section]) -> str | None:
-        """The name of the first plugin whose parameters are of that class."""
-        named = self._named.items()
-        return next((name for name, plugin in named if isinstance(plugin.parameters, parameters)), None)
 
     def names(self, *roles: Role) -> Iterator[str]:
         """The names of all plugins with one of `roles`."""
         return (name for name, plugin in self._named.items() if any(plugin.has(role) for role in roles))
 
-    def installed_producers(self) -> list[DataProducer]:
-        """The producers of installed packages that the file lists or that its plugins asked for."""
-        named = self._named.values()
+    def build_listed(self) -> None:
+        """Build what works by being listed, and all of installed packages, so that their faults are found."""
+        listed = (Role.ADMITTER, Role.PRODUCER, Role.RESPONSE_HEADERS)
+        for plugin in list(self._named.values()):
+            if plugin.package or any(plugin.has(role) for role in listed):
+                self._problems.of(partial(self.build, plugin))
+
+    def build(self, plugin: Plugin) -> Any:
+        """What the plugin is: a filter, a scorer, ...; raises ConfigError."""
+        if plugin.is_built:
+            return plugin.built
+        self.check_not_broken(plugin.name)
+        if plugin in self._building:
+            raise ConfigError(
+                plugin.place, f"{plugin.name!r} needs itself: plugins name each other in a circle"
+            )
+        self._building.append(plugin)
+        try:
+            kept = self._kept.get((plugin.name, plugin.type))
+            if kept is not None and self._would_be_same(plugin, kept):
+                plugin.take_over(kept)
+            else:
+                plugin.built = plugin.kind.build(plugin.parameters, Context(self, plugin), plugin.place)
+        except ConfigError:
+            self._broken.add(plugin.name)
+            raise
+        finally:
+            self._building.remove(plugin)
+        plugin.is_built = True
+        self._check_single(plugin)
+        self._built[plugin.name, plugin.type] = plugin
+        return plugin.built
+
+    def forget_kept(self) -> None:
+        """Let go of the plugins in force that this file does not keep."""
+        self._kept, self._kept_shared = {}, ()
+
+    def followers(self, *, without: Role | None = None) -> list[DataProducer]:
+        """Who learns of every request: what the used plugins, but those of a role, let follow."""
+        used = self._built.values()
+        found = [
+            one for plugin in used if without is None or not plugin.has(without) for one in plugin.followers
+        ]
+        return list(dict.fromkeys(found))
+
+    def response_headers(self) -> list[ResponseHeaders]:
+        return [one for plugin in self._built.values() for one in plugin.response_headers]
+
+    def independent_producers(self, *, handled: bool) -> list[DataProducer]:
+        """The producers that run though no plugin of a profile says that it reads them.
+
+        `handled`: a profile handler decides, which may read what no scorer does.
+        """
+        used = [plugin for plugin in self._built.values() if plugin.has(Role.PRODUCER)]
         return [
-            one.built for one in named if one.has(Role.PRODUCER) and isinstance(one.kind, InstalledPluginType)
+            one.built
+            for one in used
+            if one.package or (handled and one.name in self._named and one.kind.declaration.read_by_handlers)
         ]
 
-    def _build(self, spec: PluginSpec, place: str) -> Plugin:
+    def shared(self, plugin: Plugin | None, kind: Any, part: object, build: Callable[[], P]) -> P:
+        """What `build` makes of a part, once; that of the configuration in force, if the part is the same."""
+        for known in (self._shared, self._kept_shared):
+            for one in known:
+                if one.kind is kind and _is_same(one.part, part):
+                    if known is self._kept_shared:
+                        self._shared.append(one)
+                    return one.built  # type: ignore[no-any-return]
+        built = build()
+        self._shared.append(_Shared(kind, part, built))
+        return built
+
+    def producer(self, plugin: Plugin, name: str | None, expected: type[P], default: str, field: str) -> P:
+        place = f"{plugin.place}.parameters{field and f'.{field}'}"
+        found = self._find(plugin, name, default, place)
+        if not found.has(Role.PRODUCER):
+            raise ConfigError(
+                place, f"{found.name!r} cannot be used here, expected {Role.PRODUCER.with_article}"
+            )
+        built = self.build(found)
+        if not isinstance(built, expected):
+            problem = f"is a {type(built).__name__}, expected a {expected.__name__}"
+            if default:
+                problem = f"cannot be used here, expected {'an' if default[0] in 'aeio' else 'a'} {default}"
+            raise ConfigError(place, f"{found.name!r} {problem}")
+        return built
+
+    def parameters(
+        self, plugin: Plugin, name: str | None, expected: type[S], default: str, field: str
+    ) -> S | None:
+        if not name:
+            return self.first(expected)
+        place = f"{plugin.place}.parameters{field and f'.{field}'}"
+        found = self._find(plugin, name, default, place).parameters
+        if not isinstance(found, expected):
+            raise ConfigError(place, f"{name!r} is no {default}")
+        return found
+
+    def metric(self, plugin: Plugin, key: str, producer: str | None, field: str) -> WorkerMetric:
+        """The rules are those of the Go picker, ResolveConfiguredKey."""
+        if producer is None and "/" in key:
+            name, _, publisher = key.rpartition("/")
+            raise ParameterError(
+                field,
+                f"an attribute and its producer are two parameters; write {field}: {name}, producer: {publisher}",
+            )
+        extractor = CORE_METRICS_EXTRACTOR.type
+        if producer not in (None, extractor):
+            self.check_not_broken(producer or "")
+            raise ParameterError(
+                "producer", f"{producer!r} publishes no number of an endpoint; expected {extractor}"
+            )
+        if key not in self.attributes:
+            problem = f"no customMetrics of {extractor} has the attributeKey {key[:60]!r}"
+            raise ParameterError(field, f"{problem}; {did_you_mean(key, self.attributes)}")
+        return self.attributes[key]
+
+    def is_wanted(self, plugin: Plugin, type: str, field: str) -> bool:
+        others = [one for one in self._named.values() if one.type != plugin.type]
+        return any(
+            one.type == type or getattr(one.parameters, field, "other parameters") in (None, "")
+            for one in others
+        )
+
+    def profile_names(self, plugin: Plugin) -> tuple[str, ...]:
+        return self.profiles
+
+    def _would_be_same(self, plugin: Plugin, kept: Plugin) -> bool:
+        """Whether it would be built alike; raises ConfigError if it could not be built now."""
+        if kept.parameters != plugin.parameters or kept.kind.declaration is not plugin.kind.declaration:
+            return False
+        for use in kept.uses:
+            try:
+                now = getattr(self, use.verb)(plugin, *use.arguments)
+            except ParameterError as error:
+                raise ConfigError(f"{plugin.place}.parameters.{error.field}", str(error)) from error
+            if not _is_same(now, use.result):
+                return False
+        return True
+
+    def _find(self, plugin: Plugin, name: str | None, default: str, place: str) -> Plugin:
+        """The named plugin, else the file's first of the type `default`, else a new one; a name may be a type."""
+        if not name:
+            listed = (one.name for one in self._named.values() if one.type == default)
+            name = next(listed, default)
+        self.check_not_broken(name)
+        return self._named.get(name) or self._unlisted_plugin(name, place)
+
+    def _unlisted_plugin(self, name: str, place: str) -> Plugin:
+        if name not in self._unlisted:
+            if plugin_type(name) is None:
+                known = (*self._named, *GROUP.packages())
+                raise ConfigError(place, f"no plugin is named {name[:60]!r}; {did_you_mean(name, known)}")
+            self._unlisted[name] = self._read(PluginSpec(type=name), place)
+        return self._unlisted[name]
+
+    def _read(self, spec: PluginSpec, place: str) -> Plugin:
         if not spec.type:
             raise config_error(())  # reported when the file was read
         try:
@@ -137,83 +317,68 @@ class Plugins:
             raise ConfigError(f"{place}.type", str(error)) from error
         if kind is None:
             raise ConfigError(f"{place}.type", unknown)
-        parameters = read_section(kind.parameters, spec.parameters, f"{place}.parameters")
-        key = spec.name or spec.type, spec.type
-        plugin = self._kept_plugin(key, kind, parameters, place)
-        if plugin is None and isinstance(kind, InstalledPluginType):
-            plugin = self._build_installed(key[0], kind, parameters, place)
-        if plugin is None:
-            plugin = Plugin(key[0], spec.type, kind, parameters, kind.build(parameters, self._rng), place)
-        self._made[key] = plugin
-        return plugin
+        parameters = read_section(kind.declaration.parameters, spec.parameters, f"{place}.parameters")
+        return Plugin(spec.name or spec.type, kind, parameters, place)
 
-    def _build_installed(
-        self, name: str, kind: InstalledPluginType, parameters: Section, place: str
-    ) -> Plugin:
-        needs: dict[str, Any] = {}
+    def _check_single(self, plugin: Plugin) -> None:
+        problem = plugin.kind.declaration.single
+        if problem and any(one.type == plugin.type for one in self._built.values()):
+            raise ConfigError(plugin.place, problem)
 
-        def find(name: str) -> Any:
-            needs[name] = self._producer(f"{place}.parameters", name)
-            return needs[name]
 
-        built = kind.build_plugin(parameters, BuildContext(self._rng, find), place)
-        return Plugin(name, kind.name, kind, parameters, built, place, needs)
+class Context:
+    """A PluginContext, which notes what the plugin uses."""
 
-    def _kept_plugin(
-        self, key: tuple[str, str], kind: PluginType, parameters: Section, place: str
-    ) -> Plugin | None:
-        """The plugin in force, if it would be built alike."""
-        kept = self._kept.get(key)
-        if kept is None or kept.parameters != parameters or not _is_same_kind(kept.kind, kind):
-            return None
-        needs = kept.needs.items()
-        same = all(self._producer(f"{place}.parameters", name) is built for name, built in needs)
-        return replace(kept, place=place) if same else None
+    def __init__(self, plugins: Plugins, plugin: Plugin) -> None:
+        self._plugins = plugins
+        self._plugin = plugin
+        self.name = plugin.name
+        self.rng = plugins.rng
+        self.clock: Callable[[], float] = time.monotonic
+        """Seconds."""
 
-    def connected(self, name: str, parts: Sequence[object], build: Callable[[], T]) -> T:
-        """What `build` makes of `parts`: other plugins, parameters. The object in force, if its parts were equal.
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        found: tuple[str, ...] = self._use("profile_names")
+        return found
 
-        For what learns from requests; anything else can be built anew.
-        """
-        found = self._connected.get(name) or self._kept_connected.get(name)
-        if found is None or found.parts != tuple(parts):
-            found = _Connected(tuple(parts), build())
-        self._connected[name] = found
-        built: T = found.built
+    def producer(self, name: str | None, expected: type[P], *, default: str = "", field: str = "") -> P:
+        found: P = self._use("producer", name, expected, default, field)
+        return found
+
+    def parameters(
+        self, name: str | None, expected: type[S], *, default: str = "", field: str = ""
+    ) -> S | None:
+        found: S | None = self._use("parameters", name, expected, default, field)
+        return found
+
+    def metric(self, key: str, producer: str | None, *, field: str) -> WorkerMetric:
+        found: WorkerMetric = self._use("metric", key, producer, field)
+        return found
+
+    def is_wanted(self, type: str, field: str) -> bool:
+        wanted: bool = self._use("is_wanted", type, field)
+        return wanted
+
+    def shared(self, kind: type[P], part: object, build: Callable[[], P]) -> P:
+        built: P = self._use("shared", kind, part, build)
         return built
 
-    def forget_kept(self) -> None:
-        """Let go of the plugins in force that this file does not keep."""
-        self._kept, self._kept_connected = {}, {}
+    def follow(self, follower: DataProducer) -> None:
+        self._plugin.followers.append(follower)
 
-    def _producer(self, place: str, name: str) -> Any:
-        """The producer that a plugin of an installed package asks for; one that the file does not list is built once."""
-        self.check_not_broken(name)
-        if name not in self._named:
-            self._named[name] = self._unlisted_producer(name, place)
-        return self.resolve(name, place, Role.PRODUCER).built
+    def set_response_headers(self, headers: ResponseHeaders) -> None:
+        self._plugin.response_headers.append(headers)
 
-    def _unlisted_producer(self, name: str, place: str) -> Plugin:
-        if plugin_type(name) is None:
-            known = (*self.names(Role.PRODUCER), *GROUP.packages())
-            raise ConfigError(place, f"no data producer is named {name[:60]!r}; {did_you_mean(name, known)}")
-        return self._build(PluginSpec(type=name), place)
+    def _use(self, verb: str, *arguments: Any) -> Any:
+        result = getattr(self._plugins, verb)(self._plugin, *arguments)
+        self._plugin.uses.append(_Use(verb, arguments, result))
+        return result
 
 
-def _is_same_kind(one: PluginType, other: PluginType) -> bool:
-    """A type of an installed package is declared anew by each configuration."""
-    if isinstance(one, InstalledPluginType) and isinstance(other, InstalledPluginType):
-        return one.declaration is other.declaration
-    return one is other
-
-
-def _is_installed_producer(spec: PluginSpec) -> bool:
-    """Whether to build it first: other plugins of its package ask for it while they are built, in any order of the file."""
-    try:
-        kind = plugin_type(spec.type) if spec.type else None
-    except PluginError:
-        return False  # reported when it is built
-    return isinstance(kind, InstalledPluginType) and Role.PRODUCER in kind.roles
+def _is_same(one: object, other: object) -> bool:
+    """Plugins by identity: two that were built alike know different things."""
+    return one == other if isinstance(one, Section | tuple | bool) else one is other
 
 
 def _unknown_type(name: str) -> str:

@@ -5,18 +5,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from epp.config.catalogue import Role
-from epp.config.connected_plugins import ConnectedPlugins
+from adsum.config.problems import ConfigError, Problems, config_error
 from epp.config.document import ConfigDocument, ProfilePlugin, ProfileSpec
-from epp.config.installed import InstalledPluginType
-from epp.config.parameters import PickerParameters
 from epp.config.plugins import Plugin, Plugins
+from epp.plugins.declaration import Role
+from epp.plugins.section import PickerParameters
 from epp.scheduling.cached_scores import WeightedScorer
-from epp.scheduling.handlers.single_profile import SingleProfileHandler
 from epp.scheduling.plugin import DataConsumer, DataProducer, ProfileHandler
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scheduler import Scheduler
-from runtime.config.problems import ConfigError, Problems, config_error
 
 _SCHEDULING: Final = (Role.FILTER, Role.SCORER, Role.PICKER)
 _DEFAULT_HANDLER: Final = "single-profile-handler"
@@ -47,9 +44,10 @@ def profile_specs(document: ConfigDocument, plugins: Plugins) -> Sequence[Profil
 def read_scheduler(
     specs: Sequence[ProfileSpec],
     plugins: Plugins,
-    connections: ConnectedPlugins,
     staleness: float,
     problems: Problems,
+    *,
+    flow_control: bool,
 ) -> BuiltScheduler | None:
     """The scheduler with these profiles; None after a problem was added."""
     built: dict[str, _BuiltProfile] = {}
@@ -58,17 +56,16 @@ def read_scheduler(
         if spec.name in built:
             problems.add(f"{place}.name", f"{spec.name!r} is already the name of another profile")
         used = _resolve_plugins(spec, plugins, place, problems)
-        profile = problems.of(partial(_build_profile, used, plugins, connections, place, staleness))
+        profile = problems.of(partial(_build_profile, used, plugins, place, staleness))
         if profile is not None:
             built[spec.name] = profile
     handler = problems.of(partial(_handler, plugins))
-    problems.of(connections.follow_in_flight)
     if (
         handler is not None
-        and problems.of(partial(_check_profiles, handler, [spec.name for spec in specs]))
+        and problems.of(partial(_check_profiles, plugins, handler, [spec.name for spec in specs]))
         and built
     ):
-        return _build_scheduler(handler, built, connections, plugins)
+        return _build_scheduler(handler, built, plugins, flow_control=flow_control)
     return None
 
 
@@ -79,32 +76,28 @@ def _handler(plugins: Plugins) -> Plugin:
     return plugins.resolve(name or _DEFAULT_HANDLER, "plugins", Role.HANDLER, default=True)
 
 
-def _check_profiles(handler: Plugin, profiles: Sequence[str]) -> bool:
+def _check_profiles(plugins: Plugins, handler: Plugin, profiles: Sequence[str]) -> bool:
     try:
-        handler.built.check(profiles)
+        plugins.build(handler).check(profiles)
     except ValueError as error:
         raise ConfigError("schedulingProfiles", str(error)) from error
     return True
 
 
 def _build_scheduler(
-    handler: Plugin, built: dict[str, _BuiltProfile], connections: ConnectedPlugins, plugins: Plugins
+    handler: Plugin, built: dict[str, _BuiltProfile], plugins: Plugins, *, flow_control: bool
 ) -> BuiltScheduler:
     profiles = {name: one.profile for name, one in built.items()}
-    admitters = {
-        name: plugins.resolve(name, "plugins", Role.ADMITTER) for name in plugins.names(Role.ADMITTER)
-    }
-    steps = [f"{Role.ADMITTER.value} {name}{_type_suffix(name, one)}" for name, one in admitters.items()]
-    followers = [one.built for one in admitters.values()] + connections.followers
-    if isinstance(handler.built, SingleProfileHandler):
-        [only] = built.values()
-        more = (*followers, *plugins.installed_producers())
-        return BuiltScheduler(Scheduler(profiles, handler.built, more), (*steps, *only.steps))
+    admitters = [plugins.resolve(name, "plugins", Role.ADMITTER) for name in plugins.names(Role.ADMITTER)]
+    steps = [f"{Role.ADMITTER.value} {one.name}{_type_suffix(one.name, one)}" for one in admitters]
+    followers = plugins.followers(without=None if flow_control else Role.FAIRNESS)
     asked: ProfileHandler = handler.built
-    steps.append(f"profile handler {handler.type}{_package_suffix(handler)}")
+    handled = not getattr(asked, "takes_only_profile", False)
+    if handled:
+        steps.append(f"profile handler {handler.type}{_package_suffix(handler)}")
     for name, profile in built.items():
-        steps += [f"profile {name}: {step}" for step in profile.steps]
-    more = (*followers, *connections.listed_prefix_producers(), *plugins.installed_producers())
+        steps += [f"profile {name}: {step}" if handled else step for step in profile.steps]
+    more = (*followers, *plugins.independent_producers(handled=handled))
     return BuiltScheduler(Scheduler(profiles, asked, more), tuple(steps))
 
 
@@ -128,24 +121,22 @@ def _resolve_plugins(
     return found
 
 
-def _build_profile(
-    used: list[_UsedPlugin], plugins: Plugins, connections: ConnectedPlugins, place: str, staleness: float
-) -> _BuiltProfile:
+def _build_profile(used: list[_UsedPlugin], plugins: Plugins, place: str, staleness: float) -> _BuiltProfile:
     scorers = [one for one in used if one.plugin.has(Role.SCORER)]
     picker = _picker([one.plugin for one in used if one.plugin.has(Role.PICKER)], plugins, place)
     parameters = picker.parameters
     weighted = [
-        WeightedScorer(connections.built(one.name, one.plugin), 1.0 if one.weight is None else one.weight)
+        WeightedScorer(plugins.build(one.plugin), 1.0 if one.weight is None else one.weight)
         for one in scorers
     ]
-    filters = tuple(connections.built(one.name, one.plugin) for one in used if one.plugin.has(Role.FILTER))
+    filters = tuple(plugins.build(one.plugin) for one in used if one.plugin.has(Role.FILTER))
     profile = SchedulerProfile(
         filters=filters,
         scorers=tuple(weighted),
-        producers=_data_producers(used, connections),
-        picker=picker.built,
+        producers=_data_producers(used),
+        picker=plugins.build(picker),
         max_endpoints=parameters.max_num_of_endpoints if isinstance(parameters, PickerParameters) else 1,
-        staleness=staleness if any(one.plugin.kind.scraped for one in scorers) else None,
+        staleness=staleness if any(one.plugin.kind.declaration.reads_metrics for one in scorers) else None,
         names=tuple(_names(used, picker)),
     )
     number = profile.max_endpoints
@@ -153,15 +144,12 @@ def _build_profile(
     return _BuiltProfile(profile, (*_steps(used), choice))
 
 
-def _data_producers(used: list[_UsedPlugin], connections: ConnectedPlugins) -> tuple[DataProducer, ...]:
-    """Those that the built-in plugins of a profile read; those of installed packages are `Plugins.installed_producers`."""
+def _data_producers(used: list[_UsedPlugin]) -> tuple[DataProducer, ...]:
+    """What the plugins of a profile say that they read; others are `Plugins.independent_producers`."""
     found: list[DataProducer] = []
     for one in used:
-        if isinstance(one.plugin.kind, InstalledPluginType):
-            continue
-        plugin = connections.built(one.name, one.plugin)
-        if isinstance(plugin, DataConsumer):
-            found += plugin.producers
+        if not one.plugin.package and isinstance(one.plugin.built, DataConsumer):
+            found += one.plugin.built.producers
     return tuple(dict.fromkeys(found))
 
 
@@ -190,7 +178,7 @@ def _type_suffix(name: str, plugin: Plugin) -> str:
 
 def _package_suffix(plugin: Plugin) -> str:
     """The package of an installed plugin, for people."""
-    return f" of {plugin.kind.package}" if isinstance(plugin.kind, InstalledPluginType) else ""
+    return f" of {plugin.package}" if plugin.package else ""
 
 
 def _picker(pickers: list[Plugin], plugins: Plugins, place: str) -> Plugin:

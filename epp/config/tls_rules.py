@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from runtime.quoting import quoted
+from adsum.quoting import quoted
 
 _VERSIONS: Final = {"VersionTLS12": ssl.TLSVersion.TLSv1_2, "VersionTLS13": ssl.TLSVersion.TLSv1_3}
 _TOO_OLD: Final = ("VersionTLS10", "VersionTLS11")

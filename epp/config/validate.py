@@ -6,56 +6,67 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from adsum.command_line import FAILED, WRONG_INPUT, print_error
+from adsum.config import file_changes
+from adsum.config.problems import ConfigError
+from adsum.config.yaml_document import parse_yaml
+from adsum.entry_points import PluginError
+from epp.config.document import ConfigDocument
+from epp.config.embedded_configs import EXPECTED, EmbeddedConfig, documents_of, embedded_configs
 from epp.config.installed import GROUP
-from epp.config.picker_config import PickerConfig, load_config
-from runtime.command_line import FAILED, WRONG_INPUT, print_error
-from runtime.config.problems import ConfigError
-from runtime.entry_points import PluginError
+from epp.config.picker_config import DEFAULT_CONFIG, PickerConfig, build_config, parse_document
 
-_MAX_SIZE: Final = 1024 * 1024
-"""Bytes; a ConfigMap holds at most 1 MiB."""
-
-
-def read_config(path: Path, *, rng: random.Random, staleness: float = 2.0) -> PickerConfig:
-    """Load a configuration file; raises ConfigError, whose text names the file."""
-    text = read_text(path)
-    try:
-        return load_config(text, rng=rng, staleness=staleness)
-    except ConfigError as error:
-        raise error.in_file(path) from error
+_EXPECTED: Final = "an EndpointPickerConfig in YAML"
 
 
 def read_text(path: Path) -> str:
     """The text of a configuration file; raises ConfigError, whose text names the file."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_SIZE + 1)
-        text = content.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), _read_failure(error)) from error
-    if len(content) > _MAX_SIZE:
-        raise ConfigError(str(path), f"is larger than {_MAX_SIZE} bytes, the limit of a ConfigMap")
-    return text
-
-
-def _read_failure(error: OSError | UnicodeDecodeError) -> str:
-    problem = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
-    return f"cannot be read: {problem}; expected an EndpointPickerConfig in YAML"
+    return file_changes.read_text(path, _EXPECTED)
 
 
 def validate(path: Path) -> int:
-    """The exit code: 0 for a valid file, 1 for an invalid one, 2 if it cannot be read."""
+    """The exit code: 0 if all configurations of the file are valid, 1 if one is not, 2 if it cannot be read."""
+    code = 0
     try:
-        config = read_config(path, rng=random.Random())
         installed = GROUP.packages()
+        for one in _configs(path):
+            name = f"{path}: {one.place}" if one.place else str(path)
+            try:
+                config = build_config(parse_document(one.written), rng=random.Random())
+            except ConfigError as error:
+                code = print_error(error.in_file(name).with_lines, FAILED)
+                continue
+            sys.stdout.writelines(
+                f"{line}\n" for line in (f"{name} is valid", *_describe(config), *_installed_types(installed))
+            )
     except PluginError as error:
         return print_error(error, FAILED)
     except ConfigError as error:
         return print_error(error.with_lines, WRONG_INPUT if isinstance(error.__cause__, OSError) else FAILED)
-    sys.stdout.writelines(
-        f"{line}\n" for line in (f"{path} is valid", *_describe(config), *_installed_types(installed))
-    )
-    return 0
+    return code
+
+
+def _configs(path: Path) -> list[EmbeddedConfig]:
+    """Raises ConfigError for a file that has none and is none."""
+    text = read_text(path)
+    try:
+        if not text.strip():
+            return [EmbeddedConfig("", parse_yaml(DEFAULT_CONFIG))]
+        documents = documents_of(text)
+        if found := list(embedded_configs(documents)):
+            return found
+    except ConfigError as error:
+        raise error.in_file(path) from error
+    whole, *more = documents
+    if more or (isinstance(whole.given, dict) and not whole.given.keys() & _FIELDS):
+        raise ConfigError(str(path), f"holds no configuration of a picker; {EXPECTED}")
+    return [EmbeddedConfig("", whole)]  # its kind is missing, or misspelt
+
+
+_FIELDS: Final = {field.alias or name for name, field in ConfigDocument.model_fields.items()} - {
+    "apiVersion",
+    "kind",
+}
 
 
 def _installed_types(installed: Mapping[str, str]) -> Iterator[str]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from epp.config.parameters import FileDiscoveryParameters
+from adsum.config.problems import ConfigError
+from adsum.quoting import quoted
+from epp.config.data_layer import FileDiscoveryParameters
 from epp.config.settings import Settings
-from runtime.config.problems import ConfigError
-from runtime.quoting import quoted
 
 DEFAULT_POOL_NAMESPACE: Final = "default"
 """As in the Go picker, if neither `--pool-namespace` nor `$NAMESPACE` names one."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from adsum.durations import parse_duration
+from adsum.quoting import quoted
 from epp.decisions.document import describe
 from epp.decisions.ring import DecisionRing, is_of, time_to_headers
 from epp.scheduling.decision import Decision
-from runtime.durations import parse_duration
-from runtime.quoting import quoted
 
 DEFAULT_LIMIT: Final = 50
 DEFAULT_CANDIDATES: Final = 10

@@ -1,5 +1,6 @@
 """Keeps the endpoints that discovery reports, their numbers and their requests in flight."""
 
+import asyncio
 import logging
 import math
 import traceback
@@ -44,19 +45,24 @@ class Datastore:
     """All endpoints of one picker. Used from one event loop only, so readers never see half a change.
 
     The `on_` lists are hooks: a listener appends a callable and removes it at its end. Hooks are called synchronously,
-    once the change is complete, in the order in which they were appended; for one event `on_reset`, then `on_change`, then
-    `on_load_change`. A hook must not change the datastore. An exception in `on_release` or `on_load_change` is logged and
-    goes no further; without listeners these two cost nothing.
+    once the change is complete, in the order in which they were appended. `on_change` is the exception: it costs time for
+    each endpoint of the pool, so it is called once for all changes of one turn of the event loop, before anybody reads the
+    endpoints and at the latest in the next turn; without an event loop at each change. A hook must not change the datastore.
+    An exception in `on_change`, `on_release` or `on_load_change` is logged and goes no further.
     """
 
     _punctual_until: float = NEVER
     """As that of a pool: nobody is late before then."""
+    _index: EndpointIndex | None = None
+    _adapters_snapshot: tuple[Adapters, ...] | None = None
+    _untold: bool = False
+    """Whether endpoints changed since `on_change` was called."""
 
     def __init__(
         self, defaults: EndpointDefaults | None = None, metrics: Sequence[WorkerMetric] = WORKER_METRICS
     ) -> None:
         self.on_change: list[Callable[[], None]] = []
-        """Called after endpoints were added, removed or changed."""
+        """Called after endpoints were added, removed or changed, once for all changes of a turn."""
         self.on_reset: list[Callable[[Endpoint], None]] = []
         """Called with an endpoint whose process ended or was replaced: its cache is lost."""
         self.on_cache_size: list[Callable[[Endpoint, int], None]] = []
@@ -74,18 +80,18 @@ class Datastore:
         self._endpoints: dict[Key, Endpoint] = {}
         self._instances: dict[Key, Instance] = {}
         self._rows: dict[Key, int] = {}
-        self._epochs: dict[Key, str] = {}
-        self._documents: dict[Key, Mapping[str, Any]] = {}
+        self._epochs, self._documents = dict[Key, str](), dict[Key, Mapping[str, Any]]()
         self._cache_tokens: dict[Key, int] = {}
         self._inflight: dict[Key, int] = {}
-        self._lost, self._ejected = set[Key](), set[Key]()
+        self._unreachable, self._lost, self._ejected = set[Key](), set[Key](), set[Key]()
+        # what each endpoint declares or else lists, in the order of `_endpoints`; equal sets are one object
+        self._served: dict[Key, frozenset[str]] = {}
+        self._served_sets: dict[frozenset[str], frozenset[str]] = {}
         self._metric_rows = rows_of(metrics)
         self._unknown = unknown_numbers(self._metric_rows)
         self._numbers: Floats = self._unknown[:, :0].copy()
         self._adapters: list[Adapters] = []
-        self._index: EndpointIndex | None = None
         self._state: object = object()
-        self._adapters_snapshot: tuple[Adapters, ...] | None = None
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -110,7 +116,7 @@ class Datastore:
     @property
     def all_reachable(self) -> bool:
         """False if an endpoint is ejected, or there is a hint that it does not answer, of discovery or by `set_lost`."""
-        return not self._lost and not self._ejected and self._current_index().all_reachable
+        return not self._lost and not self._ejected and not self._unreachable
 
     def serving(self, model: str) -> Mask | None:
         """The endpoints that may serve a model or adapter; None: all of them.
@@ -121,21 +127,25 @@ class Datastore:
         or lists anything, all.
         """
         index = self._current_index()
-        if not index.serving:
+        if not index.restricts:
             return None
-        mask = index.serving.get(model, index.unknown)
+        mask = index.found[model] if model in index.found else index.serving(model)
         if mask is None or mask.any():
             return mask
         mask = np.array([model in a.active or model in a.waiting for a in self._adapters], dtype=np.bool_)
         return mask if mask.any() else index.listing
 
-    def apply(self, event: InstanceEvent, document: Mapping[str, Any] | None = None) -> None:
-        """Apply one event; `document`: the instance's metadata, None: unknown, so the last known metadata stay."""
+    def apply(self, event: InstanceEvent, document: Mapping[str, Any] | None = None) -> Endpoint | None:
+        """Apply one event; `document`: the instance's metadata, None: unknown, so the last known metadata stay.
+
+        Returns the endpoint as it is now, or was; None if there was none.
+        """
         if isinstance(event, InstanceRemovedEvent):
             endpoint = self._remove(event)
         else:
             endpoint = self._upsert(event.instance, document)
         self._tell_change(endpoint)
+        return endpoint
 
     def set_listed_models(self, endpoint: Endpoint, models: tuple[ServedModel, ...]) -> None:
         """Store what its `/v1/models` lists; empty: unknown."""
@@ -143,17 +153,37 @@ class Datastore:
         current = self._endpoints.get(key)
         if current is None or current.listed_models == models:
             return
-        self._endpoints[key] = replace(current, listed_models=models)
-        self._tell_change(self._endpoints[key])
+        endpoint = replace(current, listed_models=models)
+        self._store(endpoint)
+        self._tell_change(endpoint)
+
+    def _store(self, endpoint: Endpoint) -> None:
+        self._endpoints[endpoint.key] = endpoint
+        names = endpoint.models or frozenset([listed.id for listed in endpoint.listed_models])
+        self._served[endpoint.key] = self._served_sets.setdefault(names, names)
 
     def _tell_change(self, endpoint: Endpoint | None) -> None:
         """Endpoints were added, removed or changed; `endpoint`: the one that was."""
         self._index = self._adapters_snapshot = None
         self._state = object()
-        for changed in self.on_change:
-            changed()
+        if not self._untold:
+            self._untold = True
+            try:
+                asyncio.get_running_loop().call_soon(self._tell)
+            except RuntimeError:  # no event loop, so no later turn
+                self._tell()
         if endpoint is not None:
             self._call_hooks(self.on_load_change, endpoint)
+
+    def _tell(self) -> None:
+        """Call `on_change`, unless a reader was sooner."""
+        if self._untold:
+            self._untold = False
+            for changed in self.on_change.copy():
+                try:
+                    changed()
+                except Exception as error:  # noqa: BLE001  # a listener's fault must not stop the others
+                    _log_fault(error)
 
     def reread(self, defaults: EndpointDefaults) -> None:
         """Make all endpoints anew with other defaults. Their numbers, their requests in flight and their caches stay."""
@@ -162,11 +192,8 @@ class Datastore:
         self._defaults = defaults
         for key, instance in self._instances.items():
             listed = self._endpoints[key].listed_models
-            self._endpoints[key] = read_endpoint(instance, self._documents.get(key, {}), defaults, listed)
-        self._index = None
-        self._state = object()
-        for changed in self.on_change:
-            changed()
+            self._store(read_endpoint(instance, self._documents.get(key, {}), defaults, listed))
+        self._tell_change(None)
         for endpoint in self.endpoints:
             self._call_hooks(self.on_load_change, endpoint)
 
@@ -268,9 +295,7 @@ class Datastore:
             try:
                 hook(endpoint)
             except Exception as error:  # noqa: BLE001  # a listener's fault must not stop the caller
-                # without the exception's text, which may quote a request
-                where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
-                logger.error("a hook of the datastore failed: %s\n%s", type(error).__name__, where)
+                _log_fault(error)
 
     def set_lost(self, endpoint: Endpoint, *, lost: bool) -> bool:
         """Whether nothing accepts connections there: a hint beside that of discovery. Returns whether this is new."""
@@ -373,7 +398,11 @@ class Datastore:
             self._adapters.append(NO_ADAPTERS)
         if endpoint.reachable and before is not None and not before.reachable:
             self._lost.discard(key)  # it answered discovery since
-        self._endpoints[key] = endpoint
+        self._store(endpoint)
+        if endpoint.reachable:
+            self._unreachable.discard(key)
+        else:
+            self._unreachable.add(key)
         self._numbers[Column.REACHABLE, self._rows[key]] = self._is_reachable(endpoint)
         self._update_epoch(endpoint, instance.revision)
         return endpoint
@@ -418,11 +447,11 @@ class Datastore:
         self._numbers = np.delete(self._numbers, row, axis=1)
         del self._adapters[row]
         self._rows = {key: row for row, key in enumerate(self._endpoints)}
-        del self._instances[key]
+        del self._instances[key], self._served[key]
         self._documents.pop(key, None)
         self._epochs.pop(key, None)
-        self._lost.discard(key)
-        self._ejected.discard(key)
+        for keys in self._unreachable, self._lost, self._ejected:
+            keys.discard(key)
         self._cache_tokens.pop(key, None)
         # an endpoint that is only not ready may come back with its cache
         if event.reason in ("deleted", "replaced"):
@@ -434,9 +463,18 @@ class Datastore:
             hook(endpoint)
 
     def _current_index(self) -> EndpointIndex:
-        if self._index is None:
-            self._index = EndpointIndex.of(tuple(self._endpoints.values()))
-        return self._index
+        index = self._index
+        if index is None:
+            index = self._index = EndpointIndex(tuple(self._endpoints.values()), self._served.values())
+            self._served_sets = {names: names for names in index.groups}
+            self._tell()
+        return index
+
+
+def _log_fault(error: Exception) -> None:
+    # without the exception's text, which may quote a request
+    where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+    logger.error("a hook of the datastore failed: %s\n%s", type(error).__name__, where)
 
 
 def _was_stale(before: float, expected: float, now: float, period: float) -> bool:

@@ -3,10 +3,10 @@
 Plugins compute on whole columns, so that the cost of a scorer hardly grows with the pool.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from epp.endpoints.worker_metrics import KV_USAGE, RUNNING, WAITING, WorkerMetri
 Floats: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 Indices: TypeAlias = NDArray[np.intp]
+T = TypeVar("T")
 
 NEVER: Final = float("-inf")
 """The time of a scrape that has not happened."""
@@ -48,6 +49,8 @@ class Endpoint:
     node: str | None = None
     reachable: bool = True
     namespace: str = ""
+    ignored: tuple[str, ...] = ()
+    """What its metadata say that is not used, and why."""
     destination: str = field(init=False)
     """`10.0.0.1:8000` or `[fd00::1]:8000`."""
     key: tuple[str, str] = field(init=False)
@@ -259,10 +262,7 @@ class EndpointPool:
         """The pool of the endpoints in `mask`; the pool itself if these are all."""
         if np.count_nonzero(mask) == len(self.endpoints):
             return self
-        selections = self.selections
-        if selections is None or selections.of is not self.endpoints:
-            selections = self.selections = Selections(self.endpoints)
-        selection = selections.get(mask)
+        selection = self._selections().get(mask)
         kept, adapters, state = selection.kept, selection.adapters(self.adapters), selection.state(self.state)
         pool = EndpointPool(selection.endpoints, self.numbers[:, kept], adapters, self.now, state, self.rows)
         pool.selections, pool.punctual_until = selection.within, self.punctual_until
@@ -271,6 +271,20 @@ class EndpointPool:
         else:
             pool.selected_from = (self.selected_from[0], self.selected_from[1][kept])
         return pool
+
+    def note(self, about: Hashable, made: Callable[[], T]) -> T:
+        """What `made` returned for the same endpoints and an equal `about`; it must depend on nothing else."""
+        return self._selections().note(about, made)
+
+    def row_by_key(self) -> Mapping[tuple[str, str], int]:
+        """The row of each endpoint, by its key."""
+        return self.note("rows", lambda: {one.key: row for row, one in enumerate(self.endpoints)})
+
+    def _selections(self) -> Selections[Endpoint]:
+        selections = self.selections
+        if selections is None or selections.of is not self.endpoints:
+            selections = self.selections = Selections(self.endpoints)
+        return selections
 
     def _column(self, column: Column) -> Floats:
         values: Floats = self.numbers[column]

@@ -1,18 +1,16 @@
 """Makes an Endpoint of an instance and its metadata document."""
 
 import itertools
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from adsum.quoting import quoted
 from discovery import Instance
 from discovery.metadata.serving_port import may_name, read_port
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.served_model import ServedModel
-
-logger = logging.getLogger(__name__)
 
 ENGINE_LABELS: Final = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type")
 
@@ -48,14 +46,15 @@ def read_endpoint(
     labels = _texts(_mapping(document.get("labels"))) | dict(instance.labels)
     named = instance.ports.get(defaults.serving_port_name or "")
     # the target port of a pool is the rank's own: one document may describe all ranks of a Pod
-    declared = _port(instance, http, "port") if instance.rank is None else None
+    ignored: list[str] = []
+    declared = _port(instance, http, "port", ignored) if instance.rank is None else None
     port = declared or named or instance.port
     return Endpoint(
         id=instance.id,
         incarnation=instance.incarnation,
         address=instance.address,
         port=port,
-        metrics_port=_port(instance, http, "metrics_port") or defaults.metrics_port or port,
+        metrics_port=_port(instance, http, "metrics_port", ignored) or defaults.metrics_port or port,
         metrics_path=_path(http.get("metrics_path")) or defaults.metrics_path,
         scheme=defaults.scheme,
         engine=_engine(http.get("engine"), labels, defaults),
@@ -66,6 +65,7 @@ def read_endpoint(
         node=instance.node,
         reachable=instance.reachable,
         namespace=instance.namespace,
+        ignored=tuple(ignored),
     )
 
 
@@ -82,23 +82,19 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
     return {key: value for key, value in values.items() if isinstance(value, str)}
 
 
-def _port(instance: Instance, http: Mapping[str, Any], name: str) -> int | None:
+def _port(instance: Instance, http: Mapping[str, Any], name: str, ignored: list[str]) -> int | None:
     value = http.get(name)
     port = read_port(value)
     if port is not None and may_name(instance, port):
         return port
     if port is not None:
-        logger.warning(
-            "%s: metadata transport.http.%s is %d, below 1024 and not the registered port; ignored: set a port from 1024 "
-            "on, or register with this one",
-            instance.id,
-            name,
-            port,
+        ignored.append(
+            f"metadata transport.http.{name} is {port}, below 1024 and not the registered port; ignored: set a port from "
+            "1024 on, or register with this one"
         )
     elif value is not None:
-        logger.warning(
-            "%s: metadata transport.http.%s is not a port, expected 1 to 65535; ignored", instance.id, name
-        )
+        shown = quoted(repr(value))
+        ignored.append(f"metadata transport.http.{name} is {shown}, expected a port, 1 to 65535; ignored")
     return None
 
 

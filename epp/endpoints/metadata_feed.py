@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+from adsum.serving.acceptor import RateLimitedLog
 from discovery import (
     InstanceAddedEvent,
     InstanceEvent,
@@ -11,9 +12,12 @@ from discovery import (
     InstanceUpdatedEvent,
     MetadataUnavailableError,
 )
-from epp.endpoints.datastore import Datastore
+from epp.endpoints.datastore import Datastore, Key
 
 logger = logging.getLogger(__name__)
+
+LINES_A_MINUTE: Final = 100
+"""Of one kind about workers: one of them may change its document a hundred times a second, and a pool may be large."""
 
 
 async def follow_discovery(
@@ -22,8 +26,10 @@ async def follow_discovery(
     on_event: Sequence[Callable[[InstanceEvent], None]] = (),
 ) -> None:
     """Apply events until the stream ends; raises what the stream raises. `on_event`: told of each."""
+    ignored: dict[Key, tuple[str, ...]] = {}
+    limited = RateLimitedLog(logger, most=LINES_A_MINUTE)
     async for event in events:
-        logger.info("%s", _describe(event))
+        limited.info(type(event).__name__, "%s", _describe(event))
         for told in on_event:
             told(event)
         document: Mapping[str, Any] | None = None
@@ -31,8 +37,14 @@ async def follow_discovery(
             try:
                 document = await event.instance.metadata()
             except MetadataUnavailableError as error:
-                logger.warning("%s; its last known metadata are kept", error)
-        datastore.apply(event, document)
+                limited.warning("no metadata", "%s; its last known metadata are kept", error)
+        endpoint = datastore.apply(event, document)
+        if endpoint is not None:
+            before = ignored.pop(endpoint.key, ())
+            if endpoint.ignored and not isinstance(event, InstanceRemovedEvent):
+                ignored[endpoint.key] = endpoint.ignored
+                for one in endpoint.ignored if endpoint.ignored != before else ():
+                    limited.warning("ignored", "%s: %s", endpoint.id, one)
 
 
 def _describe(event: InstanceEvent) -> str:

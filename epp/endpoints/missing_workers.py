@@ -22,11 +22,11 @@ class Consequence(Enum):
 
     NO_REQUESTS = (
         "%s gets no requests: %s",
-        "%d more get no requests; python -m discovery explain names them",
+        "%d more get no requests; adsum discovery explain names them",
     )
     NO_DOCUMENT = (
         "%s has no metadata document, and stays an endpoint because it is listed: %s",
-        "%d more have no metadata document; python -m discovery explain names them",
+        "%d more have no metadata document; adsum discovery explain names them",
     )
 
 

@@ -1,13 +1,16 @@
 """Renders the pool's own answer to `GET /v1/models`: the union of what its endpoints serve, in OpenAI's form. Pure."""
 
 import json
+import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.served_model import ServedModel
 
 MODELS_PATH: Final = "/v1/models"
+T = TypeVar("T")
 
 
 class ModelsPage:
@@ -25,17 +28,43 @@ class ModelsPage:
         return self._page
 
     def _rendered(self, endpoints: Sequence[Endpoint]) -> bytes | None:
-        union = {name: ServedModel(id=name) for name in self._only}
+        said: dict[str, list[ServedModel]] = {name: [] for name in sorted(self._only)}
         for endpoint in endpoints:
             for model in _models_of(endpoint):
                 if not self._only or model.id in self._only:
-                    known = union.get(model.id)
-                    # what a worker lists says more than a declared name
-                    union[model.id] = model if known is None or not known.owned_by else known
-        if not union:
+                    said.setdefault(model.id, []).append(model)
+        if not said:
             return None
-        models = sorted(union.values(), key=lambda model: (model.parent is not None, model.id))
+        models = sorted(
+            (_agreed(name, one) for name, one in said.items()),
+            key=lambda model: (model.parent is not None, model.id),
+        )
         return json.dumps({"object": "list", "data": [_entry(model) for model in models]}).encode()
+
+
+def _agreed(name: str, said: Sequence[ServedModel]) -> ServedModel:
+    """What most workers say that list it, field by field: one worker's mistake, or lie, describes no model of the pool.
+
+    Where as many say one thing as another, the smaller number counts: a request may go to any of them.
+    """
+    nothing = ServedModel(id=name)
+    listed = [one for one in said if one != nothing]  # a declared name says nothing more
+    if not listed:
+        return nothing
+    return ServedModel(
+        id=name,
+        created=_most_said(sorted(one.created for one in listed)),
+        owned_by=_most_said([one.owned_by for one in listed]),
+        root=_most_said([one.root for one in listed]),
+        parent=_most_said([one.parent for one in listed]),
+        max_model_len=_most_said(
+            sorted((one.max_model_len for one in listed), key=lambda length: length or math.inf)
+        ),
+    )
+
+
+def _most_said(values: Sequence[T]) -> T:
+    return Counter(values).most_common(1)[0][0]  # of equally many the first
 
 
 def _models_of(endpoint: Endpoint) -> Iterator[ServedModel]:

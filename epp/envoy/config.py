@@ -10,11 +10,13 @@ from collections.abc import Sequence
 
 import yaml
 
+from adsum.durations import write_duration
 from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL
 from epp.envoy.access_log import access_log, served_header
 from epp.envoy.endpoint_discovery import eds_cluster, eds_from_file, eds_over_grpc
 from epp.envoy.json_values import Json, socket_address, static_hosts, typed_config, unlimited_circuit_breakers
 from epp.envoy.local_replies import local_replies
+from epp.envoy.overload import overload_manager
 from epp.envoy.picker_tls import picker_tls
 from epp.envoy.settings import EnvoySettings
 from epp.envoy.status import admin_cluster, status_listener
@@ -29,13 +31,19 @@ from epp.envoy.workers import (
 )
 from epp.ext_proc.protocol import EXT_PROC, METADATA_NAMESPACE, SUBSET_NAMESPACE
 from epp.request.control_headers import DATA_PLANE_ONLY, DESTINATION, SUBSET
-from runtime.durations import write_duration
 
 _KEEPALIVE = {"interval": "1s", "timeout": "1.5s"}
 """PINGs to a picker, as fields of config.core.v3.KeepaliveSettings. They alone bound how long an ext_proc stream may be
 silent: Envoy does not apply message_timeout to bodies that are FULL_DUPLEX_STREAMED. A frozen picker is noticed after
 2.5 s, so both attempts together end within 5 s."""
 _PICKER_ATTEMPTS = 2
+_TIMEOUT = "x-envoy-upstream-rq-timeout-ms"
+_KEPT_TIMEOUT = "x-adsum-timeout-ms"
+"""Where a client's time-out is while Envoy removes the other one."""
+_STREAMS = 100
+"""Requests at a time on one HTTP/2 connection, as Envoy advises at the edge (configuration/best_practices/edge)."""
+_CONNECTION_BUFFER = 256 * 1024
+"""Bytes. Envoy advises 32 KiB at the edge, against untrusted clients; prompts are larger than most requests."""
 
 
 def render(settings: EnvoySettings) -> str:
@@ -52,8 +60,9 @@ def bootstrap(settings: EnvoySettings) -> Json:
     return {
         # Envoy demands a node for EDS; --service-node and --service-cluster win over it
         "node": {"id": "adsum", "cluster": "adsum"},
-        "admin": {"address": socket_address(settings.admin)},
+        "admin": {"address": socket_address(settings.admin), "ignore_global_conn_limit": True},
         "static_resources": {"listeners": listeners, "clusters": clusters},
+        "overload_manager": overload_manager(settings.max_connections, settings.max_heap),
     }
 
 
@@ -81,10 +90,13 @@ def _listener(settings: EnvoySettings) -> Json:
         request_headers_timeout="10s",
         request_timeout=settings.request_timeout,
         common_http_protocol_options={"idle_timeout": "900s"},
+        http2_protocol_options={"max_concurrent_streams": _STREAMS},
         access_log=access_log(settings.access_log),
         local_reply_config=local_replies(),
         # removed before any other filter runs: a client must not choose its worker, not even while the picker is away
-        early_header_mutation_extensions=[_remove((DESTINATION, *DATA_PLANE_ONLY))],
+        early_header_mutation_extensions=[
+            _early((DESTINATION, *DATA_PLANE_ONLY, *settings.remove_request_headers), settings),
+        ],
         route_config={
             "virtual_hosts": [
                 {
@@ -100,6 +112,7 @@ def _listener(settings: EnvoySettings) -> Json:
             *_subset_filters(settings),
             _ext_proc(settings),
             *([split_pick()] if settings.eds or settings.mode == "original-dst" else []),
+            *([_client_timeout()] if settings.client_timeouts else []),
             _router(),
         ],
     )
@@ -109,7 +122,14 @@ def _listener(settings: EnvoySettings) -> Json:
         "address": socket_address(settings.listen),
         "enable_reuse_port": False,  # the default lets a second Envoy bind this port and take half of the connections
         "filter_chains": [chain],
+        **_connection_buffer(settings),
     }
+
+
+def _connection_buffer(settings: EnvoySettings) -> Json:
+    """What one client's connection may buffer. A body that is buffered whole has this limit too, so it keeps Envoy's 1 MiB."""
+    whole = {"BUFFERED", "BUFFERED_PARTIAL"} & {settings.request_body, settings.response_body}
+    return {} if whole else {"per_connection_buffer_limit_bytes": _CONNECTION_BUFFER}
 
 
 def _route(settings: EnvoySettings) -> Json:
@@ -124,12 +144,35 @@ def _route(settings: EnvoySettings) -> Json:
     return {"match": {"prefix": "/"}, "route": route, **limit, **added}
 
 
-def _remove(headers: Sequence[str]) -> Json:
-    config = typed_config(
-        "http.early_header_mutation.header_mutation.v3.HeaderMutation",
-        mutations=[{"remove": name} for name in headers],
-    )
+def _early(removed: Sequence[str], settings: EnvoySettings) -> Json:
+    """Changes headers before Envoy removes those that only internal clients may send."""
+    mutations: list[Json] = [{"remove": name} for name in removed]
+    if settings.client_timeouts:
+        mutations += _moved(_TIMEOUT, _KEPT_TIMEOUT)
+    config = typed_config("http.early_header_mutation.header_mutation.v3.HeaderMutation", mutations=mutations)
     return {"name": "envoy.http.early_header_mutation.header_mutation", "typed_config": config}
+
+
+def _client_timeout() -> Json:
+    """The HTTP filter that gives the router a client's time-out.
+
+    Envoy takes it from internal clients only, and these could set retries too
+    (https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_conn_man/header_sanitizing).
+    """
+    config = typed_config(
+        "filters.http.header_mutation.v3.HeaderMutation",
+        mutations={"request_mutations": _moved(_KEPT_TIMEOUT, _TIMEOUT)},
+    )
+    return {"name": "envoy.filters.http.header_mutation", "typed_config": config}
+
+
+def _moved(old: str, new: str) -> list[Json]:
+    header = {"key": new, "value": f"%REQ({old})%"}
+    return [
+        {"remove": new},
+        {"append": {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}},
+        {"remove": old},
+    ]
 
 
 def _subset_filters(settings: EnvoySettings) -> list[Json]:

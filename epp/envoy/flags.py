@@ -1,14 +1,16 @@
 """The command line of `python -m epp envoy-config`."""
 
 import argparse
+import re
 from collections.abc import Sequence
 
-from epp.config.flag_values import boolean, duration, port, size
+from adsum.command_line import Parser, argument, program
+from adsum.durations import parse_go_duration, write_duration
+from adsum.quoting import quoted
+from epp.config.flag_values import boolean, count, duration, port, size
 from epp.envoy.json_values import Address
+from epp.envoy.overload import connections_by_descriptors
 from epp.envoy.settings import EnvoySettings
-from runtime.command_line import Parser, argument, program
-from runtime.durations import parse_go_duration, write_duration
-from runtime.quoting import quoted
 
 BODY_MODES = ("FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE")
 
@@ -43,10 +45,14 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
             ca_file=given.ca_file,
             message_timeout=given.message_timeout,
             route_timeout=given.route_timeout,
+            client_timeouts=given.client_timeouts,
             request_timeout=given.request_timeout,
             fallback=given.fallback,
             access_log=given.access_log,
             served_header=given.served_header,
+            remove_request_headers=given.remove_request_header,
+            max_connections=given.max_connections or connections_by_descriptors(),
+            max_heap=given.max_heap,
         )
     except ValueError as error:
         parser.error(str(error))
@@ -81,6 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
     _address_flags(parser)
     _routing_flags(parser)
     _processing_flags(parser)
+    _limit_flags(parser)
     return parser
 
 
@@ -131,8 +138,8 @@ def _routing_flags(parser: argparse.ArgumentParser) -> None:
     add("--subset", metavar="HOST:PORT,...", help="only these may be picked; an empty one allows none")
     answer = "of a whole answer; 0s is none"
     add("--route-timeout", type=_duration, default="0s", metavar="DURATION", help=answer)
-    sent = "of a whole request as its client sends it; 0s is none"
-    add("--request-timeout", type=_duration, default="60s", metavar="DURATION", help=sent)
+    said = "a client's x-envoy-upstream-rq-timeout-ms takes the place of --route-timeout; for clients that you trust"
+    _boolean(parser, "--client-timeouts", default=False, effect=said)
 
 
 def _processing_flags(parser: argparse.ArgumentParser) -> None:
@@ -151,8 +158,29 @@ def _processing_flags(parser: argparse.ArgumentParser) -> None:
     _boolean(parser, "--failure-mode-allow", default=False, effect="continue without a picker")
     one = "how long one answer of the picker may take"
     _boolean(parser, "--served-header", default=True, effect="a response header names the worker")
+    add(
+        "--remove-request-header",
+        type=_header_name,
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a header that clients must not set, before the picker reads it; repeatable",
+    )
     add("--access-log", default="/dev/stdout", metavar="FILE", help="on Envoy's machine; '' is none")
     add("--message-timeout", type=_message_timeout, default="10s", metavar="DURATION", help=one)
+
+
+def _limit_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    sent = "of a whole request as its client sends it; 0s is none"
+    add("--request-timeout", type=_duration, default="60s", metavar="DURATION", help=sent)
+    open_at_once = (
+        "of all clients together; give less than half of the files that Envoy may open "
+        "(two fifths of those that this command may open, at most 10000)"
+    )
+    add("--max-connections", type=_connections, metavar="NUMBER", help=open_at_once)
+    heap = "of Envoy; requests are refused shortly before"
+    add("--max-heap", type=size, default="2Gi", metavar="SIZE", help=heap)
 
 
 def _boolean(parser: argparse.ArgumentParser, *names: str, default: bool, effect: str) -> None:
@@ -165,6 +193,19 @@ def _attempts(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) == 1 and text != "0"):
         raise argparse.ArgumentTypeError(f"{quoted(text)} is not a number from 1 to 9")
     return int(text)
+
+
+def _header_name(text: str) -> str:
+    if not re.fullmatch("[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}", text):  # RFC 9110 section 5.6.2
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not the name of a header")
+    return text.lower()
+
+
+def _connections(text: str) -> int:
+    number = count(text)
+    if not number:
+        raise argparse.ArgumentTypeError("0 lets nobody connect; expected a number from 1 to 1000000")
+    return number
 
 
 def _duration(text: str) -> str:

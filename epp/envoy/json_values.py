@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.addresses import is_ip, split_authority
+from adsum.addresses import is_ip, split_authority
 
 Json = dict[str, Any]
 

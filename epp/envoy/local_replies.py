@@ -7,10 +7,19 @@ import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from epp.envoy.json_values import Json
+from epp.envoy.json_values import Json, typed_config
 from epp.ext_proc.protocol import PROXY_STATUS
 
 _RETRY = {"retry-after": "1"}  # seconds
+_OVERLOADED: Json = {
+    "extension_filter": {
+        "name": "envoy.access_loggers.extension_filters.cel",
+        "typed_config": typed_config(
+            "access_loggers.filters.cel.v3.ExpressionFilter", expression="response.code_details == 'overload'"
+        ),
+    }
+}
+"""Requests that are refused since the heap is full set no flag, only details (HTTP connection manager, response code details)."""
 
 
 def local_replies() -> Json:
@@ -28,6 +37,7 @@ def local_replies() -> Json:
                    {**_RETRY, PROXY_STATUS: "envoy; error=destination_unavailable"}),
             _reply(_flags("UC", "UR", "UPE"), 502, "worker_failed", "the worker ended the connection before it answered",
                    {PROXY_STATUS: "envoy; error=connection_terminated"}),
+            _reply(_OVERLOADED, 503, "proxy_overloaded", "the proxy has no memory left for more requests", _RETRY),
             _reply(_status(500), 503, "picker_unavailable", "the endpoint picker failed or cannot be reached", _RETRY),
             _reply(_status(504), 503, "picker_timeout", "the endpoint picker did not answer in time", _RETRY),
             _reply(_status(408), 408, "request_timeout", "the request was not complete in time"),

@@ -16,8 +16,9 @@ class EnvoySettings:
     at the workers. `retry_buffer`: bytes of a request that Envoy keeps for another attempt. `subset`: a subset hint for every request.
 
     `fallback`: original-dst tries the picker's second choice if the first cannot be reached. `request_timeout`: for a
-    client to send its whole request, body included. `access_log`: a file on Envoy's machine, "" for none.
+    client to send its whole request, body included. `client_timeouts`: clients say how long their answers may take. `access_log`: a file on Envoy's machine, "" for none.
     `client_cert`, `client_key`: PEM files on Envoy's machine, for a picker that asks for a client certificate.
+    `remove_request_headers`: names of what clients must not say. `max_connections`: of all clients together. `max_heap`: bytes; Envoy refuses requests shortly before.
     `ca_file`: a PEM file there; None: any certificate of a picker is accepted. `status`: `/ready` and Prometheus' page.
     """
 
@@ -42,10 +43,14 @@ class EnvoySettings:
     ca_file: str | None = None
     message_timeout: str = "10s"
     route_timeout: str = "0s"
+    client_timeouts: bool = False
     request_timeout: str = "60s"
     fallback: bool = False
     access_log: str = "/dev/stdout"
     served_header: bool = True
+    remove_request_headers: Sequence[str] = ()
+    max_connections: int = 10_000
+    max_heap: int = 2 * 1024 * 1024 * 1024
 
     @property
     def eds(self) -> bool:

@@ -34,7 +34,14 @@ def status_listener(address: Address) -> Json:
         ],
     )
     chain = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
-    return {"name": "status", "address": socket_address(address), "filter_chains": [chain]}
+    return {
+        "name": "status",
+        "address": socket_address(address),
+        "filter_chains": [chain],
+        # clients who take all connections must not make the probes fail
+        "ignore_global_conn_limit": True,
+        "bypass_overload_manager": True,
+    }
 
 
 def admin_cluster(admin: Address) -> Json:

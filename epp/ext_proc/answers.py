@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
+from adsum.tracing.trace_context import LENGTH, TRACEPARENT, TRACESTATE
 from epp.ext_proc import length_delimited as delimited
 from epp.ext_proc import protocol
 from epp.ext_proc.exchange_settings import ProtocolVersion
@@ -17,7 +18,6 @@ from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
-from runtime.tracing.trace_context import LENGTH, TRACEPARENT, TRACESTATE
 
 CHUNK: Final = 62_000
 """Bytes of a body in one answer, as in the Go picker; Envoy recommends at most 64 KB (processing_mode.proto)."""
@@ -155,9 +155,9 @@ def replaced(kind: BodyKind, body: Buffer | None, *, with_length: bool) -> bytes
     return answer.SerializeToString()
 
 
-def immediate(rejection: Rejection) -> bytes:
+def immediate(rejection: Rejection, chance: float) -> bytes:
     """The serialised ImmediateResponse of a rejection."""
-    return protocol.immediate(rejection).SerializeToString()
+    return protocol.immediate(rejection, chance).SerializeToString()
 
 
 def own(answer: OwnAnswer) -> bytes:

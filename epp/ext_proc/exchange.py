@@ -9,6 +9,8 @@ CONNECT and upgrades, whose body has no end, and for BUFFERED_PARTIAL, which may
 from collections.abc import Callable
 from typing import Final
 
+from adsum.tracing.span import Trace, Tracer
+from adsum.tracing.trace_context import TRACESTATE, TraceContext
 from epp.ext_proc import answers, protocol
 from epp.ext_proc.answers import Answer, RoutedKind
 from epp.ext_proc.exchange_settings import ExchangeSettings, ProtocolVersion
@@ -17,7 +19,7 @@ from epp.ext_proc.first_piece import open_first_piece
 from epp.ext_proc.request_director import Deferral, Observer, RequestDirector
 from epp.ext_proc.request_spans import REQUEST, RequestSpans
 from epp.ext_proc.response_readers import ResponseReaders, open_readers
-from epp.request.body import Body, Buffer, MemoryBudget
+from epp.request.body import Body, Buffer, MemoryBudget, header_bytes
 from epp.request.inference_request import InferenceRequest
 from epp.request.model_value import replace_model
 from epp.request.own_answer import OwnAnswer
@@ -25,8 +27,6 @@ from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest
-from runtime.tracing.span import Trace, Tracer
-from runtime.tracing.trace_context import TRACESTATE, TraceContext
 
 _HEADERS_ONLY: Final = (ProcessingMode.NONE, ProcessingMode.STREAMED)
 _FULL_DUPLEX: Final[int] = ProcessingMode.FULL_DUPLEX_STREAMED
@@ -36,6 +36,8 @@ _DUPLEX: Final = (ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.GRPC)
 _UNSTATED: Final[int] = -1
 """No response mode was stated: no body is expected; if one comes, it is sent back as in FULL_DUPLEX_STREAMED."""
 _STREAMED: Final[int] = ProcessingMode.STREAMED
+_SENT_ANYWAY: Final = (*_DUPLEX, ProcessingMode.BUFFERED)
+"""The response modes in which the picker cannot do without the body: STREAMED ends with the stream."""
 _READABLE: Final = (*_DUPLEX, ProcessingMode.STREAMED, ProcessingMode.BUFFERED)
 """The response modes in which a whole body comes: BUFFERED_PARTIAL may send a part only."""
 
@@ -190,7 +192,7 @@ class Exchange:
             self._pick.decision.evicted(rejection)
         if self._spans is not None:
             self._spans.refused(rejection)
-        self._answer([answers.immediate(rejection)])
+        self._answer([answers.immediate(rejection, self._settings.chance())])
         return True
 
     def close(self, cause: str, now: float) -> None:
@@ -308,14 +310,22 @@ class Exchange:
             if self._spans is not None:
                 self._spans.answered_here()
             return [answers.own(outcome)]
+        self._defer(outcome, body, now)
+        return []
+
+    def _defer(self, outcome: Deferral, body: Buffer | None, now: float) -> None:
         if self._answer is None:
             outcome.abandon(now)
             raise ExchangeError("the pick was deferred, but nothing listens with on_answer")
+        try:
+            self._body.charge(header_bytes(self._headers))
+        except Rejection:
+            outcome.abandon(now)
+            raise
         self._deferral = outcome
         if body:
             self._body.replace([body])
         outcome.subscribe(self._settle)
-        return []
 
     def _ask(self, body: Buffer | None, now: float) -> Pick | Deferral | OwnAnswer:
         if self._spans is None:
@@ -404,7 +414,7 @@ class Exchange:
             self._observer.rejected(rejection, now)
         if self._spans is not None:
             self._spans.refused(rejection)
-        return answers.immediate(rejection)
+        return answers.immediate(rejection, self._settings.chance())
 
     def _response_headers(self, message: ProcessingRequest, now: float) -> list[Answer]:
         self._abandon(now)
@@ -421,7 +431,7 @@ class Exchange:
                     self._note_response(self._pick, message, now)
         readers = self._readers
         expected = self._response_mode in _DUPLEX or (
-            readers is not None and self._response_mode in _READABLE
+            readers is not None and readers.needed and self._response_mode in _READABLE
         )
         passes = expected and not ended
         self.state = self.state.after_response_headers(body_passes=passes)
@@ -438,20 +448,26 @@ class Exchange:
 
     def _open_readers(self, pick: Pick, message: ProcessingRequest, now: float) -> None:
         openers = self._settings.response_readers
+        passing = self._settings.passing_readers if self._response_mode in _SENT_ANYWAY else ()
         request = pick.request
-        if not openers and request.rewritten_from is None and not request.counts:
+        needed = bool(openers or request.counts) or request.rewritten_from is not None
+        if not needed and not passing:
             return  # the common case
         head = protocol.read_response_head(message.response_headers.headers)
-        readers = open_readers(openers, pick, head, self._started, now)
+        readers = open_readers((*passing, *openers), pick, head, self._started, now, self._not_renamed)
         mode = _FULL_DUPLEX if self._response_mode == _UNSTATED else self._response_mode
         if mode in _READABLE:
             readers += open_first_piece(request.counts, head)
         if not readers:
             return
         if mode in _READABLE:
-            self._readers = ResponseReaders(readers, mode, head)
+            self._readers = ResponseReaders(readers, mode, head, needed=needed)
         else:
             self._settings.unread_bodies.missing()
+
+    def _not_renamed(self) -> None:
+        if self._observer is not None:
+            self._observer.not_renamed()
 
     def _response_body(self, message: ProcessingRequest, now: float) -> list[Answer]:
         piece = message.response_body

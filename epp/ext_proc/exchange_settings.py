@@ -1,13 +1,14 @@
 """The operator's settings for all exchanges of a picker. Pure."""
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
+from adsum.tracing.span import Tracer
 from epp.ext_proc.early_ends import EarlyEnds
 from epp.ext_proc.response_body import ResponseReaderOpener, UnreadBodies
-from runtime.tracing.span import Tracer
 
 if TYPE_CHECKING:  # `--help` reads these settings, and must not load numpy
     from epp.scheduling.pick import Pick
@@ -29,19 +30,22 @@ class ExchangeSettings:
     """Settings of all exchanges. `max_body_bytes`: the largest request body.
 
     `use_subset_hint` False: the data plane's hint about which endpoints may be picked is ignored. `response_readers`: each
-    may read the bodies of responses. `unread_bodies` hears of a body that had to be read and does not come.
+    may read the bodies of responses. `passing_readers`: the same, where the data plane sends every body to the picker; nothing
+    waits for them. `unread_bodies` hears of a body that had to be read and does not come.
     `tracer`: None if no traces are recorded. `response_headers`: None if no plugin sets any. `early_ends` hears how long
-    streamed answers last; None: nobody counts them.
+    streamed answers last; None: nobody counts them. `chance`: from 0 to 1, it spreads the times of Retry-After.
     """
 
     version: ProtocolVersion = ProtocolVersion.V1_0
     max_body_bytes: int = 64 * 1024 * 1024
     use_subset_hint: bool = True
     response_readers: tuple[ResponseReaderOpener, ...] = ()
+    passing_readers: tuple[ResponseReaderOpener, ...] = ()
     unread_bodies: UnreadBodies = field(default_factory=UnreadBodies)
     response_headers: ResponseHeaders | None = None
     early_ends: EarlyEnds | None = None
     tracer: Tracer | None = None
+    chance: Callable[[], float] = random.random
 
     @property
     def reads_subset_hint(self) -> bool:

@@ -10,7 +10,11 @@ from typing import Final
 
 import msgspec
 
+from epp.response.object_scanner import BELOW
+
 _STRUCTURE: Final = re.compile(rb'["{}\[\]:,]')
+_MEMBERS: Final = re.compile(rb'(?:\s*+"(?!model")[^"\\]*+"\s*+:\s*+(?:"[^"\\]*+"|[-+.\w]++)\s*+,)*+')
+"""Whole members that are strings and numbers, each with its comma."""
 _BRACKETS: Final = re.compile(rb'["{}\[\]]')
 _TEXT: Final = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 """The rest of a string, up to its closing quote, or to a lone backslash at the end of the piece."""
@@ -32,11 +36,23 @@ class ModelFields:
     """The state between two pieces. Where a name is, is told for one piece at a time.
 
     JSON texts may follow each other. What is no JSON is harmless: then nothing is found, or not all.
+    `steps`: that `find` may still make, one for each token that it looks at. Without any left it finds nothing more.
     """
 
-    __slots__ = ("_depth", "_escaped", "_expects_key", "_inner", "_key", "_outer", "_text", "_watched")
+    __slots__ = (
+        "_depth",
+        "_escaped",
+        "_expects_key",
+        "_inner",
+        "_key",
+        "_outer",
+        "_text",
+        "_watched",
+        "steps",
+    )
 
     def __init__(self) -> None:
+        self.steps = 0
         self.reset()
 
     def reset(self) -> None:
@@ -59,10 +75,12 @@ class ModelFields:
         The next call must begin with the bytes of the unfinished name.
         """
         spans: list[tuple[int, int]] = []
-        while at < end:
+        while at < end and self.steps > 0:
+            self.steps -= 1
             if self._text is not _Text.NONE:
                 at = self._pass_text(data, at, end)
                 continue
+            at = self._pass_whole(data, at, end)
             found = (_STRUCTURE if self._watched else _BRACKETS).search(data, at, end)
             if found is None:
                 break
@@ -84,6 +102,13 @@ class ModelFields:
     def skip_name(self) -> None:
         """The unfinished name is not awaited any more: the next call begins behind its opening quote."""
         self._text = _Text.OTHER
+
+    def _pass_whole(self, data: bytes, at: int, end: int) -> int:
+        """Go on behind what cannot have a name and is complete."""
+        if not self._depth or (self._watched and not self._expects_key):
+            return at
+        found = (_MEMBERS if self._watched else BELOW).match(data, at, end)
+        return at if found is None else found.end()
 
     def _closing_quote(self, data: bytes, at: int, end: int) -> int | None:
         """Where the string that begins at `at` is over, None: not in this piece."""

@@ -1,6 +1,7 @@
 """Gives an answer the model's name that its client asked for, where a rule or a header had replaced it. Pure."""
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -24,7 +25,9 @@ _MAX_SPELLING: Final = 6 * _MAX_NAME
 """The same with every letter escaped. A string that goes on is no name of ours, and is not held back."""
 
 
-def open_restorer(pick: Pick, head: ResponseHead) -> "ModelRestorer | None":
+def open_restorer(
+    pick: Pick, head: ResponseHead, given_up: Callable[[], None] = lambda: None
+) -> "ModelRestorer | None":
     """A reader, if the client named another model than serves it, and if the answer can be read."""
     request = pick.request
     if request.rewritten_from is None or head.encoded:
@@ -32,14 +35,21 @@ def open_restorer(pick: Pick, head: ResponseHead) -> "ModelRestorer | None":
     events = head.media_type == _EVENT_STREAM
     if not (events or head.media_type in _JSON or head.media_type.endswith("+json")):
         return None
-    restorer = ModelRestorer(request.model, request.rewritten_from, events=events)
+    restorer = ModelRestorer(request.model, request.rewritten_from, events=events, given_up=given_up)
     return restorer if restorer.names_are_short else None
+
+
+_STEPS_AT_ONCE: Final = 20_000
+"""Tokens that are looked at in one piece, at most: about 10 ms, in which nothing else is picked."""
+_BYTES_FOR_A_STEP: Final = 8
+"""Bytes of an answer that allow for one more token. Real answers need fewer: what cannot hold a name is passed as a whole."""
 
 
 class ModelRestorer:
     """A `ResponseBodyReader` that replaces the model's name `served` by `named`; `events`: in server-sent events.
 
-    It holds back nothing but the beginning of a model's name. Events are told by their lines
+    An answer that is all brackets and commas takes more work than it may: from there on it passes with the worker's name,
+    and `given_up` is called once. It holds back nothing but the beginning of a model's name. Events are told by their lines
     (https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation).
     """
 
@@ -48,6 +58,7 @@ class ModelRestorer:
         "_begun",
         "_events",
         "_fields",
+        "_given_up",
         "_held",
         "_line",
         "_named",
@@ -56,12 +67,16 @@ class ModelRestorer:
         "_skipped",
     )
 
-    def __init__(self, served: str, named: str, *, events: bool) -> None:
+    def __init__(
+        self, served: str, named: str, *, events: bool, given_up: Callable[[], None] = lambda: None
+    ) -> None:
         self._served = served
         self._plain = msgspec.json.encode(served)
         self._named = msgspec.json.encode(named)
         self._events = events
         self._fields = ModelFields()
+        self._fields.steps = _STEPS_AT_ONCE
+        self._given_up: Callable[[], None] | None = given_up
         self._held = b""
         self._line = b""
         """The first bytes of the present line, as many as _DATA has."""
@@ -82,12 +97,18 @@ class ModelRestorer:
 
     def read(self, piece: Buffer, now: float) -> Buffer | None:
         """The piece with the client's name, without the beginning of a name that is not complete."""
+        if self._given_up is None:
+            return None
+        self._fields.steps = min(self._fields.steps + len(piece) // _BYTES_FOR_A_STEP + 1, _STEPS_AT_ONCE)
         data = b"".join((self._held, piece))
         find = self._find_in_events if self._events else self._find_in_json
         spans, stop = find(data)
         if len(data) - stop > _MAX_SPELLING:
             self._fields.skip_name()
             _, stop = self._fields.find(data, stop + 1, len(data))
+        if self._fields.steps <= 0:
+            self._given_up()
+            self._given_up, stop = None, len(data)
         unchanged = not self._held and stop == len(data)
         self._held = data[stop:]
         spans = [(start, end) for start, end in spans if self._is_served(data[start:end])]
@@ -104,7 +125,8 @@ class ModelRestorer:
     def _find_in_events(self, data: bytes) -> tuple[list[tuple[int, int]], int]:
         spans: list[tuple[int, int]] = []
         at, end = 0, len(data)
-        while at < end:
+        while at < end and self._fields.steps > 0:
+            self._fields.steps -= 1
             found = _LINE_END.search(data, at)
             stop = end if found is None else found.start()
             if stop > at:

@@ -225,8 +225,11 @@ def add_scores(metadata: Struct, scores: Mapping[str, float]) -> None:
         fields[destination].number_value = score
 
 
-def immediate(rejection: Rejection) -> ProcessingResponse:
-    """The ImmediateResponse of a rejection: OpenAI-style JSON, `Retry-After` in whole seconds (RFC 9110 section 10.2.3)."""
+def immediate(rejection: Rejection, chance: float = 0.0) -> ProcessingResponse:
+    """The ImmediateResponse of a rejection: OpenAI-style JSON, `Retry-After` in whole seconds (RFC 9110 section 10.2.3).
+
+    `chance`: from 0 to 1, where in once to twice that time; clients that were refused together come back apart.
+    """
     error = {
         "message": rejection.message,
         "type": _error_type(rejection.status),
@@ -235,7 +238,8 @@ def immediate(rejection: Rejection) -> ProcessingResponse:
     }
     headers: dict[str, str] = {}
     if rejection.retry_after is not None:
-        headers["retry-after"] = str(max(1, math.ceil(rejection.retry_after)))
+        least = max(1, math.ceil(rejection.retry_after))
+        headers["retry-after"] = str(least + min(least, int(chance * (least + 1))))
     if rejection.reason is not None:
         headers[DROPPED_REASON] = rejection.reason
     body = json.dumps({"error": error}).encode()

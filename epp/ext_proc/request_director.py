@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from adsum.tracing.span import Span
 from epp.outliers.failure import Failure
 from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
-from runtime.tracing.span import Span
 
 
 class Deferral(Protocol):
@@ -64,6 +64,9 @@ class Observer(Protocol):
 
     def responded(self, pick: Pick, status: int, now: float) -> None:
         """The response headers came."""
+
+    def not_renamed(self) -> None:
+        """An answer took too much work to give its client the name of the model that it asked for."""
 
     def released(self, pick: Pick, started: float, now: float) -> None:
         """The stream of a request that began at `started` is over."""

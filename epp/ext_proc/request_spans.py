@@ -5,11 +5,11 @@ No prompt, no body and no header but the request id goes into them.
 
 from typing import Final
 
+from adsum.tracing.span import Span
+from adsum.tracing.trace_context import TraceContext
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
-from runtime.tracing.span import Span
-from runtime.tracing.trace_context import TraceContext
 
 REQUEST: Final = "gateway.request"
 ORCHESTRATION: Final = "gateway.request_orchestration"

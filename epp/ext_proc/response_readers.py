@@ -1,7 +1,7 @@
 """Passes the body of one response through its readers, and answers its pieces as the data plane's body mode wants. Pure."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from epp.ext_proc import answers
@@ -19,9 +19,17 @@ _BUFFERED: Final[int] = ProcessingMode.BUFFERED
 
 
 def open_readers(
-    openers: Sequence[ResponseReaderOpener], pick: Pick, head: ResponseHead, started: float, now: float
+    openers: Sequence[ResponseReaderOpener],
+    pick: Pick,
+    head: ResponseHead,
+    started: float,
+    now: float,
+    given_up: Callable[[], None],
 ) -> list[ResponseBodyReader]:
-    """The readers that want this body. What gives the client its model's name comes last: the others read the worker's."""
+    """The readers that want this body. What gives the client its model's name comes last: the others read the worker's.
+
+    `given_up`: called if the answer takes too much work to give its client that name.
+    """
     readers: list[ResponseBodyReader] = []
     for open_reader in openers:
         try:
@@ -31,16 +39,22 @@ def open_readers(
             continue
         if reader is not None:
             readers.append(reader)
-    restorer = open_restorer(pick, head)
+    restorer = open_restorer(pick, head, given_up)
     return readers if restorer is None else [*readers, restorer]
 
 
 class ResponseReaders:
-    """The readers of one response, in the order in which its pieces pass them; `mode`: its `response_body_mode`."""
+    """The readers of one response, in the order in which its pieces pass them; `mode`: its `response_body_mode`.
 
-    __slots__ = ("_has_length", "_mode", "_readers")
+    `needed`: the stream stays open until they have read it.
+    """
 
-    def __init__(self, readers: Sequence[ResponseBodyReader], mode: int, head: ResponseHead) -> None:
+    __slots__ = ("_has_length", "_mode", "_readers", "needed")
+
+    def __init__(
+        self, readers: Sequence[ResponseBodyReader], mode: int, head: ResponseHead, *, needed: bool
+    ) -> None:
+        self.needed = needed
         self._readers = list(readers)
         self._mode = mode
         self._has_length = "content-length" in head.headers

@@ -2,21 +2,27 @@
 
 import math
 from collections import OrderedDict
+from itertools import islice
+from typing import Final
 
-from epp.flow_control.flow_lengths import FlowLengths
+from epp.flow_control.flow_lengths import FlowBytes, FlowLengths
 from epp.flow_control.flow_queue import FlowQueue
 from epp.flow_control.queued_request import QueuedRequest
 from epp.flow_control.settings import PriorityBand
+
+_MOST_GIVE_WAY: Final = 16
+"""Requests that give way to one."""
 
 
 class Band:
     """Flows of one priority. A flow exists while a request waits in it, so that no client can fill memory with names.
 
     `ceiling`: of the saturation at which its requests go, as the usage limit policy last said. `used_at`: when the last
-    request of this priority came. `bytes`: of the bodies that wait.
+    request of this priority came. `bytes`: of what waits, headers and bodies.
     """
 
     __slots__ = (
+        "_bytes_of_flows",
         "_flows",
         "_lengths",
         "_selector",
@@ -41,10 +47,14 @@ class Band:
         self._flows: dict[str, FlowQueue] = {}
         self._selector = settings.fairness.selector()
         self._lengths = FlowLengths() if settings.fairness.shares_places else None
+        self._bytes_of_flows = FlowBytes()
 
-    def fits(self, size: int) -> bool:
-        """Whether one more request of that many bytes may wait."""
-        return len(self.waiting) < self.settings.max_requests and self.bytes + size <= self.settings.max_bytes
+    def over(self, size: int) -> tuple[int, int]:
+        """By how many requests and bytes it would be too full with one more of that size; 0 or less: it fits."""
+        return (
+            len(self.waiting) + 1 - self.settings.max_requests,
+            self.bytes + size - self.settings.max_bytes,
+        )
 
     def add(self, queued: QueuedRequest) -> None:
         rank = self.settings.ordering.rank(queued)
@@ -56,6 +66,7 @@ class Band:
         flow.add(queued)
         if self._lengths is not None:
             self._lengths.grew(flow)
+            self._bytes_of_flows.grew(flow, len(self._flows))
         self.waiting[queued.sequence] = queued
         self.bytes += queued.size
         if flow.first is queued:
@@ -94,20 +105,34 @@ class Band:
         """The one that came first."""
         return next(iter(self.waiting.values()), None)
 
-    def gives_way(self, fairness_id: str, size: int) -> QueuedRequest | None:
-        """In a full band the newest request of the longest flow, if one of that many bytes may have its place.
+    def gives_way(
+        self, fairness_id: str, size: int, over_requests: int, over_bytes: int
+    ) -> list[QueuedRequest]:
+        """Who gives up their places for one more request of that size; none: it may have none.
 
-        Its flow stays at least as long as that of the other one, so nobody gains by sending more (longest queue drop: Suter
-        et al., Buffer Management Schemes for Supporting TCP in Gigabit Routers with Per-flow Queueing, 1999).
+        Where there are too many requests, the newest one of the longest flow; where only bytes are too many, the newest
+        ones of the flow that holds most. That flow had more than the other one then has, so nobody gains by sending more
+        (longest queue drop: Suter et al., Buffer Management Schemes for Supporting TCP in Gigabit Routers with Per-flow
+        Queueing, 1999).
         """
-        longest = None if self._lengths is None else self._lengths.longest()
+        if self._lengths is None or over_requests > 1:
+            return []
         own = self._flows.get(fairness_id)
-        if longest is None or len(longest) <= (0 if own is None else len(own)) + 1:
-            return None
-        newest = longest.newest
-        if newest is None or len(self.waiting) > self.settings.max_requests:
-            return None
-        return newest if self.bytes - newest.size + size <= self.settings.max_bytes else None
+        if over_requests == 1:
+            flow = self._lengths.longest()
+            if flow is None or len(flow) <= (0 if own is None else len(own)) + 1:
+                return []
+        else:
+            flow = self._bytes_of_flows.heaviest()
+            if flow is None or flow.bytes <= (0 if own is None else own.bytes) + size:
+                return []
+        leave: list[QueuedRequest] = []
+        for queued in islice(flow.newest(), over_requests if over_requests > 0 else _MOST_GIVE_WAY):
+            leave.append(queued)
+            over_bytes -= queued.size
+            if over_bytes <= 0:
+                return leave
+        return []
 
     def newest(self) -> QueuedRequest | None:
         """The one that came last."""

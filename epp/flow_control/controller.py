@@ -9,7 +9,7 @@ from epp.flow_control import refusals
 from epp.flow_control.band import Band
 from epp.flow_control.eviction import InFlightEviction
 from epp.flow_control.pool_load import EFFECTIVE, PoolLoad
-from epp.flow_control.queued_request import QueuedRequest
+from epp.flow_control.queued_request import QueuedRequest, bytes_held
 from epp.flow_control.settings import FlowControlSettings
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.saturation import SaturationDetector
@@ -98,7 +98,7 @@ class FlowController:
         saturation = self.saturations(now)[EFFECTIVE]
         if not blocked and saturation < self._ceiling_of(priority, saturation):
             return True
-        self._check_room(priority, request)
+        self.would_enqueue(request, now)
         return False
 
     def enqueue(self, waiting: WaitingRequest, now: float) -> None:
@@ -152,10 +152,14 @@ class FlowController:
         """Endpoints were added, removed or changed."""
         self._load.forget()
 
-    def close(self, now: float) -> None:
-        """Flow control is switched off: what waits goes, in its order."""
-        while (band := self._highest_waiting()) is not None:
+    def close(self, now: float) -> float | None:
+        """Flow control is switched off: what waits goes, in its order, so many in each turn as otherwise."""
+        for _ in range(_MOST_IN_A_TURN):
+            band = self._highest_waiting()
+            if band is None:
+                return None
             self._dispatch_from(band, now)
+        return now if self._queued else None
 
     def _use(self, settings: FlowControlSettings, detector: SaturationDetector) -> None:
         self._settings = settings
@@ -174,17 +178,20 @@ class FlowController:
         """The band of that priority, made if it does not exist."""
         band = self._by_priority.get(priority)
         if band is None:
-            settings = self._settings
-            given = settings.bands.get(priority)
-            default = settings.default_band
-            if priority < 0 and settings.default_negative_band is not None:
-                default = settings.default_negative_band
-            band = Band(priority, given or default, on_demand=given is None and priority != 0, now=now)
+            band = self._new_band(priority, now)
             self._by_priority[priority] = band
             self._bands.append(band)
             self._bands.sort(key=_by_priority, reverse=True)
             self._set_ceilings()
         return band
+
+    def _new_band(self, priority: int, now: float) -> Band:
+        settings = self._settings
+        given = settings.bands.get(priority)
+        default = settings.default_band
+        if priority < 0 and settings.default_negative_band is not None:
+            default = settings.default_negative_band
+        return Band(priority, given or default, on_demand=given is None and priority != 0, now=now)
 
     def _waits_at_or_above(self, priority: int) -> bool:
         for band in self._bands:
@@ -273,52 +280,58 @@ class FlowController:
     def _ttl(self) -> float:
         return self._settings.no_endpoint_ttl if self._empty else self._settings.request_ttl
 
-    def _check_room(self, priority: int, request: InferenceRequest) -> None:
-        """Raise `Rejection` where `_make_room` would, without making any."""
-        size, band = request.body_size, self._by_priority.get(priority)
-        if band is None or band.fits(size):
-            if self._fits(size) or self._may_evict(priority, size):
-                return
-        else:
-            other = band.gives_way(request.fairness_id, size)
-            if other is not None and self._fits(size, without=1, without_bytes=other.size):
-                return
-        raise refusals.queue_full(priority, empty=self._empty)
+    def would_enqueue(self, request: InferenceRequest, now: float) -> None:
+        band = self._by_priority.get(request.priority) or self._new_band(request.priority, now)
+        if self._gives_way(band, request) is None and not self._may_evict(band, bytes_held(request)):
+            raise refusals.queue_full(request.priority, empty=not len(self._pool(now)))
 
     def _make_room(self, band: Band, request: InferenceRequest, now: float) -> None:
         """Raise `Rejection` if it cannot wait in the band."""
-        size = request.body_size
-        if band.fits(size):
-            if self._fits(size) or self._evict(band.priority, size, now):
+        leave = self._gives_way(band, request)
+        if leave is None:
+            if self._evict(band, bytes_held(request), now):
                 return
-        else:
-            other = band.gives_way(request.fairness_id, size)
-            if other is not None and self._fits(size, without=1, without_bytes=other.size):
-                self._forget(other)
-                other.waiting.refuse(refusals.gave_way(band.priority), now)
-                return
-        raise refusals.queue_full(band.priority, empty=self._empty)
+            raise refusals.queue_full(band.priority, empty=self._empty)
+        for other in leave:
+            self._forget(other)
+            other.waiting.refuse(refusals.gave_way(band.priority), now)
+
+    def _gives_way(self, band: Band, request: InferenceRequest) -> list[QueuedRequest] | None:
+        """Who must leave the band for the request to wait in it; None: that makes no room, or a lower band has to."""
+        size = bytes_held(request)
+        requests, in_bytes = map(max, band.over(size), self._over(size))
+        if requests <= 0 and in_bytes <= 0:
+            return []
+        if self._may_evict(band, size):
+            return None
+        return band.gives_way(request.fairness_id, size, requests, in_bytes) or None
+
+    def _over(self, size: int) -> tuple[int, int]:
+        """By how many requests and bytes all bands would be too full with one more of that size."""
+        most, most_bytes = self._settings.max_requests, self._settings.max_bytes
+        return (
+            0 if most is None else len(self._queued) + 1 - most,
+            0 if most_bytes is None else self._bytes + size - most_bytes,
+        )
 
     def _fits(self, size: int, *, without: int = 0, without_bytes: int = 0) -> bool:
-        settings = self._settings
-        count, held = len(self._queued) - without, self._bytes - without_bytes
-        return (settings.max_requests is None or count < settings.max_requests) and (
-            settings.max_bytes is None or held + size <= settings.max_bytes
-        )
+        requests, in_bytes = self._over(size)
+        return requests <= without and in_bytes <= without_bytes
 
     def _sheddable(self) -> list[Band]:
         return [band for band in reversed(self._bands) if band.priority < 0 and band.waiting]
 
-    def _may_evict(self, priority: int, size: int) -> bool:
-        if not self._settings.eviction or priority < 0:
+    def _may_evict(self, band: Band, size: int) -> bool:
+        """Whether its band has room, and all bands would have some without those that may be evicted."""
+        if not self._settings.eviction or band.priority < 0 or max(band.over(size)) > 0:
             return False
         sheddable = self._sheddable()
-        count, held = sum(len(band.waiting) for band in sheddable), sum(band.bytes for band in sheddable)
+        count, held = sum(len(one.waiting) for one in sheddable), sum(one.bytes for one in sheddable)
         return self._fits(size, without=count, without_bytes=held)
 
-    def _evict(self, priority: int, size: int, now: float) -> bool:
+    def _evict(self, for_band: Band, size: int, now: float) -> bool:
         """Refuse requests below 0 that wait, lowest priority and latest arrival first, until there is room."""
-        if not self._may_evict(priority, size):
+        if not self._may_evict(for_band, size):
             return False
         for band in self._sheddable():
             while not self._fits(size) and (newest := band.newest()) is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from epp.flow_control.queued_request import QueuedRequest
+from epp.plugins.declaration import PluginDeclaration, Role
 from epp.request.control_headers import TTFT_SLO
 
 _MILLISECONDS: Final = re.compile(r"\+?[0-9]{1,60}")
@@ -43,3 +44,11 @@ def _milliseconds(text: str) -> int | None:
     found = _MILLISECONDS.fullmatch(text.strip()) if len(text) < 64 else None
     value = None if found is None else int(found[0])
     return None if value is None or value > _MOST_MILLISECONDS else value
+
+
+EDF_ORDERING_POLICY: Final = PluginDeclaration(
+    type="edf-ordering-policy", role=Role.ORDERING, build=lambda given, context: EarliestDeadlineFirst()
+)
+SLO_DEADLINE_ORDERING_POLICY: Final = PluginDeclaration(
+    type="slo-deadline-ordering-policy", role=Role.ORDERING, build=lambda given, context: SloDeadline()
+)

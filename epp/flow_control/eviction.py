@@ -9,7 +9,7 @@ from typing import Final
 
 from epp.flow_control import refusals
 from epp.flow_control.revocations import Revocations
-from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
+from epp.plugins.declaration import Role, only_parameters
 from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import SaturationDetector
 
@@ -42,8 +42,7 @@ class InFlightEviction:
 
     def use(self, detector: SaturationDetector) -> None:
         """This detector says from now on how full the pool is."""
-        counted = isinstance(detector, ConcurrencyDetector)
-        self._grace = _COUNTED_AFTER if counted else _PUBLISHED_AFTER
+        self._grace = _COUNTED_AFTER if detector.counts_in_flight else _PUBLISHED_AFTER
 
     def began(self, pick: Pick) -> None:
         """A request of negative priority was sent."""
@@ -108,3 +107,8 @@ class InFlightEviction:
                 return pick if priority < below else None
             heappop(self._order)
         return None
+
+
+SHEDDABLE_EVICTION_FILTER: Final = only_parameters("sheddable-eviction-filter", Role.EVICTION)
+EVICTION_ORDER_POLICY: Final = only_parameters("priority-then-time-eviction-order-policy", Role.EVICTION)
+"""The Go picker's names for the only rule there is: requests of negative priority, the lowest and newest first."""

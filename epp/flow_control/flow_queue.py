@@ -1,5 +1,6 @@
 """The requests of one flow that wait, in the order of the band's ordering policy. Pure."""
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -12,10 +13,11 @@ _SLACK: Final = 16
 class FlowQueue:
     """An `epp.flow_control.fairness_policy.Flow`: a heap, in which what left stays until it comes to the top."""
 
-    __slots__ = ("_heap", "_waiting", "fairness_id")
+    __slots__ = ("_heap", "_waiting", "bytes", "fairness_id")
 
     def __init__(self, fairness_id: str) -> None:
         self.fairness_id = fairness_id
+        self.bytes = 0
         self._heap: list[tuple[float, int, QueuedRequest]] = []
         self._waiting: dict[int, QueuedRequest] = {}
 
@@ -32,17 +34,18 @@ class FlowQueue:
             heappop(heap)
         return None
 
-    @property
-    def newest(self) -> QueuedRequest | None:
-        """The one that came last."""
-        return next(reversed(self._waiting.values()), None)
+    def newest(self) -> Iterator[QueuedRequest]:
+        """All of them, the one that came last first."""
+        return reversed(self._waiting.values())
 
     def add(self, queued: QueuedRequest) -> None:
         self._waiting[queued.sequence] = queued
+        self.bytes += queued.size
         heappush(self._heap, (queued.rank, queued.sequence, queued))
 
     def remove(self, queued: QueuedRequest) -> None:
         del self._waiting[queued.sequence]
+        self.bytes -= queued.size
         if len(self._heap) > 2 * len(self._waiting) + _SLACK:
             self._heap = [(one.rank, one.sequence, one) for one in self._waiting.values()]
             heapify(self._heap)

@@ -1,9 +1,10 @@
 """Which request of a flow goes first. Pure."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from epp.flow_control.queued_request import QueuedRequest
+from epp.plugins.declaration import PluginDeclaration, Role
 
 
 class OrderingPolicy(Protocol):
@@ -19,3 +20,8 @@ class FirstComeFirstServed:
 
     def rank(self, queued: QueuedRequest) -> float:
         return 0.0
+
+
+FCFS_ORDERING_POLICY: Final = PluginDeclaration(
+    type="fcfs-ordering-policy", role=Role.ORDERING, build=lambda given, context: FirstComeFirstServed()
+)

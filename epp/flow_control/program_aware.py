@@ -7,11 +7,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, Literal
+
+from pydantic import Field
 
 from epp.endpoints.endpoint import Endpoint
 from epp.flow_control.fairness_policy import Flow, FlowSelector
 from epp.flow_control.queued_request import QueuedRequest
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.request_follower import RequestFollower
 
@@ -158,3 +162,35 @@ def _low(values: Sequence[float]) -> list[float]:
     if most == least:
         return [0.5] * len(values)
     return [1.0 - (value - least) / (most - least) for value in values]
+
+
+class ProgramAwareParameters(Section):
+    strategy: Literal["", "las"] = "las"
+    """The only one."""
+    las_weight_service: float = Field(default=0.8, ge=0.0, allow_inf_nan=False)
+    """The weight of how little a program got."""
+    las_weight_head_wait: float = Field(default=0.2, ge=0.0, allow_inf_nan=False)
+    """The weight of how long it waits."""
+    las_half_life_seconds: float = Field(default=60.0, ge=0.0, allow_inf_nan=False)
+    """What it got counts half after so long; 0: never."""
+    eviction_ttl_seconds: float = Field(default=3600.0, ge=0.0, allow_inf_nan=False)
+    """A program without a request for so long is forgotten."""
+    eviction_sweep_seconds: float = Field(default=300.0, gt=0.0, allow_inf_nan=False)
+    """No effect: a program is forgotten when another one is served."""
+
+
+def _build(given: ProgramAwareParameters, context: PluginContext) -> ProgramAware:
+    settings = ProgramAwareSettings(
+        service_weight=given.las_weight_service,
+        wait_weight=given.las_weight_head_wait,
+        half_life=given.las_half_life_seconds,
+        forget_after=given.eviction_ttl_seconds,
+    )
+    policy = ProgramAware(settings, context.clock)
+    context.follow(policy)
+    return policy
+
+
+PROGRAM_AWARE_FAIRNESS: Final = PluginDeclaration(
+    type="program-aware-fairness", role=Role.FAIRNESS, parameters=ProgramAwareParameters, build=_build
+)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from runtime.histogram import Histogram
+from adsum.histogram import Histogram
 
 BUCKETS: Final[Sequence[float]] = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 

@@ -2,6 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from typing import Final
+
+from epp.plugins.declaration import PluginDeclaration, Role
 
 
 class SoftReflectiveCeiling:
@@ -33,3 +36,10 @@ class SoftReflectiveCeiling:
         period = max(1, math.floor(saturation / (1.0 - saturation + 1e-9) + 0.5))
         self._calls += 1
         return self._calls % period == 0
+
+
+SOFT_REFLECTIVE_CEILING_POLICY: Final = PluginDeclaration(
+    type="soft-reflective-ceiling-policy",
+    role=Role.USAGE_LIMIT,
+    build=lambda given, context: SoftReflectiveCeiling(),
+)

@@ -2,7 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+from pydantic import Field
+
+from epp.plugins.declaration import PluginDeclaration, Role
+from epp.plugins.section import Section
 
 
 class UsageLimitPolicy(Protocol):
@@ -29,3 +34,16 @@ class StaticUsageLimit:
 
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
         return [self.threshold] * len(priorities)
+
+
+class StaticUsageLimitParameters(Section):
+    threshold: float = Field(default=1.0, gt=0.0, le=1.0)
+    """The share of the pool that may be in use."""
+
+
+STATIC_USAGE_LIMIT_POLICY: Final = PluginDeclaration(
+    type="static-usage-limit-policy",
+    role=Role.USAGE_LIMIT,
+    parameters=StaticUsageLimitParameters,
+    build=lambda given, context: StaticUsageLimit(given.threshold),
+)

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
+from adsum.tasks import first_of
 from discovery.kubernetes import ClusterTransport, Timings, TransportError
 from discovery.kubernetes.informer import Informer
 from epp.kubernetes.accepted_condition import may_write, write_accepted
 from epp.kubernetes.inference_resources import Object
-from runtime.tasks import first_of
 
 logger = logging.getLogger(__name__)
 

@@ -5,11 +5,12 @@ Fields: the types of llm-d-router (apix/v1alpha2). `llm-d.ai/v1` names its pools
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from adsum.quoting import quoted
 from discovery.kubernetes.inference_pool import POOL_GROUP
 from epp.request.model_rewrite import RewriteRule, RewriteTarget
 
@@ -71,6 +72,14 @@ class _RewriteSpec(_Spec):
     rules: list[_Rule] | None = None
 
 
+MAX_PRIORITIES: Final = 100
+"""Different priorities: with flow control each is a band, which every request passes."""
+MAX_PARTS: Final = 1_000
+"""Rules, matches and targets of one InferenceModelRewrite."""
+MAX_ALL_PARTS: Final = 10_000
+"""The same of all: their index is made anew after each change."""
+
+
 @dataclass(frozen=True, slots=True)
 class Priorities:
     """The priority of each objective by its name. `problems`: why resources are left out, by name."""
@@ -88,21 +97,102 @@ class Rewrites:
     problems: Mapping[str, str]
 
 
-def read_priorities(objectives: Iterable[Object], pool: PoolIdentity) -> Priorities:
+class _Parsed(NamedTuple, Generic[Spec]):
+    """An object that is not being deleted. `problem`: why it is left out; then `spec` is None."""
+
+    created: str
+    name: str
+    spec: Spec | None
+    problem: str
+    parts: int
+
+
+class ParsedObjects(Generic[Spec]):
+    """Parses objects; one whose version was parsed before is not parsed again."""
+
+    def __init__(self, kind: type[Spec]) -> None:
+        self._kind = kind
+        self._known: dict[tuple[str, str], _Parsed[Spec]] = {}
+
+    def parse(self, objects: Iterable[Object]) -> list[_Parsed[Spec]]:
+        """The oldest first, as rules go before others."""
+        known, self._known = self._known, {}
+        found = []
+        for obj in objects:
+            metadata = obj.get("metadata") or {}
+            if metadata.get("deletionTimestamp"):
+                continue
+            version = (str(metadata.get("uid", "")), str(metadata.get("resourceVersion", "")))
+            parsed = known.get(version) or self._parse(metadata, obj.get("spec") or {})
+            if all(version):
+                self._known[version] = parsed
+            found.append(parsed)
+        return sorted(found, key=lambda one: (one.created, one.name))
+
+    def _parse(self, metadata: Object, given: Any) -> _Parsed[Spec]:
+        spec: Spec | None = None
+        problem, parts = "", _parts(given)
+        if parts > MAX_PARTS:
+            problem = f"it has {parts} rules, matches and targets; expected at most {MAX_PARTS}"
+        else:
+            try:
+                spec = msgspec.convert(given, self._kind)
+            except msgspec.ValidationError as error:
+                problem = f"{error}; expected the fields of its CRD"
+        created, name = (str(metadata.get(key, "")) for key in ("creationTimestamp", "name"))
+        return _Parsed(created, name, spec, problem, parts)
+
+
+def _parts(spec: Any) -> int:
+    rules = spec.get("rules") if isinstance(spec, dict) else None
+    if not isinstance(rules, list):
+        return 0
+    inner = (rule.get(name) for rule in rules if isinstance(rule, dict) for name in ("matches", "targets"))
+    return len(rules) + sum(len(one) for one in inner if isinstance(one, list))
+
+
+def parsed_objectives() -> "ParsedObjects[_ObjectiveSpec]":
+    return ParsedObjects(_ObjectiveSpec)
+
+
+def parsed_rewrites() -> "ParsedObjects[_RewriteSpec]":
+    return ParsedObjects(_RewriteSpec)
+
+
+def read_priorities(
+    objectives: Iterable[Object], pool: PoolIdentity, parsed: "ParsedObjects[_ObjectiveSpec] | None" = None
+) -> Priorities:
     """Of the InferenceObjectives for `pool`; one without a priority has 0, as in the Go picker."""
     found: dict[str, int] = {}
     problems: dict[str, str] = {}
-    for name, _, spec in _for_pool(objectives, _ObjectiveSpec, pool, problems):
-        found[name] = spec.priority or 0
+    levels: set[int] = set()
+    for name, spec, _ in _for_pool(parsed or parsed_objectives(), objectives, pool, problems):
+        priority = spec.priority or 0
+        if len(levels) < MAX_PRIORITIES or priority in levels:
+            levels.add(priority)
+            found[name] = priority
+        else:
+            problems[name] = (
+                f"its priority {priority} is one of more than {MAX_PRIORITIES} different ones; expected fewer"
+            )
     return Priorities(found, problems)
 
 
-def read_rewrites(rewrites: Iterable[Object], pool: PoolIdentity) -> Rewrites:
+def read_rewrites(
+    rewrites: Iterable[Object], pool: PoolIdentity, parsed: "ParsedObjects[_RewriteSpec] | None" = None
+) -> Rewrites:
     """Of the InferenceModelRewrites for `pool`."""
     found: list[RewriteRule] = []
     problems: dict[str, str] = {}
     names: set[str] = set()
-    for name, created, spec in _for_pool(rewrites, _RewriteSpec, pool, problems):
+    total = 0
+    for name, spec, one in _for_pool(parsed or parsed_rewrites(), rewrites, pool, problems):
+        total += one.parts
+        if total > MAX_ALL_PARTS:
+            problems[name] = (
+                f"this pool's resources have more than {MAX_ALL_PARTS} rules, matches and targets; expected fewer"
+            )
+            continue
         names.add(name)
         for rule in spec.rules or ():
             models = tuple(match.model.value for match in rule.matches or () if match.model is not None)
@@ -111,24 +201,54 @@ def read_rewrites(rewrites: Iterable[Object], pool: PoolIdentity) -> Rewrites:
             targets = (
                 RewriteTarget(target.model_rewrite, target.weight or 0) for target in rule.targets or ()
             )
-            found.append(RewriteRule(name, created, models, tuple(targets)))
+            found.append(RewriteRule(name, one.created, models, tuple(targets)))
     return Rewrites(found, frozenset(names), problems)
 
 
 def _for_pool(
-    objects: Iterable[Object], kind: type[Spec], pool: PoolIdentity, problems: dict[str, str]
-) -> Iterable[tuple[str, str, Spec]]:
-    """Name, time of creation and spec of each object that is for `pool` and not being deleted."""
-    for obj in objects:
-        metadata = obj.get("metadata") or {}
-        name = str(metadata.get("name", ""))
-        try:
-            spec = msgspec.convert(obj.get("spec") or {}, kind)
-        except msgspec.ValidationError as error:
-            problems[name] = f"{error}; expected the fields of its CRD"
-            continue
-        if not metadata.get("deletionTimestamp") and _is_for(spec, pool, name, problems):
-            yield name, str(metadata.get("creationTimestamp", "")), spec
+    parsed: ParsedObjects[Spec], objects: Iterable[Object], pool: PoolIdentity, problems: dict[str, str]
+) -> Iterable[tuple[str, Spec, _Parsed[Spec]]]:
+    """Name and spec of each object that is for `pool` and not being deleted."""
+    for one in parsed.parse(objects):
+        if one.spec is None:
+            problems[one.name] = one.problem
+        elif _is_for(one.spec, pool, one.name, problems):
+            yield one.name, one.spec, one
+
+
+@dataclass(frozen=True, slots=True)
+class PickerReference:
+    """The Service that gateways ask for an InferencePool. `port` None: the resource names none."""
+
+    name: str
+    port: int | None
+    failure_mode: str
+
+    def mismatch(self, grpc_port: int) -> str | None:
+        """Why a picker on that port may not be the one that is asked; 0: its port was not chosen."""
+        if self.port is None or not grpc_port or self.port == grpc_port:
+            return None
+        return (
+            f"endpointPickerRef names port {self.port} of the Service {quoted(self.name, 253)}, and this picker listens on "
+            f"{grpc_port} (--grpc-port); unless the Service maps one to the other, gateways reach no picker there and "
+            f"follow failureMode {quoted(self.failure_mode, 32)}; name port {grpc_port}, or set the Service's targetPort to it"
+        )
+
+
+def picker_reference(pool: Object) -> PickerReference | None:
+    """None: the InferencePool has none that can be read. The older group calls it `extensionRef`."""
+    spec = pool.get("spec")
+    given = spec.get("endpointPickerRef") or spec.get("extensionRef") if isinstance(spec, dict) else None
+    if not isinstance(given, dict) or not isinstance(name := given.get("name"), str):
+        return None
+    port = given.get("port") or given.get("portNumber")
+    number = port.get("number") if isinstance(port, dict) else port
+    mode = given.get("failureMode")
+    return PickerReference(
+        name[:253],
+        number if isinstance(number, int) and 0 < number < 65536 else None,
+        mode[:32] if isinstance(mode, str) else "FailClose",
+    )
 
 
 def _is_for(spec: _Spec, pool: PoolIdentity, name: str, problems: dict[str, str]) -> bool:

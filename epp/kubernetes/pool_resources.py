@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from adsum.resource_owner import ResourceOwner
+from adsum.tasks import cancel_and_wait
 from discovery.kubernetes import ClusterTransport, Timings
 from discovery.kubernetes.inference_pool import POOL_GROUP, PoolReference
 from discovery.kubernetes.informer import Informer
@@ -22,13 +24,15 @@ from epp.kubernetes.followed_resource import (
 )
 from epp.kubernetes.inference_resources import (
     Object,
+    PickerReference,
     PoolIdentity,
+    parsed_objectives,
+    parsed_rewrites,
+    picker_reference,
     read_priorities,
     read_rewrites,
 )
 from epp.request.model_rewrite import RewriteRule
-from runtime.resource_owner import ResourceOwner
-from runtime.tasks import cancel_and_wait
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +50,7 @@ class ResourceReaders:
 
 
 class PoolResources(ResourceOwner):
-    """An async context manager. Nothing that Kubernetes answers raises: it is retried for ever, and shown by `describe`."""
+    """An async context manager. `grpc_port`: where this picker listens, 0: anywhere. Nothing that Kubernetes answers raises: it is retried for ever, and shown by `describe`."""
 
     def __init__(
         self,
@@ -54,12 +58,16 @@ class PoolResources(ResourceOwner):
         pool: PoolIdentity,
         readers: ResourceReaders,
         *,
+        grpc_port: int = 0,
         timings: Timings | None = None,
         recheck: float = RECHECK,
     ) -> None:
         self._transport = transport
         self._pool = pool
         self._readers = readers
+        self._grpc_port = grpc_port
+        self._reference: PickerReference | None = None
+        self._parsed_objectives, self._parsed_rewrites = parsed_objectives(), parsed_rewrites()
         self._reason: str | None = self._unknown
         self._answered = asyncio.Event()
         path = PoolReference(pool.name, pool.group).path(pool.namespace)
@@ -70,13 +78,17 @@ class PoolResources(ResourceOwner):
 
     def describe(self) -> dict[str, Any]:
         """For the status page."""
-        pool = self._pool
+        pool, reference = self._pool, self._reference
         return {
             "pool": {
                 "name": pool.name,
                 "namespace": pool.namespace,
                 "group": pool.group,
                 "problem": self._reason or self._informer.problem,
+                "endpoint_picker_ref": None if reference is None else asdict(reference),
+                "endpoint_picker_ref_problem": None
+                if reference is None
+                else reference.mismatch(self._grpc_port),
             },
             "resources": [self._objectives.describe(), self._rewrites.describe()],
         }
@@ -108,6 +120,7 @@ class PoolResources(ResourceOwner):
         if found is not None and not found["metadata"].get("deletionTimestamp"):
             self._reason = None
             self._pool = replace(self._pool, labels=found["metadata"].get("labels") or {})
+            self._compare_reference(picker_reference(found))
             self._objectives.refresh()
             self._rewrites.refresh()
         elif self._informer.synced:
@@ -121,18 +134,24 @@ class PoolResources(ResourceOwner):
                 logger.warning("NOT_SERVING: %s", self._reason)
             self._readers.pool(self._reason)
 
+    def _compare_reference(self, reference: PickerReference | None) -> None:
+        before, self._reference = self._reference, reference
+        problem = None if reference is None else reference.mismatch(self._grpc_port)
+        if problem is not None and reference != before:
+            logger.warning("the %s: %s", self._described, problem)
+
     def _apply_objectives(self, objects: Iterable[Object]) -> Applied:
-        read = read_priorities(objects, self._pool)
+        read = read_priorities(objects, self._pool, self._parsed_objectives)
         self._readers.priorities(read.by_objective)
         return Applied(frozenset(read.by_objective), read.problems)
 
     def _apply_rewrites(self, objects: Iterable[Object]) -> Applied:
-        read = read_rewrites(objects, self._pool)
+        read = read_rewrites(objects, self._pool, self._parsed_rewrites)
         self._readers.rewrites(read.rules)
         return Applied(read.names, read.problems)
 
 
-async def open_pool_resources(url: str, readers: ResourceReaders) -> PoolResources | None:
+async def open_pool_resources(url: str, readers: ResourceReaders, grpc_port: int = 0) -> PoolResources | None:
     """For a `kubernetes://` URL with `pool=`; None for any other URL. DiscoveryError if there is no cluster."""
     parts = urlsplit(url)
     if parts.scheme != "kubernetes":
@@ -143,4 +162,4 @@ async def open_pool_resources(url: str, readers: ResourceReaders) -> PoolResourc
     cluster = await find_cluster(options)
     namespace = parts.netloc or cluster.namespace
     pool = PoolIdentity(namespace, options["pool"], options.get("group") or POOL_GROUP)
-    return PoolResources(ClusterTransport(cluster), pool, readers)
+    return PoolResources(ClusterTransport(cluster), pool, readers, grpc_port=grpc_port)

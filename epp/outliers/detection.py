@@ -9,6 +9,7 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
 from epp.outliers.failure import Failure
 from epp.outliers.outlier_record import Cause, OutlierRecord, OutlierState
+from epp.outliers.requesters import Requester, Requesters
 from epp.outliers.settings import OutlierSettings
 from epp.outliers.unanswered import AnswerTimes
 
@@ -43,6 +44,7 @@ class OutlierDetection:
         self._records: dict[tuple[str, str], OutlierRecord] = {}
         self._sent: dict[Hashable, _Followed] = {}
         self._times = AnswerTimes()
+        self._requesters = Requesters()
         self._ticked_at: float | None = None
         self._resumed_at = float("-inf")
         self._interval_began = float("-inf")
@@ -84,7 +86,13 @@ class OutlierDetection:
             self._datastore.set_ejected(endpoint, ejected=True)
 
     def answered(
-        self, request: Hashable, endpoint: Endpoint, status: int, failure: Failure | None, now: float
+        self,
+        request: Hashable,
+        endpoint: Endpoint,
+        status: int,
+        failure: Failure | None,
+        now: float,
+        requester: Requester | None = None,
     ) -> None:
         """The response headers came, of the endpoint or (`failure`) of the data plane in its place."""
         sent = self._sent.pop(request, None)
@@ -101,7 +109,7 @@ class OutlierDetection:
                 self._end_trial(sent.record, request)
                 if sent.record.endpoint.key == endpoint.key:
                     return  # of the process before
-        self._count(record, request, status, failure, now)
+        self._count(record, request, status, failure, now, requester)
 
     def attempt_failed(self, endpoint: Endpoint, now: float) -> None:
         """The data plane could not send a request there, and tried another endpoint."""
@@ -150,14 +158,23 @@ class OutlierDetection:
             record.state, record.until = OutlierState.EJECTED, now + self.settings.interval
 
     def _count(
-        self, record: OutlierRecord, request: object, status: int, failure: Failure | None, now: float
+        self,
+        record: OutlierRecord,
+        request: object,
+        status: int,
+        failure: Failure | None,
+        now: float,
+        requester: Requester | None = None,
     ) -> None:
         failed = failure is not None or status >= 500
-        record.count(status, failure)
         if record.state is OutlierState.SUSPECT and failure is None:
             record.state = OutlierState.SERVING
             self._datastore.set_ejected(record.endpoint, ejected=False)
             log.info("%s answers again", _name(record))
+        if self._is_requesters_fault(record, requester, now, failed=failed):
+            self._end_trial(record, request)
+            return
+        record.count(status, failure, frozenset(requester or ()))
         if record.state is OutlierState.SERVING:
             if failed and (cause := record.fault(self.settings)) is not None:
                 self._eject(record, cause, now)
@@ -166,6 +183,22 @@ class OutlierDetection:
                 self._eject(record, Cause.TRIAL, now)
             else:
                 self._recover(record)
+
+    def _is_requesters_fault(
+        self, record: OutlierRecord, requester: Requester | None, now: float, *, failed: bool
+    ) -> bool:
+        if requester is None:
+            return False
+        if not failed:
+            self._requesters.succeeded(requester, now)
+            return False
+        found = self._requesters.failed(requester, record.endpoint.key, now)
+        if found is None:
+            return False
+        first = self._records.get(found.first)
+        if first is not None and first.acquit(found.key, now):
+            log.info("the pause of %s ends: the requests that failed there fail elsewhere too", _name(first))
+        return True
 
     def _end_trial(self, record: OutlierRecord, request: object) -> None:
         """Its trial told nothing: it gets another request."""

@@ -50,6 +50,7 @@ class OutlierRecord:
         "errors_in_row",
         "failures",
         "failures_in_row",
+        "shared",
         "state",
         "trial",
         "unanswered",
@@ -68,13 +69,17 @@ class OutlierRecord:
         self.answers = 0
         """In the current interval, failures included."""
         self.failures = 0
+        self.shared: frozenset[object] = frozenset()
+        """What all requests have in common that failed in a row, or before the ejection: a fairness id, a prompt."""
         self.trial: object | None = None
         """The request that it got on trial."""
         self.unanswered = Unanswered()
 
-    def count(self, status: int, failure: Failure | None) -> None:
-        """One request is answered; `failure`: by the data plane in its place."""
+    def count(self, status: int, failure: Failure | None, keys: frozenset[object] = frozenset()) -> None:
+        """One request is answered; `failure`: by the data plane in its place. `keys`: what it may share with others."""
         self.answers += 1
+        if failure is not None or status >= 500:
+            self.shared = self.shared & keys if self.errors_in_row or self.failures_in_row else keys
         if failure is not None:
             self.failures_in_row += 1
             self.failures += 1
@@ -102,8 +107,19 @@ class OutlierRecord:
         pause = settings.pause(self.ejections)
         self.state, self.cause, self.until = OutlierState.EJECTED, cause, now + pause
         self.ejections = min(self.ejections + 1, _MAX_EJECTIONS)
+        shared = self.shared
         self.clear()
+        self.shared = shared
         return pause
+
+    def acquit(self, key: object, now: float) -> bool:
+        """All failures that ejected it had `key`, which fails elsewhere too: its pause is over. False: not all had."""
+        if self.state is not OutlierState.EJECTED or key not in self.shared:
+            return False
+        self.until = now
+        self.ejections -= 1
+        self.shared = frozenset()
+        return True
 
     def recover(self) -> None:
         self.state, self.cause, self.trial = OutlierState.SERVING, None, None
@@ -112,6 +128,7 @@ class OutlierRecord:
     def clear(self) -> None:
         """Forget what was counted."""
         self.errors_in_row = self.failures_in_row = self.answers = self.failures = 0
+        self.shared = frozenset()
         self.trial = None
 
     def end_interval(self) -> None:

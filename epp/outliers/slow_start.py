@@ -2,12 +2,19 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import Endpoint, EndpointPool
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
+
+_MASKS: Final = 10
+"""Different selections of one pool. Fewer than a pool remembers (`epp.endpoints.selection`): what plugins know of one that it
+has forgotten is found out anew, which takes milliseconds if there are 1,000 endpoints."""
+_DRAWS: Final = 10
+"""How often within the window they are drawn anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +32,16 @@ class SlowStartSettings:
         """The share of requests for which an endpoint of that age, in seconds, is considered."""
         grown: float = max(age / self.window, 0.0) ** (1.0 / self.aggression)
         return min(max(grown, self.min_weight_percent / 100.0), 1.0)
+
+
+@dataclass(slots=True)
+class _NewEndpoints:
+    """The new endpoints of one pool. `since`: in the order of `rows`; `masks`: the endpoints that a pick may consider."""
+
+    rows: list[int]
+    since: dict[tuple[str, str], float]
+    masks: list[Mask] = field(default_factory=list)
+    drawn_until: float = float("-inf")
 
 
 class SlowStart:
@@ -46,6 +63,8 @@ class SlowStart:
         self._rng = rng
         self._known = {endpoint.key for endpoint in datastore.endpoints}
         self._began: dict[tuple[str, str], float] = {}
+        self._new: object = object()
+        """Another object whenever other endpoints are new."""
         self._hooks: tuple[Callable[[], None], Callable[[Endpoint], None]] = (self._changed, self.begin)
         datastore.on_change.append(self._hooks[0])
         datastore.on_reset.append(self._hooks[1])
@@ -65,25 +84,43 @@ class SlowStart:
         """It is new from now on."""
         if endpoint.key in self._known:
             self._began[endpoint.key] = self._clock()
+            self._new = object()
 
     def thin(self, pool: EndpointPool) -> EndpointPool:
         """The pool without some of its new endpoints, by chance; all of it if no other would be left, or all are new."""
-        began = [self._began.get(endpoint.key) for endpoint in pool.endpoints]
-        mask = np.ones(len(began), dtype=np.bool_)
-        for row, since in enumerate(began):
-            if since is not None:
-                mask[row] = self._rng.random() < self._share(pool.endpoints[row], pool.now - since)
-        return pool.select(mask) if None in began else pool
+        new = pool.note(self._new, lambda: self._new_of(pool))
+        if not new.since or len(new.since) == len(pool):
+            return pool
+        if pool.now >= new.drawn_until:
+            self._draw(new, pool)
+        return pool.select(new.masks[int(self._rng.random() * _MASKS)])
 
-    def _share(self, endpoint: Endpoint, age: float) -> float:
+    def _new_of(self, pool: EndpointPool) -> _NewEndpoints:
+        keys = [endpoint.key for endpoint in pool.endpoints]
+        rows = [row for row, key in enumerate(keys) if key in self._began]
+        return _NewEndpoints(rows, {keys[row]: self._began[keys[row]] for row in rows})
+
+    def _draw(self, new: _NewEndpoints, pool: EndpointPool) -> None:
+        """Put each endpoint into its share of the masks; chance decides into which, and rounds the share."""
+        masks = np.ones((_MASKS, len(pool)), dtype=np.bool_)
+        for row, (key, since) in zip(new.rows, new.since.items(), strict=True):
+            into = int(self._share(key, pool.now - since) * _MASKS + self._rng.random())
+            begin = int(self._rng.random() * _MASKS)
+            masks[(begin + np.arange(into, _MASKS)) % _MASKS, row] = False
+        new.masks = list(masks)
+        new.drawn_until = pool.now + self.settings.window / _DRAWS
+
+    def _share(self, key: tuple[str, str], age: float) -> float:
         if age >= self.settings.window:
-            del self._began[endpoint.key]
+            self._began.pop(key, None)  # another pool may have seen it before
+            self._new = object()
         return self.settings.share(age)
 
     def _changed(self) -> None:
         """Endpoints were added, removed or changed."""
         keys = {endpoint.key for endpoint in self._datastore.endpoints}
         now = self._clock()
+        self._new = object()
         for key in keys - self._known:
             self._began[key] = now
         for key in self._began.keys() - keys:

@@ -5,14 +5,15 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
+from adsum.command_line import INTERRUPTED, SUCCEEDED, on_broken_pipe, print_error
+from adsum.durations import write_duration
 from discovery.errors import AdsumError
 from epp.questions.decision_text import details, line
 from epp.questions.picker_client import PickerClient, picker_client
 from epp.questions.request_file import explained_request
-from runtime.command_line import INTERRUPTED, SUCCEEDED, on_broken_pipe, print_error
-from runtime.durations import write_duration
 
 _POLL: Final = 0.5
 """Seconds between two questions for new decisions."""
@@ -37,8 +38,18 @@ def run(command: Command, options: argparse.Namespace) -> int:
 
 
 async def explain(options: argparse.Namespace) -> int:
+    if options.id is not None:
+        if options.request is not None or options.path is not None or options.header:
+            raise ValueError(
+                "expected the ID of a past request, or a request by --request, --header and --path"
+            )
+        async with _picker(options) as picker:
+            await _show_request(picker, {"request_id": options.id}, as_json=options.json)
+        return SUCCEEDED
+    if options.request is None:
+        raise ValueError("a request is missing; expected --request FILE, or the ID of a past one")
     document = explained_request(options.request, options.path, dict(options.header))
-    async with picker_client(options.picker, options.token_file, options.ca_file) as picker:
+    async with _picker(options) as picker:
         answer = await picker.post("/debug/explain", {"candidates": str(options.candidates)}, document)
         with picker.understood():
             if options.json:
@@ -49,20 +60,22 @@ async def explain(options: argparse.Namespace) -> int:
 
 
 async def decisions(options: argparse.Namespace) -> int:
-    if options.follow and options.request is not None:
-        raise ValueError("--follow and --request exclude each other: --request shows what is there")
-    async with picker_client(options.picker, options.token_file, options.ca_file) as picker:
+    if None not in (options.id, options.request):
+        raise ValueError(
+            f"two requests are named: {options.id[:60]!r} and {options.request[:60]!r}; expected one"
+        )
+    request = options.id if options.request is None else options.request
+    if options.follow and request is not None:
+        raise ValueError("--follow and a request's ID exclude each other: the ID shows what is there")
+    async with _picker(options) as picker:
         query = {"limit": str(options.limit), "candidates": _candidates(options.limit, options)}
-        if options.request is not None:
-            query |= {"request_id": options.request, "candidates": "1000"}
         if options.slow is not None:
             query["slow"] = write_duration(options.slow)
+        if request is not None:
+            await _show_request(picker, query | {"request_id": request}, as_json=options.json)
+            return SUCCEEDED
         page = await picker.get(_DECISIONS, query)
         with picker.understood():
-            if options.request is not None and not page["decisions"]:
-                raise AdsumError(
-                    f"no decision about the request {options.request[:60]!r} is kept; the picker keeps {page['capacity']}"
-                )
             for decision in page["decisions"]:
                 _show(decision, options)
             if not page["decisions"] and not options.json and not options.follow:
@@ -70,6 +83,26 @@ async def decisions(options: argparse.Namespace) -> int:
             if options.follow:
                 await _follow(picker, options, int(page["last"]))
     return SUCCEEDED
+
+
+def _picker(options: argparse.Namespace) -> AbstractAsyncContextManager[PickerClient]:
+    return picker_client(options.picker, options.token_file, options.ca_file)
+
+
+async def _show_request(picker: PickerClient, query: dict[str, str], *, as_json: bool) -> None:
+    """All about the decisions on one past request."""
+    page = await picker.get(_DECISIONS, query | {"candidates": "1000"})
+    with picker.understood():
+        if not page["decisions"]:
+            asked = query["request_id"][:60]
+            raise AdsumError(
+                f"no decision about the request {asked!r} is kept; the picker keeps {page['capacity']}"
+            )
+        for decision in page["decisions"]:
+            if as_json:
+                _print_json(decision)
+            else:
+                print("\n".join(details(decision)))
 
 
 async def _follow(picker: PickerClient, options: argparse.Namespace, seen: int) -> None:
@@ -127,8 +160,6 @@ def _is_due(decision: Any, slow: float | None) -> bool:
 def _show(decision: Any, options: argparse.Namespace) -> None:
     if options.json:
         _print_json(decision)
-    elif options.request is not None:
-        print("\n".join(details(decision)))
     else:
         print(line(decision), flush=True)
 

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.command_line import Parser, argument, program
-from runtime.durations import parse_duration
+from adsum.command_line import Parser, argument, program
+from adsum.durations import parse_duration
 
 DEFAULT_PICKER: Final = "http://127.0.0.1:9090"
 _MOST: Final = 1000
@@ -28,19 +28,23 @@ def decisions_parser() -> argparse.ArgumentParser:
         metavar="DURATION",
         help="only those whose response headers took this long: 500ms",
     )
-    add("--request", metavar="ID", help="all about the request with this x-request-id")
+    _add_id(parser)
+    add("--request", metavar="ID", help="the same")
     add("--limit", type=_count, default=20, metavar="N", help="so many, up to 1000 (default: 20)")
     add("--json", action="store_true", help="one JSON object a line, for scripts")
     return parser
 
 
 def explain_parser() -> argparse.ArgumentParser:
-    parser = _parser("explain", "Says what a running picker would do with a request, without sending it.")
+    parser = _parser(
+        "explain",
+        "Says what a running picker would do with a request, without sending it, or what it did with a past one.",
+    )
     add: Any = parser.add_argument
+    _add_id(parser)
     add(
         "--request",
         type=Path,
-        required=True,
         metavar="FILE",
         help="the body as for curl -d @FILE, or a whole HTTP request as text; - is standard input",
     )
@@ -76,6 +80,12 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
     )
     add("--ca-file", type=Path, metavar="FILE", help="PEM: who signed the certificate of an https picker")
     return parser
+
+
+def _add_id(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "id", nargs="?", metavar="ID", help="all about the past request with this x-request-id"
+    )
 
 
 def _count(text: str) -> int:

@@ -10,10 +10,10 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from adsum.os_reason import os_reason
+from adsum.quoting import quoted
 from discovery.errors import AdsumError
 from discovery.metadata.aiohttp_answer import connection_problem, read_body
-from runtime.os_reason import os_reason
-from runtime.quoting import quoted
 
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _TIMEOUT: Final = 60.0

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from runtime.quoting import quoted
+from adsum.quoting import quoted
 
 MAX_BYTES: Final = 4 * 1024 * 1024
 """What a picker explains."""

@@ -1,6 +1,6 @@
 """Holds request bodies until they are complete, within a limit for each and one for all together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from epp.request.rejection import Rejection
@@ -12,6 +12,11 @@ LARGE_PIECE: Final = 65_536
 """Bytes; larger pieces are copied: a slice that waits to be sent would keep the whole piece in memory."""
 TOO_MANY_BYTES: Final = "rejected-too-many-bytes"
 _RETRY_AFTER: Final = 1.0
+
+
+def header_bytes(headers: Mapping[str, str]) -> int:
+    """What headers count, as in HTTP/2: name, value and 32 bytes for each (RFC 9113 section 6.5.2)."""
+    return 32 * len(headers) + sum(map(len, headers)) + sum(map(len, headers.values()))
 
 
 class MemoryBudget:
@@ -118,6 +123,11 @@ class Body:
         self._budget.acquire(len(piece), self)
         self.size += len(piece)
         self._pieces.append(piece)
+
+    def charge(self, size: int) -> None:
+        """Count so many bytes with it until `discard`; raises `Rejection`."""
+        self._budget.acquire(size, self)
+        self.size += size
 
     def joined(self) -> Buffer:
         """All pieces, joined. If they are small or very large, the joined bytes replace them; others go back as they came."""

@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 import msgspec
 from msgspec import Raw
 
+from adsum.tracing.span import Span
 from epp.request.control_headers import FAIRNESS_ID, OBJECTIVE
 from epp.request.form_model import form_model_span
 from epp.request.inference_api import (
@@ -19,7 +20,6 @@ from epp.request.inference_api import (
 )
 from epp.request.lone_surrogates import replace_lone_surrogates
 from epp.request.rejection import Rejection
-from runtime.tracing.span import Span
 
 Body: TypeAlias = bytes | bytearray | memoryview
 Decoded = TypeVar("Decoded")
@@ -74,7 +74,7 @@ class InferenceRequest:
 
     `model` is empty if the request names none: a GET, or a path or content type that is not read. `rewritten_from`: the
     model that the client named, if `model` is another one, which serves the request. `prompt` is set to None once the
-    request is scheduled, since it keeps the whole body in memory. `prefixes`: the prompt's block hashes, by data producer.
+    request is scheduled, since it keeps the whole body in memory; `prompt_hash` stays where workers may be ejected. `prefixes`: the prompt's block hashes, by data producer.
     `data`: what other data producers keep with it, by producer. `scores`: of the scored endpoints, by destination, if the
     profile reports them. `peer`: the `Endpoint` that another profile chose for the request, if the profile handler says so.
     `counts`: what data producers count for it until its end. `decision`: the notes of who records decisions. `span`: the part
@@ -95,6 +95,7 @@ class InferenceRequest:
         "prefixes",
         "priority",
         "prompt",
+        "prompt_hash",
         "prompt_size",
         "request_id",
         "rewritten_from",
@@ -115,6 +116,7 @@ class InferenceRequest:
         self.fairness_id = DEFAULT_FAIRNESS_ID
         self.body_size = 0
         self.prompt_size = 0
+        self.prompt_hash = 0
         self.prompt: Prompt | None = None
         self.prefixes: dict[object, PrefixChain] = {}
         self.data: dict[object, Any] = {}

@@ -21,25 +21,31 @@ class Subset:
 
     @classmethod
     def of(cls, destinations: Iterable[str]) -> "Subset":
-        """Parse `ip`, `ip:port`, `[ip6]:port`; one item may have several, separated by commas. Raises UnreadableError."""
-        members: set[tuple[str, int | None]] = set()
-        left = MAX_DESTINATIONS
-        for item in destinations:
-            left -= item.count(",") + 1
-            if left < 0:
-                raise too_many_destinations()
-            for word in item.split(","):
-                if found := _IPV4.fullmatch(word):
-                    members.add((found[1], int(found[2]) if found[2] else None))
-                elif word := word.strip():
-                    members.add(
-                        _destination(word, _canonical if len(members) < _MAX_CANONICAL else _as_written)
-                    )
-        return cls(frozenset(members))
+        """Parse `ip`, `ip:port`, `[ip6]:port`; one item may have several, separated by commas. Raises UnreadableError.
+
+        A gateway sends the same list with every request: equal ones are one object.
+        """
+        return _parse(tuple(destinations))
 
     def allows(self, address: str, port: int) -> bool:
         host = _canonical(address)
         return (host, port) in self.members or (host, None) in self.members
+
+
+@lru_cache(maxsize=4)
+def _parse(destinations: tuple[str, ...]) -> Subset:
+    members: set[tuple[str, int | None]] = set()
+    left = MAX_DESTINATIONS
+    for item in destinations:
+        left -= item.count(",") + 1
+        if left < 0:
+            raise too_many_destinations()
+        for word in item.split(","):
+            if found := _IPV4.fullmatch(word):
+                members.add((found[1], int(found[2]) if found[2] else None))
+            elif word := word.strip():
+                members.add(_destination(word, _canonical if len(members) < _MAX_CANONICAL else _as_written))
+    return Subset(frozenset(members))
 
 
 MAX_DESTINATIONS: Final = 16_384

@@ -31,7 +31,7 @@ def _nested(levels: int) -> bytes:
     return _FLAT + rb"|\{" + inner + rb"\}|\[" + inner + rb"\]"
 
 
-_BELOW: Final = re.compile(rb"(?:" + _nested(3) + rb")*+")
+BELOW: Final = re.compile(rb"(?:" + _nested(3) + rb")*+")
 """All that is complete in the piece, down to three levels; the scanner goes through the rest token by token."""
 
 
@@ -84,7 +84,7 @@ class ObjectScanner:
     def _read_token(self, data: bytes, at: int) -> int:
         """Go on to the next token, and behind it."""
         token = _TOKEN.search(data, at) if self._searched else None
-        below = None if self._searched else _BELOW.match(data, at)
+        below = None if self._searched else BELOW.match(data, at)
         at = token.start() if token is not None else below.end() if below is not None else len(data)
         if at == len(data):
             return at

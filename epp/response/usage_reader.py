@@ -8,6 +8,26 @@ from epp.response.usage import NO_USAGE, Usage, read_usage
 
 _USAGE: Final = re.compile(rb'"usage"[ \t]{0,64}+:[ \t]{0,64}+\{')
 """A line without it has no usage: so an event costs one search. `"usage": null`, as most events say, is none."""
+_MOST_OBJECTS: Final = 4
+"""Usage objects that `read_end` reads, the last first: what a worker writes does not decide how long that takes."""
+
+
+def read_end(text: bytes) -> Usage:
+    """The last usage that says the tokens of the prompt, in the end of an answer that begins anywhere.
+
+    Workers write it last or nearly so. In text that begins within a string, strings cannot be told from what is between
+    them; but within a JSON string a quote has a backslash, so text that talks about usage does not match. How deep an object
+    lies is not known: `usage` of something else than the answer counts if it has the same fields.
+    """
+    stop = len(text)
+    for found in list(_USAGE.finditer(text))[: -_MOST_OBJECTS - 1 : -1]:
+        scanner = ObjectScanner()
+        scanner.feed(b"{" + text[found.start() : stop])
+        stop = found.start()
+        usage = NO_USAGE if scanner.found is None else read_usage(scanner.found)
+        if usage.input is not None:
+            return usage
+    return NO_USAGE
 
 
 class UsageReader:

@@ -35,6 +35,9 @@ class AdmissionController(Protocol):
     def would_admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
         """What `admit` would say, and whether a request that waits would be refused; without any effect."""
 
+    def would_enqueue(self, request: InferenceRequest, now: float) -> None:
+        """Raise what `enqueue` would raise; without any effect."""
+
     def enqueue(self, waiting: WaitingRequest, now: float) -> None:
         """Queue a request. May refuse others to make room for it, but dispatches none."""
 
@@ -48,8 +51,8 @@ class AdmissionController(Protocol):
         the time that was returned last: when it is to be called at the latest, in seconds of `now`; None: no need.
         """
 
-    def close(self, now: float) -> None:
-        """Dispatch all that wait: another admission is in force."""
+    def close(self, now: float) -> float | None:
+        """Dispatch all that wait: another admission is in force. Returns when it is to be called again; None: all went."""
 
 
 class EvictableRequests(Protocol):
@@ -85,6 +88,9 @@ class ShedWhenSaturated:
     def would_admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
         return self.admit(request, candidates, now)
 
+    def would_enqueue(self, request: InferenceRequest, now: float) -> None:
+        """Not called, since `admit` lets nothing wait."""
+
     def enqueue(self, waiting: WaitingRequest, now: float) -> None:
         """Not called, since `admit` lets nothing wait."""
 
@@ -94,5 +100,6 @@ class ShedWhenSaturated:
     def dispatch(self, now: float) -> float | None:
         return None
 
-    def close(self, now: float) -> None:
+    def close(self, now: float) -> float | None:
         """Nothing waits that would have to go."""
+        return None

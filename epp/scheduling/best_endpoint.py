@@ -12,8 +12,7 @@ from typing import Final
 
 from epp.endpoints.endpoint import Column, EndpointPool, Mask
 from epp.scheduling.cached_scores import TIE_BREAK, CachedScores, WeightedScores
-from epp.scheduling.pickers.score_pickers import MaxScorePicker
-from epp.scheduling.scorers.in_flight import InFlightScorer
+from epp.scheduling.plugin import BestPicker, InFlightReader
 
 _INFLIGHT: Final = int(Column.INFLIGHT)
 _RUNNING: Final = int(Column.RUNNING)
@@ -31,9 +30,7 @@ class BestEndpoint:
 
     __slots__ = ("_in_flight_scorers", "_most_in_flight", "_picker")
 
-    def __init__(
-        self, picker: MaxScorePicker, in_flight_scorers: Sequence[tuple[float, InFlightScorer]]
-    ) -> None:
+    def __init__(self, picker: BestPicker, in_flight_scorers: Sequence[tuple[float, InFlightReader]]) -> None:
         self._picker = picker
         self._in_flight_scorers = list(in_flight_scorers)
         self._most_in_flight = sum([weight for weight, _ in in_flight_scorers])

@@ -12,6 +12,8 @@ from epp.request.subset import Subset
 from epp.scheduling.decision import Decision, rows_of_all
 
 NO_ENDPOINTS: Final = "rejected-no-endpoints"
+_MOST_KEPT: Final = 2048
+"""Destinations of a subset whose mask is kept: the data plane may name many."""
 
 
 def narrowed(
@@ -19,8 +21,8 @@ def narrowed(
 ) -> EndpointPool:
     mask = np.ones(len(pool), dtype=np.bool_) if serving is None else serving
     if subset is not None:
-        allowed = [subset.allows(endpoint.address, endpoint.port) for endpoint in pool.endpoints]
-        mask = mask & np.array(allowed, dtype=np.bool_)
+        few = len(subset.members) <= _MOST_KEPT
+        mask = mask & (pool.note(subset, lambda: _allowed(pool, subset)) if few else _allowed(pool, subset))
     if decision is not None:
         if serving is not None:
             decision.narrowed("model", np.flatnonzero(serving))
@@ -29,6 +31,10 @@ def narrowed(
     if not mask.any():
         raise no_endpoints("no endpoint of the requested subset is ready for this request")
     return pool.select(mask)
+
+
+def _allowed(pool: EndpointPool, subset: Subset) -> Mask:
+    return np.array([subset.allows(one.address, one.port) for one in pool.endpoints], dtype=np.bool_)
 
 
 def without_unreachable(pool: EndpointPool, decision: Decision | None) -> EndpointPool:

@@ -10,6 +10,8 @@ from typing import Final
 import numpy as np
 
 from epp.endpoints.endpoint import EndpointPool, Mask
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import NoParameters
 from epp.request.inference_request import InferenceRequest
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
@@ -40,3 +42,18 @@ def tell_served(pick: Pick, served: str | None) -> Mapping[str, str]:
         served is not None and len(served) <= _MAX_DESTINATION and served.isascii() and served.isprintable()
     )
     return {SERVED_HEADER: served if served is not None and is_told else _UNKNOWN}
+
+
+def _tell_served(given: NoParameters, context: PluginContext) -> object:
+    context.set_response_headers(tell_served)
+    return tell_served
+
+
+HEADER_BASED_TESTING_FILTER: Final = PluginDeclaration(
+    type="header-based-testing-filter",
+    role=Role.FILTER,
+    build=lambda given, context: HeaderSelectionFilter(),
+)
+DESTINATION_ENDPOINT_SERVED_VERIFIER: Final = PluginDeclaration(
+    type="destination-endpoint-served-verifier", role=Role.RESPONSE_HEADERS, build=_tell_served
+)

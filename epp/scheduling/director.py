@@ -4,11 +4,13 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from adsum.tracing.span import Span
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.endpoints.models_page import MODELS_PATH, ModelsPage
 from epp.outliers.detection import OutlierDetection
 from epp.outliers.failure import Failure
+from epp.outliers.requesters import hash_prompt, requester_of
 from epp.outliers.slow_start import SlowStart
 from epp.request.held_chat import while_it_waits
 from epp.request.inference_request import (
@@ -24,8 +26,6 @@ from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling import reservations
 from epp.scheduling.admission import AdmissionController, EvictableRequests, ShedWhenSaturated
-from epp.scheduling.burst.producer import BurstPrefixProducer
-from epp.scheduling.burst.window import BurstWindow
 from epp.scheduling.candidates import (
     model_not_found,
     narrowed,
@@ -36,11 +36,10 @@ from epp.scheduling.candidates import (
 from epp.scheduling.decision import NOT_YET, Decision, DecisionLog
 from epp.scheduling.following import Following
 from epp.scheduling.pick import Pick
-from epp.scheduling.plugin import DataProducer
+from epp.scheduling.plugin import AdmissionProvider, DataProducer
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.waiting import WaitingRequest, WaitingRequests
-from runtime.tracing.span import Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +132,8 @@ class Director:
 
     def _own_admission(self, producers: list[DataProducer]) -> AdmissionController:
         shed = ShedWhenSaturated(self._detector, self._policy.retry_after)
-        bursts = [one for one in producers if isinstance(one, BurstPrefixProducer)]
-        return BurstWindow(bursts[0], shed) if bursts else shed
+        providers = [one for one in producers if isinstance(one, AdmissionProvider)]
+        return providers[0].admission(shed) if providers else shed
 
     def _withdraw(self, waiting: WaitingRequest, now: float) -> None:
         for admission in (self._admission, *self._replaced):
@@ -237,6 +236,7 @@ class Director:
         except Rejection:
             self._check_model(request)
             if self._waits_for_endpoints and not self._datastore.endpoints:
+                self._admission.would_enqueue(request, now)
                 decision.waits_for_endpoints(now)
                 return
             raise
@@ -273,7 +273,11 @@ class Director:
         """
         try:
             while self._replaced:
-                self._replaced.pop().close(now)
+                replaced = self._replaced.pop()
+                again_at = replaced.close(now)
+                if again_at is not None:
+                    self._replaced.append(replaced)
+                    return again_at
             return self._admission.dispatch(now)
         except Exception as error:  # noqa: BLE001  # a fault of a plugin, raised to the waiting requests
             self.waiting.refuse_all(error, now)
@@ -326,6 +330,7 @@ class Director:
         pick = self._schedule(request, candidates)
         if decision is not None:
             decision.picked(pick.endpoints, pick.helpers, pick.primary)
+        request.prompt_hash = 0 if self.outliers is None else hash_prompt(request)
         request.prompt = None  # it refers to the whole body, which would stay in memory until the answer ends
         pick.producers = self.producers
         try:
@@ -399,7 +404,9 @@ class Director:
             pick.decision.responded(status, now)
         server = pick.in_flight_at[0]
         if self.outliers is not None and not pick.settled:  # otherwise `served` named a stranger
-            self.outliers.answered(pick, server, status, failure, now)
+            # a worker that cannot be reached has seen nothing of the request
+            requester = None if failure is Failure.CONNECT else requester_of(pick.request)
+            self.outliers.answered(pick, server, status, failure, now, requester)
         self._settle(pick, served=200 <= status < 300)
         if failure is Failure.CONNECT or failure is Failure.RESET:
             self._datastore.suspect(server)

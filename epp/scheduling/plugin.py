@@ -1,12 +1,15 @@
 """The Protocols of scheduling plugins. They work on columns: `pool.waiting[i]` belongs to `pool.endpoints[i]`."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Mask
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.pick import Pick
 from epp.scheduling.profile_result import Results
+
+if TYPE_CHECKING:  # an admission knows what a plugin is
+    from epp.scheduling.admission import AdmissionController
 
 Scores: TypeAlias = Floats | Mapping[int, float]
 """A float64 column, or by row the scores that are not 0."""
@@ -68,6 +71,19 @@ class DataProducer(Protocol):
         """Endpoints were added or removed; these are left."""
 
 
+def is_picked_last(producer: DataProducer) -> bool:
+    """Whether it hears of a pick after all others, which ask it what an endpoint held before: it has `picked_last = True`."""
+    return getattr(producer, "picked_last", False) is True
+
+
+@runtime_checkable
+class AdmissionProvider(Protocol):
+    """A data producer for which requests have to wait."""
+
+    def admission(self, behind: "AdmissionController") -> "AdmissionController":
+        """What decides in place of `behind`, and asks it first; `behind` lets nothing wait."""
+
+
 @runtime_checkable
 class RehearsingProducer(Protocol):
     """A data producer whose `prepare` changes what it knows."""
@@ -84,11 +100,36 @@ class DataConsumer(Protocol):
     def producers(self) -> tuple[DataProducer, ...]: ...
 
 
+@runtime_checkable
+class InFlightReader(Protocol):
+    """A scorer that reads only what was sent and no page shows yet, and scores 1 where that is nothing."""
+
+    @property
+    def requests(self) -> float:
+        """So many requests halve the score."""
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores: ...
+
+    def score_of(self, unreported: float) -> float:
+        """The score of one endpoint; falls as `unreported` grows."""
+
+
 class Picker(Protocol):
     """Chooses endpoints by the weighted sum of their scores."""
 
     def pick(self, scores: Floats, k: int) -> Indices:
         """At most `k` different indices, the choice first, then its fallbacks; `scores` is never empty."""
+
+
+@runtime_checkable
+class BestPicker(Picker, Protocol):
+    """A picker that takes the highest score, so that a profile need not score endpoints that cannot have it."""
+
+    def best(self, scores: Floats) -> int:
+        """The row of the highest score."""
+
+    def break_tie(self, best: list[int]) -> int:
+        """One of the rows with the highest score."""
 
 
 class ProfileHandler(Protocol):
@@ -97,6 +138,8 @@ class ProfileHandler(Protocol):
     `pick` is called without results, then again with the results of the profiles that it named, until it names none; then
     `result`. `epp.scheduling.prefix.match.prefix_match` tells how much of a prompt an endpoint holds.
     """
+
+    # A handler without a choice may say `takes_only_profile = True`: then it is not asked, and reads no data producer.
 
     def check(self, profiles: Collection[str]) -> None:
         """Called when a configuration is built; raises ValueError if the handler cannot work with these profiles."""

@@ -5,10 +5,14 @@ Formula: llm-d-router, plugins/requestcontrol/admitter/probabilisticadmitter.
 
 import math
 import random
+from typing import Final
 
 import numpy as np
+from pydantic import Field
 
 from epp.endpoints.endpoint import EndpointPool
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.admission import SATURATED
@@ -57,3 +61,34 @@ class ProbabilisticAdmitter(RequestFollower):
         except OverflowError:
             return 1.0
         return min(probability, 1.0)
+
+
+class ProbabilisticAdmitterParameters(Section):
+    queue_depth_threshold: int = Field(default=5, ge=1)
+    """The queue length that counts as full."""
+    kv_cache_util_threshold: float = Field(default=0.8, gt=0.0, allow_inf_nan=False)
+    """The share of the KV cache in use that counts as full."""
+    power: float = Field(default=5.0, gt=0.0, allow_inf_nan=False)
+    """The probability of a refusal is the saturation to this power, times `k`."""
+    k: float = Field(default=300.0, gt=0.0, allow_inf_nan=False)
+    """See `power`."""
+
+
+def _build(given: ProbabilisticAdmitterParameters, context: PluginContext) -> ProbabilisticAdmitter:
+    admitter = ProbabilisticAdmitter(
+        random.Random(context.rng.getrandbits(64)),
+        queue_depth=given.queue_depth_threshold,
+        kv_cache_utilization=given.kv_cache_util_threshold,
+        power=given.power,
+        k=given.k,
+    )
+    context.follow(admitter)
+    return admitter
+
+
+PROBABILISTIC_ADMITTER: Final = PluginDeclaration(
+    type="probabilistic-admitter",
+    role=Role.ADMITTER,
+    parameters=ProbabilisticAdmitterParameters,
+    build=_build,
+)

@@ -19,10 +19,8 @@ from epp.scheduling.cached_scores import (
 )
 from epp.scheduling.candidates import no_endpoints
 from epp.scheduling.decision import Decision, NamedScorer, ProfilePlan, ProfileRun
-from epp.scheduling.pickers.score_pickers import MaxScorePicker
-from epp.scheduling.plugin import DataProducer, Filter, Picker
+from epp.scheduling.plugin import BestPicker, DataProducer, Filter, InFlightReader, Picker
 from epp.scheduling.published_only import is_published_only
-from epp.scheduling.scorers.in_flight import InFlightScorer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,22 +47,25 @@ class SchedulerProfile:
     _score_cache: ScoreCache = field(init=False, repr=False, compare=False)
     _request_scorers: Sequence[WeightedScorer] = field(init=False, repr=False, compare=False)
     _in_flight_scorers: Sequence[WeightedScorer] = field(init=False, repr=False, compare=False)
+    _best_picker: BestPicker | None = field(init=False, repr=False, compare=False)
     _best_endpoint: BestEndpoint | None = field(init=False, repr=False, compare=False)
     _plan: ProfilePlan = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         published = [one for one in self.scorers if is_published_only(one.scorer)]
         object.__setattr__(self, "_score_cache", ScoreCache(published, self.staleness))
-        in_flight = [one for one in self.scorers if isinstance(one.scorer, InFlightScorer)]
+        in_flight = [one for one in self.scorers if isinstance(one.scorer, InFlightReader)]
         separate = [*published, *in_flight]
         object.__setattr__(self, "_request_scorers", [one for one in self.scorers if one not in separate])
         object.__setattr__(self, "_in_flight_scorers", in_flight)
+        best_picker = self.picker if isinstance(self.picker, BestPicker) else None
+        object.__setattr__(self, "_best_picker", best_picker)
         object.__setattr__(self, "_best_endpoint", self._make_best_endpoint())
         object.__setattr__(self, "_plan", self._make_plan())
 
     @property
     def is_best_taken(self) -> bool:
-        return isinstance(self.picker, MaxScorePicker) if self.takes_best is None else self.takes_best
+        return isinstance(self.picker, BestPicker) if self.takes_best is None else self.takes_best
 
     def run(self, request: InferenceRequest, pool: EndpointPool) -> tuple[Endpoint, ...]:
         """The choice first, then the fallbacks; raises `Rejection` if the filters leave no endpoint."""
@@ -133,7 +134,7 @@ class SchedulerProfile:
         in_flight = [
             (at, one.scorer.requests)
             for at, one in enumerate(self.scorers)
-            if isinstance(one.scorer, InFlightScorer)
+            if isinstance(one.scorer, InFlightReader)
         ]
         return ProfilePlan(
             filters=tuple([name for _, name in named[: len(self.filters)]]),
@@ -149,11 +150,11 @@ class SchedulerProfile:
         """None unless only the best endpoint is needed and no scorer can lower a score."""
         only_best_needed = self.max_endpoints == 1 and not self.reports_scores
         never_lowers = all(one.weight >= 0 for one in [*self._request_scorers, *self._in_flight_scorers])
-        if not (only_best_needed and never_lowers and isinstance(self.picker, MaxScorePicker)):
+        if self._best_picker is None or not (only_best_needed and never_lowers):
             return None
         in_flight = [(one.weight, one.scorer) for one in self._in_flight_scorers]
         return BestEndpoint(
-            self.picker, [(w, one) for w, one in in_flight if isinstance(one, InFlightScorer)]
+            self._best_picker, [(w, one) for w, one in in_flight if isinstance(one, InFlightReader)]
         )
 
     def _rank_with_stale(
@@ -187,8 +188,8 @@ class SchedulerProfile:
         # between equal scores the endpoint with fewer requests in flight wins
         scores -= pool.inflight * TIE_BREAK
         if late is None:
-            if self.max_endpoints == 1 and isinstance(self.picker, MaxScorePicker):  # the common case
-                return (pool.endpoints[self.picker.best(scores)],)
+            if self.max_endpoints == 1 and self._best_picker is not None:  # the common case
+                return (pool.endpoints[self._best_picker.best(scores)],)
             return tuple([pool.endpoints[i] for i in self.picker.pick(scores, self.max_endpoints)])
         chosen: list[Endpoint] = []
         for rows in np.flatnonzero(~late), np.flatnonzero(late):

@@ -1,16 +1,23 @@
 """Measures the load of a pool; 1.0 is full."""
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import numpy as np
+from pydantic import Field
 
 from epp.endpoints.endpoint import EndpointPool, Mask
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import Duration, Headroom, Limit, Section
 from epp.request.inference_request import InferenceRequest
 
 
 class SaturationDetector(Protocol):
     """Measures the load of a pool."""
+
+    @property
+    def counts_in_flight(self) -> bool:
+        """Whether it measures what this picker has in flight, so that the end of each answer matters to it."""
 
     def saturation(self, pool: EndpointPool) -> float:
         """0 is idle, 1 or more is full; a pool without endpoints is full."""
@@ -35,6 +42,8 @@ class UtilizationDetector:
     staleness: float = 0.2
     headroom: float = 0.0
 
+    counts_in_flight: ClassVar[bool] = False
+
     def saturation(self, pool: EndpointPool) -> float:
         if not len(pool):
             return 1.0
@@ -54,3 +63,34 @@ class UtilizationDetector:
         known &= pool.fresh(self.staleness)
         fit: Mask = np.where(pool.pageless, pool.inflight < self.queue_depth * room, known)
         return fit if fit.any() else np.ones(len(pool), dtype=np.bool_)
+
+
+class DetectorParameters(Section):
+    """An endpoint is full at one of these thresholds."""
+
+    queue_depth_threshold: Limit = 5
+    """The queue length that counts as full."""
+    kv_cache_util_threshold: float = Field(default=0.8, gt=0.0, le=1.0)
+    """The share of the KV cache in use that counts as full."""
+    metrics_staleness_threshold: Duration = Field(default=0.2, gt=0.0)
+    """With older numbers an endpoint counts as full, or with flow control by what is in flight."""
+    headroom: Headroom = 0.0
+    """As a filter: keeps endpoints up to this share above the thresholds."""
+
+
+def _build(given: DetectorParameters, context: PluginContext) -> UtilizationDetector:
+    return UtilizationDetector(
+        queue_depth=given.queue_depth_threshold,
+        kv_cache_utilization=given.kv_cache_util_threshold,
+        staleness=given.metrics_staleness_threshold,
+        headroom=given.headroom,
+    )
+
+
+UTILIZATION_DETECTOR: Final = PluginDeclaration(
+    type="utilization-detector",
+    role=Role.DETECTOR,
+    also=Role.FILTER,
+    parameters=DetectorParameters,
+    build=_build,
+)

@@ -9,8 +9,7 @@ from epp.request.rejection import Rejection
 from epp.scheduling.decision import Decision
 from epp.scheduling.handlers.single_profile import SingleProfileHandler
 from epp.scheduling.pick import Pick
-from epp.scheduling.plugin import DataProducer, ProfileHandler, RehearsingProducer
-from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.scheduling.plugin import DataProducer, ProfileHandler, RehearsingProducer, is_picked_last
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.profile_result import ProfileResult
 
@@ -53,9 +52,8 @@ class Scheduler:
         for producer in (*needed, *handler_producers):
             if not any(producer is one for one in self.producers):
                 self.producers.append(producer)
-        # told of a pick last: others ask them what an endpoint held before it
-        self.producers.sort(key=lambda producer: isinstance(producer, PrefixCacheProducer))
-        single = type(self.handler) is SingleProfileHandler
+        self.producers.sort(key=is_picked_last)
+        single = getattr(self.handler, "takes_only_profile", False) is True
         self._single_profile = next(iter(self.profiles.values())) if single else None
         self._single_name = next(iter(self.profiles)) if single else ""
 

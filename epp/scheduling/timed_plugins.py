@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias
 
+from adsum.histogram import Histogram
 from epp.endpoints.endpoint import EndpointPool, Floats, Indices, Mask
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.cached_scores import WeightedScorer
@@ -11,7 +12,6 @@ from epp.scheduling.plugin import DataProducer, Filter, Picker, Scorer, Scores
 from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scheduler import Scheduler
-from runtime.histogram import Histogram
 
 BOUNDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 EVERY: Final = 500

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from adsum.tracing.span import Span
 from epp.endpoints.endpoint import EndpointPool, Floats, Indices, Mask
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.cached_scores import WeightedScorer
@@ -16,7 +17,6 @@ from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import Filter, Picker, Scorer, Scores
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scheduler import Scheduler
-from runtime.tracing.span import Span
 
 MAX_ENDPOINTS: Final = 5
 """The best endpoints whose scores are recorded, as in the Go picker."""

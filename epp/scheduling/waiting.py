@@ -5,13 +5,13 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, Protocol
 
+from adsum.tracing.span import Span
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
-from runtime.tracing.span import Span
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
+from adsum.prometheus_labels import read_labels
 from epp.endpoints.endpoint import Adapters
 from epp.endpoints.load import Load
 from epp.endpoints.worker_metrics import KV_USAGE, RUNNING, WAITING
 from epp.scraping.engines import Engine, Series
-from runtime.prometheus_labels import read_labels
 
 # Pages are untrusted input: every quantifier is possessive, so a malformed line cannot cause backtracking.
 _SAMPLE: Final = re.compile(

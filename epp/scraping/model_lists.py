@@ -11,13 +11,15 @@ from typing import Final, NamedTuple
 
 from yarl import URL
 
+from adsum.addresses import authority
+from adsum.quoting import quoted
+from adsum.serving.acceptor import RateLimitedLog
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.metadata_feed import LINES_A_MINUTE
 from epp.endpoints.models_page import MODELS_PATH
 from epp.endpoints.served_model import ServedModel, read_model_list
 from epp.scraping.page_client import NoAnswerError, PageClient, PageError
-from runtime.addresses import authority
-from runtime.quoting import quoted
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +34,12 @@ _NAMED: Final = 5
 class ModelListRules:
     """Seconds between two GETs to one worker: `interval`, or `retry` after one without an answer, doubled up to `interval`.
 
-    `timeout`: seconds, and `limit`: bytes, of one answer.
+    `timeout`: seconds, and `limit`: bytes, of one answer. `scheme`: of each GET; None: https for an endpoint whose metrics
+    page, on the same port, is an https one.
     """
+
+    scheme: str | None = None
+    path: str = MODELS_PATH
 
     interval: float = 60.0
     retry: float = 1.0
@@ -44,7 +50,7 @@ class ModelListRules:
 class ModelLists:
     """Keeps `Endpoint.listed_models` of a datastore's endpoints while `run` runs.
 
-    `tls`: asked for each GET to an endpoint whose metrics page, on the same port, is an https one.
+    `tls`: asked for each GET by https. Both may be set while it runs, for the GETs from then on.
     """
 
     def __init__(
@@ -56,9 +62,10 @@ class ModelLists:
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
         self._datastore = datastore
-        self._rules = rules
+        self.rules = rules
         self._rng = rng
-        self._tls = tls
+        self.tls = tls
+        self._limited_log = RateLimitedLog(logger, most=LINES_A_MINUTE)
         self._free = asyncio.Semaphore(_CONCURRENT)
         self._buffer = bytearray(_BUFFER_BYTES)
         self._tasks: dict[_Asked, asyncio.Task[None]] = {}
@@ -101,8 +108,12 @@ class ModelLists:
         for key, endpoint in declared.items():
             if self._declared.get(key) != endpoint.models:
                 names = _names(sorted(endpoint.models))
-                logger.info(
-                    "%s (%s) serves %s, as its metadata say", endpoint.id, endpoint.destination, names
+                self._limited_log.info(
+                    "declared",
+                    "%s (%s) serves %s, as its metadata say",
+                    endpoint.id,
+                    endpoint.destination,
+                    names,
                 )
         self._declared = {key: endpoint.models for key, endpoint in declared.items()}
 
@@ -121,20 +132,22 @@ class ModelLists:
                     self._datastore.set_listed_models(endpoint, () if isinstance(said, _Unknown) else said)
                 if told is None or (told != said and not for_now):
                     told = said
-                    logger.info("%s (%s) %s", endpoint.id, asked.destination, _describe(said))
+                    self._limited_log.info(
+                        "listed", "%s (%s) %s", endpoint.id, asked.destination, _describe(said)
+                    )
                 await self._rest(replaced, failures)
         finally:
             if self._replaced.get(endpoint.key) is replaced:
                 del self._replaced[endpoint.key]
 
     async def _ask(self, asked: "_Asked") -> "tuple[ServedModel, ...] | _Unknown":
-        rules = self._rules
+        rules = self.rules
         try:
-            url = URL(f"{asked.scheme}://{asked.destination}{MODELS_PATH}")
+            url = URL(f"{rules.scheme or asked.scheme}://{asked.destination}{rules.path}", encoded=True)
             client = PageClient(
                 url,
                 self._buffer,
-                tls=self._tls(),
+                tls=self.tls(),
                 timeout=rules.timeout,
                 limit=rules.limit,
                 accept="application/json",
@@ -155,7 +168,7 @@ class ModelLists:
 
     async def _rest(self, replaced: asyncio.Event, failures: int) -> None:
         """Wait for the next GET, or until the process was replaced, but no shorter than a retry."""
-        rules = self._rules
+        rules = self.rules
         pause = (
             rules.interval
             if not failures

@@ -15,8 +15,8 @@ from typing import Final
 
 from yarl import URL
 
-from runtime.http1.connection import KeptConnection
-from runtime.http1.response import IncompleteResponseError, ResponseError, ResponseReader
+from adsum.http1.connection import KeptConnection
+from adsum.http1.response import IncompleteResponseError, ResponseError, ResponseReader
 
 _NO_PAGE: Final = frozenset([404, 405, 501])
 """Statuses of a worker without a metrics page; 501 is llama-server's without --metrics."""

@@ -7,9 +7,9 @@ from typing import Final
 
 from yarl import URL
 
+from adsum.addresses import authority
 from epp.endpoints.endpoint import Endpoint
 from epp.scraping.page_client import PageClient, PageError
-from runtime.addresses import authority
 
 logger = logging.getLogger(__name__)
 

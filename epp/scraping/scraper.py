@@ -12,16 +12,19 @@ from typing import Final, NamedTuple
 
 from yarl import URL
 
-from epp.endpoints.datastore import Datastore
+from adsum.addresses import authority
+from adsum.quoting import quoted
+from adsum.serving.acceptor import RateLimitedLog
+from epp.endpoints.datastore import Datastore, Key
 from epp.endpoints.endpoint import LONG_LATE, Endpoint
 from epp.endpoints.load import Load
+from epp.endpoints.metadata_feed import LINES_A_MINUTE
 from epp.scraping.engines import ENGINES, Engine
 from epp.scraping.liveness import Liveness
 from epp.scraping.metrics_page import Page, detect_engine, read_cache_tokens, read_load
 from epp.scraping.page_client import NoAnswerError, NoPageError, OverdueError, PageClient, PageError
 from epp.scraping.rest import Rest, Wake
 from epp.scraping.schedule import EndpointSchedule, ScrapeIntervals, ScrapeSchedule
-from runtime.addresses import authority
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +85,10 @@ class Scraper:
         self._tls = tls
         self._buffer = bytearray(_BUFFER_BYTES)
         self._on_error = on_error
+        self._engines: dict[Key, str] = {}
+        self.engines_detected = 0
+        """How often the engine of an endpoint was detected that was another one before."""
+        self._limited_log = RateLimitedLog(logger, most=LINES_A_MINUTE)
         self.errors = ScrapeErrors()
         self._tasks: dict[_Target, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
@@ -102,6 +109,10 @@ class Scraper:
             task.cancel()
         self._tasks.clear()
         self._changed.set()
+
+    def engine(self, endpoint: Endpoint) -> str | None:
+        """The model server whose series its page has, before the first page the one that is declared; None: unknown."""
+        return self._engines.get(endpoint.key, endpoint.engine)
 
     async def run(self) -> None:
         """Scrape every endpoint of the datastore until cancelled."""
@@ -136,6 +147,14 @@ class Scraper:
             self._report_failure(endpoint, f"its address and path make no URL: {error}", first=True)
             return
         engine = next((one for one in settings.engines if one.name == target.engine), None)
+        if target.engine and engine is None:
+            self._limited_log.warning(
+                "engine",
+                "%s: the engine %s is not known, expected one of %s; its metrics page decides",
+                endpoint.id,
+                quoted(target.engine),
+                ", ".join(one.name for one in settings.engines),
+            )
         polled = _Polled(engine)
         schedule = self._schedule.add()
         rest = Rest(self._datastore, endpoint, client)
@@ -150,6 +169,7 @@ class Scraper:
             schedule.remove()
             client.close()
             liveness.end()
+            self._engines.pop(endpoint.key, None)
 
     async def _look(
         self,
@@ -187,6 +207,9 @@ class Scraper:
         self, endpoint: Endpoint, page: Page, polled: "_Polled", schedule: EndpointSchedule, took: float
     ) -> None:
         polled.engine, load = _read_page(page, polled.engine, self._settings.engines)
+        if self._engines.get(endpoint.key) != polled.engine.name:
+            self._engines[endpoint.key] = polled.engine.name
+            self.engines_detected += 1
         if load.problem:  # observe() drops the numbers; the rest is that of a failed scrape
             self._datastore.observe(endpoint, load, time.monotonic())
             raise PageError(f"the page has an implausible value: {load.problem}")

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from adsum.histogram import Histogram
 from epp.response.usage import Usage
-from epp.telemetry.request_tally import TOKENS, RequestTally
-from runtime.histogram import Histogram
+from epp.telemetry.request_tally import TOKENS, RequestHistograms
 
 RESPONSE_BYTES: Final = "response_size_bytes"
 OUTPUT: Final = "request_output_tokens"
@@ -33,27 +33,27 @@ BOUNDS: Final[Mapping[str, Sequence[float]]] = {
 }  # fmt: skip
 
 
-def observe(tally: RequestTally, name: str, value: float) -> None:
-    histogram = tally.answers.get(name)
+def observe(histograms: RequestHistograms, name: str, value: float) -> None:
+    histogram = histograms.answers.get(name)
     if histogram is None:
-        histogram = tally.answers[name] = Histogram(BOUNDS[name])
+        histogram = histograms.answers[name] = Histogram(BOUNDS[name])
     histogram.observe(max(0.0, value))
 
 
 def observe_usage(
-    tally: RequestTally, usage: Usage, *, streamed: bool, started: float, first: float, now: float
+    histograms: RequestHistograms, usage: Usage, *, streamed: bool, started: float, first: float, now: float
 ) -> None:
     """Count a complete answer. `started`, `first`, `now`: when its request, its first and its last byte came.
 
     As in the Go picker: an answer that is not streamed comes as a whole, so its first token comes with its last one.
     """
     if usage.input:
-        tally.input_tokens.observe(usage.input)
+        histograms.input_tokens.observe(usage.input)
     if usage.cached is not None:
-        observe(tally, CACHED, usage.cached)
-    observe(tally, TTFT_STREAMED if streamed else TTFT, (first if streamed else now) - started)
+        observe(histograms, CACHED, usage.cached)
+    observe(histograms, TTFT_STREAMED if streamed else TTFT, (first if streamed else now) - started)
     if usage.output:
-        observe(tally, OUTPUT, usage.output)
-        observe(tally, NTPOT, (now - started) / usage.output)
+        observe(histograms, OUTPUT, usage.output)
+        observe(histograms, NTPOT, (now - started) / usage.output)
         if streamed and usage.output > 1:
-            observe(tally, TPOT, (now - first) / (usage.output - 1))
+            observe(histograms, TPOT, (now - first) / (usage.output - 1))

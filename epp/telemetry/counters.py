@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
+from adsum.histogram import Histogram
+from adsum.tracing.span import Span
 from epp.endpoints.endpoint import EndpointPool
 from epp.ext_proc.request_director import Deferral, RequestDirector
 from epp.ext_proc.response_body import ResponseBodyReader, ResponseHead
@@ -18,13 +20,11 @@ from epp.request.subset import Subset
 from epp.response.usage import Usage
 from epp.scheduling.pick import Pick
 from epp.scheduling.waiting import Dequeued, RequestScheduler, WaitingRequest
-from epp.telemetry.answer_meter import AnswerMeter
+from epp.telemetry.answer_meter import AnswerMeter, open_prompt_meter
 from epp.telemetry.flow_control_families import DISPATCHED, FlowControlTally, queue_families
 from epp.telemetry.labels import EXTENSION_PREFIX, PREFIX
 from epp.telemetry.request_families import request_metrics
 from epp.telemetry.request_tally import LABEL_SETS, QUEUE_BUCKETS, STEP_BUCKETS, RequestTallies, RequestTally
-from runtime.histogram import Histogram
-from runtime.tracing.span import Span
 
 _ERROR_CODES = {
     400: "BadRequest",
@@ -43,20 +43,17 @@ class Telemetry:
 
     An `epp.ext_proc.request_director.Observer` and an `epp.scheduling.waiting.QueueObserver`. The families of the queue
     are shown from the first request that waits, or while flow control is on (`flow_control.enabled`). `registry` may be read
-    in any thread. `pool_name`: the InferencePool. `reads_usage`: answers are read (`read_answer`), so the tokens of a prompt
-    are estimated only if its answer says nothing.
+    in any thread. `pool_name`: the InferencePool.
     """
 
-    def __init__(
-        self, label_sets: int = LABEL_SETS, pool_name: str = "", *, reads_usage: bool = False
-    ) -> None:
+    def __init__(self, label_sets: int = LABEL_SETS, pool_name: str = "") -> None:
         self.registry = CollectorRegistry()
         self._pool_name = pool_name
-        self._reads_usage = reads_usage
         self._said: set[Pick] = set()
         """Picks under way whose answer said how many tokens the prompt has."""
         self._queued: dict[InferenceRequest, RequestTally] = {}
         """The requests that wait, with the tally that counted them."""
+        self._not_renamed = 0
         self._anything_queued = False
         self.flow_control = FlowControlTally()
         self.picks: dict[tuple[str, str], int] = {}
@@ -78,12 +75,10 @@ class Telemetry:
         for endpoint in pick.in_flight_at:
             picks[endpoint.key] = picks.get(endpoint.key, 0) + 1
         if self.flow_control.enabled:
-            tally.at_once += 1  # `dequeued` took it back for one that waited
+            tally.histograms.at_once += 1  # `dequeued` took it back for one that waited
             self.flow_control.count(DISPATCHED, pick.request.priority)
         if pick.request.body_size:
-            tally.request_bytes.observe(pick.request.body_size)
-        if not self._reads_usage:
-            _estimate_tokens(tally, pick.request)
+            tally.histograms.request_bytes.observe(pick.request.body_size)
 
     def rejected(self, rejection: Rejection, now: float) -> None:
         """Count an error. The labels stay empty: the values of a rejected request cannot be trusted."""
@@ -107,8 +102,18 @@ class Telemetry:
         streaming = pick.request.streaming
         counted = partial(self._answered, pick)
         return AnswerMeter(
-            self._tally(pick), head, asked_to_stream=streaming, started=started, counted=counted
+            self._tally(pick).histograms, head, asked_to_stream=streaming, started=started, counted=counted
         )
+
+    def read_usage(
+        self, pick: Pick, head: ResponseHead, started: float, now: float
+    ) -> ResponseBodyReader | None:
+        """A ResponseReaderOpener for answers that come although nobody asked for them."""
+        return open_prompt_meter(head, partial(self._said_input, pick))
+
+    def _said_input(self, pick: Pick, tokens: int) -> None:
+        self._said.add(pick)
+        self._tally(pick).histograms.input_tokens.observe(tokens)
 
     def _answered(self, pick: Pick, usage: Usage) -> None:
         if usage.input:
@@ -116,13 +121,17 @@ class Telemetry:
         for told in self.on_usage:
             told(pick.request, usage.input, usage.output)
 
+    def not_renamed(self) -> None:
+        self._not_renamed += 1
+
     def released(self, pick: Pick, started: float, now: float) -> None:
         tally = self._tally(pick)
         tally.running -= 1
-        tally.durations.observe(max(0.0, now - started))
-        if self._reads_usage and pick not in self._said:
-            _estimate_tokens(tally, pick.request)
-        self._said.discard(pick)
+        tally.histograms.durations.observe(max(0.0, now - started))
+        if pick in self._said:
+            self._said.remove(pick)
+        elif pick.request.prompt_size:
+            tally.histograms.input_tokens.observe(pick.request.prompt_tokens)
 
     def queued(self, request: InferenceRequest, now: float) -> None:
         self._anything_queued = True
@@ -137,10 +146,11 @@ class Telemetry:
         tally.queued_bytes -= request.body_size
         self.flow_control.dequeued(how, request.priority)
         if how is Dequeued.DISPATCHED and self.flow_control.enabled:
-            tally.at_once -= 1
-        durations = tally.waits.get(how)
+            tally.histograms.at_once -= 1
+        waits = tally.histograms.waits
+        durations = waits.get(how)
         if durations is None:
-            durations = tally.waits[how] = Histogram(QUEUE_BUCKETS)
+            durations = waits[how] = Histogram(QUEUE_BUCKETS)
         durations.observe(waited)
 
     def turned_away(self, request: InferenceRequest, rejection: Rejection, now: float) -> None:
@@ -150,9 +160,10 @@ class Telemetry:
         """Observe how long it took to queue a request."""
         tally = self._queued.get(deferral.request) if isinstance(deferral, WaitingRequest) else None
         if tally is not None:
-            if tally.enqueued is None:
-                tally.enqueued = Histogram(STEP_BUCKETS)
-            tally.enqueued.observe(seconds)
+            histograms = tally.histograms
+            if histograms.enqueued is None:
+                histograms.enqueued = Histogram(STEP_BUCKETS)
+            histograms.enqueued.observe(seconds)
 
     def scheduled(self, seconds: float) -> None:
         """Observe the duration of one pick."""
@@ -160,8 +171,13 @@ class Telemetry:
 
     def collect(self) -> Iterator[Metric]:
         """The current numbers as metric families; prometheus_client calls this."""
-        tallies = self._tallies.current()
-        yield from request_metrics(tallies)
+        tallies, histograms = self._tallies.current(), self._tallies.histograms()
+        yield from request_metrics(tallies, histograms)
+        yield CounterMetricFamily(
+            PREFIX + "model_rewrite_answers_not_renamed",
+            "Answers that passed with the worker's name for the model, since reading them took too much work.",
+            self._not_renamed,
+        )
         for prefix in (PREFIX, EXTENSION_PREFIX):
             scheduler = HistogramMetricFamily(
                 f"{prefix}scheduler_e2e_duration_seconds", "From the complete request to the pick."
@@ -169,7 +185,7 @@ class Telemetry:
             scheduler.add_metric((), self._scheduler.buckets(), self._scheduler.total)
             yield scheduler
         if self._anything_queued or self.flow_control.enabled:
-            yield from queue_families(tallies, self._pool_name)
+            yield from queue_families(tallies, histograms, self._pool_name)
         if self.flow_control.enabled:
             yield from self.flow_control.families(self._pool_name)
 
@@ -179,11 +195,6 @@ class Telemetry:
         if not isinstance(tally, RequestTally):
             pick.observer_state = tally = self._tallies.of(pick.request)
         return tally
-
-
-def _estimate_tokens(tally: RequestTally, request: InferenceRequest) -> None:
-    if request.prompt_size:
-        tally.input_tokens.observe(request.prompt_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,18 @@
 """The metric families of flow control and of requests that wait, under the Go picker's names and words."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+from adsum.histogram import Histogram
 from epp.request.rejection import Rejection
 from epp.scheduling.admission import SATURATED
 from epp.scheduling.candidates import NO_ENDPOINTS
 from epp.scheduling.waiting import Dequeued
 from epp.telemetry.labels import EXTENSION_PREFIX, PREFIX, REQUEST_LABELS, RequestLabels
-from epp.telemetry.request_tally import QUEUE_BUCKETS, STEP_BUCKETS, RequestTally
-from runtime.histogram import Histogram
+from epp.telemetry.request_tally import QUEUE_BUCKETS, STEP_BUCKETS, RequestHistograms, RequestTally
 
 DISPATCHED: Final = "Dispatched"
 _ENDS: Final = {
@@ -71,7 +71,9 @@ class FlowControlTally:
             yield turns
 
 
-def queue_families(tallies: Mapping[RequestLabels, RequestTally], pool_name: str) -> Iterator[Metric]:
+def queue_families(
+    tallies: Mapping[RequestLabels, RequestTally], counted: Sequence[RequestHistograms], pool_name: str
+) -> Iterator[Metric]:
     """Who waits, how long requests waited, and how long it took to queue them."""
     for prefix in (PREFIX, EXTENSION_PREFIX):
         size = GaugeMetricFamily(
@@ -80,29 +82,31 @@ def queue_families(tallies: Mapping[RequestLabels, RequestTally], pool_name: str
         held = GaugeMetricFamily(
             prefix + "flow_control_queue_bytes", "Bytes of their bodies.", labels=_QUEUE_LABELS
         )
+        for tally in tallies.values():
+            if tally.queued or _have_waited(tally.histograms):
+                size.add_metric((*tally.labels, pool_name), tally.queued)
+                held.add_metric((*tally.labels, pool_name), tally.queued_bytes)
         waits = HistogramMetricFamily(
             prefix + "flow_control_request_queue_duration_seconds",
             "From the complete request to the end of its wait, by how it ended.",
             labels=(*_QUEUE_LABELS, "outcome"),
         )
-        for tally in tallies.values():
-            ended = _waits(tally)
-            if not ended and not tally.queued:
-                continue
-            labels = (*tally.labels, pool_name)
-            size.add_metric(labels, tally.queued)
-            held.add_metric(labels, tally.queued_bytes)
-            for outcome, buckets, total in ended:
-                waits.add_metric((*labels, outcome), buckets, total)
+        for histograms in counted:
+            for outcome, buckets, total in _waits(histograms):
+                waits.add_metric((*histograms.labels, pool_name, outcome), buckets, total)
         yield from (size, held, waits)
-        yield _enqueue_family(prefix, tallies)
+        yield _enqueue_family(prefix, counted)
 
 
-def _waits(tally: RequestTally) -> list[tuple[str, list[tuple[str, int]], float]]:
+def _have_waited(histograms: RequestHistograms) -> bool:
+    return bool(histograms.waits) or histograms.at_once > 0
+
+
+def _waits(counted: RequestHistograms) -> list[tuple[str, list[tuple[str, int]], float]]:
     """Outcome, buckets and sum. Requests that went at once waited 0 s."""
-    at_once = max(0, tally.at_once)
+    at_once = max(0, counted.at_once)
     found = []
-    histograms = tally.waits.copy()
+    histograms = counted.waits.copy()
     if at_once and Dequeued.DISPATCHED not in histograms:
         histograms[Dequeued.DISPATCHED] = Histogram(QUEUE_BUCKETS)
     for how, histogram in histograms.items():
@@ -112,16 +116,16 @@ def _waits(tally: RequestTally) -> list[tuple[str, list[tuple[str, int]], float]
     return found
 
 
-def _enqueue_family(prefix: str, tallies: Mapping[RequestLabels, RequestTally]) -> Metric:
+def _enqueue_family(prefix: str, counted: Sequence[RequestHistograms]) -> Metric:
     family = HistogramMetricFamily(
         prefix + "flow_control_request_enqueue_duration_seconds",
         "From the complete request to its place in the queue.",
         labels=("fairness_id", "priority", "outcome"),
     )
     sums: dict[tuple[str, str], Histogram] = {}
-    for tally in tallies.values():
-        if tally.enqueued is not None:
-            sums.setdefault((tally.labels[2], tally.labels[3]), Histogram(STEP_BUCKETS)).add(tally.enqueued)
+    for one in counted:
+        if one.enqueued is not None:
+            sums.setdefault((one.labels[2], one.labels[3]), Histogram(STEP_BUCKETS)).add(one.enqueued)
     for (fairness_id, priority), histogram in sums.items():
         family.add_metric((fairness_id, priority, _QUEUED), histogram.buckets(), histogram.total)
     return family

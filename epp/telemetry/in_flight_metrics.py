@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from epp.request.inference_request import DEFAULT_FAIRNESS_ID
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
+from epp.scheduling.plugin import DataProducer
 from epp.telemetry.labels import PREFIX, label_value
 
 _LABELS: Final = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
@@ -17,11 +18,11 @@ _LABELS: Final = ("endpoint_name", "namespace", "producer_name", "fairness_id", 
 class InFlightMetrics(Collector):
     """`producers`: those of now. An endpoint has one sample, 0, once all that was sent there has ended."""
 
-    def __init__(self, producers: Callable[[], Sequence[InFlightLoadProducer]]) -> None:
+    def __init__(self, producers: Callable[[], Sequence[DataProducer]]) -> None:
         self._producers = producers
 
     def collect(self) -> Iterator[Metric]:
-        found = self._producers()
+        found = [one for one in self._producers() if isinstance(one, InFlightLoadProducer)]
         if not found:
             return
         requests = GaugeMetricFamily(

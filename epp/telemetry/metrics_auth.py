@@ -14,9 +14,9 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
+from adsum.quoting import quoted
+from adsum.web.access import ADMITTED
 from discovery.kubernetes.access_review import ApiUser, ReviewError
-from runtime.quoting import quoted
-from runtime.web.access import ADMITTED
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +28,13 @@ REFUSED_FOR: Final = 10.0
 """The same for one that was refused: a right that was just granted counts soon."""
 CACHED: Final = 1024
 """Verdicts of one kind that are kept, of some hundred bytes each: refused tokens displace no accepted one."""
-AT_ONCE: Final = 8
-"""Reviews at the same time; others wait."""
+AT_ONCE: Final = 4
+"""Reviews at the same time, of tokens that were accepted before, and of others; more wait."""
+AT_ONCE_OF_PEER: Final = 2
+"""Of one address, of tokens that were not accepted before: it cannot keep others from being asked about."""
+STRANGE_TOKENS: Final = 10
+"""So many such tokens of one address are reviewed at once, and one more each second: each costs the API server a request."""
+_PEERS: Final = 1024
 REVIEW_TIMEOUT: Final = 10.0
 _LOG_EVERY: Final = 60.0
 _LONGEST_TOKEN: Final = 16 * 1024
@@ -54,6 +59,15 @@ class _Verdict:
     until: float
 
 
+@dataclass(slots=True)
+class _Address:
+    """`left`: how many strange tokens of it may be reviewed, as of `at`."""
+
+    at: float
+    left: float = STRANGE_TOKENS
+    under_way: int = 0
+
+
 class MetricsAuth:
     """`check` is a middleware of aiohttp. `clock` returns monotonic seconds."""
 
@@ -62,7 +76,10 @@ class MetricsAuth:
         self._clock = clock
         self._allowed: dict[_Asked, _Verdict] = {}
         self._refused: dict[_Asked, _Verdict] = {}
-        self._reviews = asyncio.Semaphore(AT_ONCE)
+        self._under_way: dict[_Asked, asyncio.Task[_Verdict]] = {}
+        self._renewals = asyncio.Semaphore(AT_ONCE)
+        self._first_reviews = asyncio.Semaphore(AT_ONCE)
+        self._peers: dict[str, _Address] = {}
         self._logged_at = float("-inf")
 
     @web.middleware
@@ -72,19 +89,54 @@ class MetricsAuth:
         token = _bearer_token(request)
         if token is None:
             return _refusal(401, "a bearer token is required")
-        verdict = await self._verdict(token, request.method.lower(), request.path)
+        verdict = await self._verdict(token, request.method.lower(), request.path, request.remote or "")
         return await handler(request) if verdict.status == 200 else _refusal(verdict.status, verdict.reason)
 
-    async def _verdict(self, token: str, verb: str, path: str) -> _Verdict:
+    async def _verdict(self, token: str, verb: str, path: str, address: str) -> _Verdict:
         digest = hashlib.sha256(token.encode(errors="surrogateescape")).digest()  # no token stays in memory
         asked = digest, verb, path
         if (known := self._known(asked)) is not None:
             return known
-        async with self._reviews:
-            verdict = self._known(asked) or await self._review(token, verb, path)
-        if verdict.status != 500:
-            _keep(self._allowed if verdict.status == 200 else self._refused, asked, verdict)
+        task = self._under_way.get(asked)
+        if task is None:
+            peer = None if asked in self._allowed else self._peer(address)
+            if peer is not None and not _may_ask(peer):
+                return self._for(
+                    0.0, 429, "too many tokens of this address are not accepted; try again in 1 s"
+                )
+            task = asyncio.create_task(self._ask(asked, token, peer))
+            self._under_way[asked] = task
+            task.add_done_callback(lambda _: self._under_way.pop(asked, None))
+        return await asyncio.shield(task)  # a client that goes ends no review that others wait for
+
+    async def _ask(self, asked: "_Asked", token: str, peer: _Address | None) -> _Verdict:
+        if peer is not None:
+            peer.under_way += 1
+        try:
+            async with self._renewals if peer is None else self._first_reviews:
+                verdict = await self._review(token, *asked[1:])
+        finally:
+            if peer is not None:
+                peer.under_way -= 1
+        if verdict.status == 200:
+            _keep(self._allowed, asked, verdict)
+        elif verdict.status != 500:
+            self._allowed.pop(asked, None)
+            _keep(self._refused, asked, verdict)
+        if peer is not None and verdict.status != 200:
+            peer.left -= 1
         return verdict
+
+    def _peer(self, address: str) -> _Address:
+        """What may be asked for that address, as of now. The addresses that came first are forgotten."""
+        now = self._clock()
+        peer = self._peers.pop(address, None) or _Address(now)
+        peer.left = min(STRANGE_TOKENS, peer.left + now - peer.at)
+        peer.at = now
+        if len(self._peers) >= _PEERS:
+            del self._peers[next(iter(self._peers))]
+        self._peers[address] = peer
+        return peer
 
     def _known(self, asked: "_Asked") -> _Verdict | None:
         verdict = self._allowed.get(asked) or self._refused.get(asked)
@@ -121,6 +173,10 @@ _Asked = tuple[bytes, str, str]
 """The digest of a token, a verb and a path."""
 
 
+def _may_ask(peer: _Address) -> bool:
+    return peer.left >= 1 and peer.under_way < AT_ONCE_OF_PEER
+
+
 def _keep(verdicts: dict[_Asked, _Verdict], asked: _Asked, verdict: _Verdict) -> None:
     verdicts.pop(asked, None)
     if len(verdicts) >= CACHED:
@@ -138,5 +194,5 @@ def _bearer_token(request: web.Request) -> str | None:
 
 
 def _refusal(status: int, reason: str) -> web.Response:
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(status, {})
     return web.Response(status=status, text=f"{reason}\n", headers=headers)

@@ -1,6 +1,6 @@
 """Serves the metrics port, and that of --debug-address: with TLS, client certificates, tokens and the profile page.
 
-Who may see what tells of requests is the rule of `runtime.web.access`, on both ports.
+Who may see what tells of requests is the rule of `adsum.web.access`, on both ports.
 """
 
 import logging
@@ -12,6 +12,12 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from adsum.addresses import is_loopback
+from adsum.serving.pages import served_at
+from adsum.tasks import StartTask
+from adsum.web.access import Access, token_file
+from adsum.web.debug_port import DebugPort
+from adsum.web.program_page import ProgramPage
 from discovery.errors import DiscoveryError
 from epp.config.settings import Settings
 from epp.config.tls_rules import TlsRules
@@ -19,14 +25,8 @@ from epp.telemetry.decision_pages import DECISIONS_PATH
 from epp.telemetry.explain_page import EXPLAIN_PATH
 from epp.telemetry.profile import ProfilePage
 from epp.wire import certificate
-from epp.wire.certificate import Certificate
+from epp.wire.certificate import Certificate, CertificateFiles
 from epp.wire.server.tls import server_context
-from runtime.addresses import is_loopback
-from runtime.serving.pages import served_at
-from runtime.tasks import StartTask
-from runtime.web.access import Access, token_file
-from runtime.web.debug_port import DebugPort
-from runtime.web.program_page import ProgramPage
 
 if TYPE_CHECKING:
     from epp.telemetry.metrics_auth import MetricsAuth
@@ -111,8 +111,8 @@ async def _auth(url: str) -> AsyncIterator["MetricsAuth"]:
 def _tls(settings: Settings, start: StartTask) -> ssl.SSLContext | None:
     if settings.metrics_cert_dir is None:
         return None
-    ca, flag = settings.metrics_client_ca_file, "--metrics-cert-dir"
-    client_ca = certificate.read_ca(ca, "--metrics-client-ca-file") if ca is not None else None
-    served = Certificate(certificate.read(settings.metrics_cert_dir, flag))
-    start(served.reload_when_changed(settings.metrics_cert_dir, flag=flag))
-    return server_context(served, client_ca, TlsRules(settings.tls.minimum), protocol="http/1.1")
+    folder, flag = settings.metrics_cert_dir, "--metrics-cert-dir"
+    files = CertificateFiles(folder, settings.metrics_client_ca_file, flag, "--metrics-client-ca-file")
+    served = Certificate(certificate.read(folder, flag), client_ca=files.read_client_ca())
+    start(served.reload_when_changed(files))
+    return server_context(served, TlsRules(settings.tls.minimum), protocol="http/1.1")

@@ -1,17 +1,19 @@
 """The pages of the metrics port: /metrics, /healthz, /status, /debug/endpoints."""
 
 import asyncio
+import json
 import math
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 from aiohttp import web
 from prometheus_client.registry import Collector
 
-from epp.endpoints.endpoint import EndpointPool
+from adsum.web.program_page import ProgramPage
+from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.telemetry.exposition import Exposition, negotiate_format
-from runtime.web.program_page import ProgramPage
 
 
 def application(
@@ -49,16 +51,20 @@ def add_debug_routes(
         return web.Response(text="ok\n")
 
     async def endpoints(_: web.Request) -> web.Response:
-        return web.json_response(describe())
+        return _json_line(describe())
 
     async def status(_: web.Request) -> web.Response:
-        return web.json_response(describe_status())
+        return _json_line(describe_status())
 
     app.router.add_get("/healthz", health)
     app.router.add_get("/status", status)
     app.router.add_get("/debug/endpoints", endpoints)
     if page is not None:
         page.add_routes(app)
+
+
+def _json_line(document: Mapping[str, Any]) -> web.Response:
+    return web.Response(text=json.dumps(document) + "\n", content_type="application/json")
 
 
 _WRITE_SIZE: Final = 64 * 1024
@@ -89,7 +95,9 @@ async def send_page(
     return answer
 
 
-def describe(pool: EndpointPool, saturation: float) -> dict[str, Any]:
+def describe(
+    pool: EndpointPool, saturation: float, engine: Callable[[Endpoint], str | None] = attrgetter("engine")
+) -> dict[str, Any]:
     """The state of each endpoint; null means not known yet. `age`: of its numbers, in seconds."""
     age = pool.age
     seen = np.isfinite(age)
@@ -109,6 +117,8 @@ def describe(pool: EndpointPool, saturation: float) -> dict[str, Any]:
                 "destination": endpoint.destination,
                 "reachable": bool(reachable[index]),
                 "models": sorted(endpoint.models or {model.id for model in endpoint.listed_models}),
+                "engine": engine(endpoint),
+                "ignored": endpoint.ignored,
                 **{name: _finite(column[index]) for name, column in columns.items()},
             }
             for index, endpoint in enumerate(pool.endpoints)

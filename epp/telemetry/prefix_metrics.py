@@ -1,18 +1,23 @@
 """The prefix indexes under the Go picker's metric names, current and older. Computed on the event loop."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from epp.scheduling.prefix.hits import BYTES, RATIOS
+from adsum.histogram import Histogram
+from epp.scheduling.plugin import DataProducer
+from epp.scheduling.prefix.hits import BYTES, RATIOS, Credit
+from epp.scheduling.prefix.index import BLOCK_BYTES
 from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer
 from epp.telemetry.labels import EXTENSION_PREFIX, PREFIX
-from runtime.histogram import Histogram
 
 _LABELS = ("plugin_name", "plugin_type")
 _SIZE = "Blocks in the prefix index, each counted once for every worker that is believed to hold it."
+_USED = "Memory of the prefix index, estimated."
+_LIMIT = "The most memory of the prefix index: maxIndexBytes."
+_EVICTED = "Blocks that the index forgot for want of memory, though the worker's cache has room for them."
 _RATIO = "The share of a prompt that its worker was believed to hold."
 _BYTES = "Bytes of a prompt that its worker was believed to hold."
 
@@ -23,22 +28,29 @@ class PrefixMetrics(Collector):
     The older names have no labels, so there all producers count together.
     """
 
-    def __init__(self, producers: Callable[[], Sequence[PrefixCacheProducer]]) -> None:
+    def __init__(self, producers: Callable[[], Sequence[DataProducer]]) -> None:
         self._producers = producers
 
     def collect(self) -> Iterator[Metric]:
-        found = self._producers()
+        found = _prefix_caches(self._producers())
         if not found:
             return
         size = GaugeMetricFamily(PREFIX + "prefix_indexer_size", _SIZE, labels=_LABELS)
+        used = GaugeMetricFamily(PREFIX + "prefix_indexer_bytes", _USED, labels=_LABELS)
+        limit = GaugeMetricFamily(PREFIX + "prefix_indexer_limit_bytes", _LIMIT, labels=_LABELS)
+        evicted = CounterMetricFamily(PREFIX + "prefix_indexer_evicted_blocks", _EVICTED, labels=_LABELS)
         ratio = HistogramMetricFamily(PREFIX + "prefix_indexer_hit_ratio", _RATIO, labels=_LABELS)
         held = HistogramMetricFamily(PREFIX + "prefix_indexer_hit_bytes", _BYTES, labels=_LABELS)
         for number, producer in enumerate(found, 1):
             labels, hits = (PRODUCER if number == 1 else f"{PRODUCER}-{number}", PRODUCER), producer.hits
-            size.add_metric(labels, len(producer.index))
+            blocks = len(producer.index)
+            size.add_metric(labels, blocks)
+            used.add_metric(labels, blocks * BLOCK_BYTES)
+            limit.add_metric(labels, producer.index.max_bytes)
+            evicted.add_metric(labels, producer.index.evicted)
             ratio.add_metric(labels, hits.ratios.buckets(), hits.ratios.total)
             held.add_metric(labels, hits.bytes.buckets(), hits.bytes.total)
-        yield from (size, ratio, held)
+        yield from (size, used, limit, evicted, ratio, held)
         blocks = sum(len(producer.index) for producer in found)
         yield GaugeMetricFamily(EXTENSION_PREFIX + "prefix_indexer_size", _SIZE, blocks)
         ratios = _sum(RATIOS, (producer.hits.ratios for producer in found))
@@ -46,6 +58,16 @@ class PrefixMetrics(Collector):
         yield _unlabelled(
             "prefix_indexer_hit_bytes", _BYTES, _sum(BYTES, (producer.hits.bytes for producer in found))
         )
+
+
+def prefix_credits(producers: Sequence[DataProducer]) -> Mapping[tuple[str, str], Credit]:
+    """What each endpoint was credited with, by the first of the prefix indexes: several see the same prompts."""
+    caches = _prefix_caches(producers)
+    return caches[0].hits.credits if caches else {}
+
+
+def _prefix_caches(producers: Sequence[DataProducer]) -> list[PrefixCacheProducer]:
+    return [one for one in producers if isinstance(one, PrefixCacheProducer)]
 
 
 def _sum(bounds: Sequence[float], histograms: Iterable[Histogram]) -> Histogram:

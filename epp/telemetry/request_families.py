@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+from adsum.histogram import Histogram
 from epp.telemetry.answer_tally import (
     BOUNDS,
     CACHED,
@@ -19,14 +20,21 @@ from epp.telemetry.answer_tally import (
     TTFT_STREAMED,
 )
 from epp.telemetry.labels import OBJECTIVE_PREFIX, OTHER, PREFIX, REQUEST_LABELS, RequestLabels
-from epp.telemetry.request_tally import DURATIONS, NO_LABELS, REQUEST_BYTES, TOKENS, RequestTally
-from runtime.histogram import Histogram
+from epp.telemetry.request_tally import (
+    DURATIONS,
+    NO_LABELS,
+    REQUEST_BYTES,
+    TOKENS,
+    RequestHistograms,
+    RequestTally,
+)
 
-OLDER_MODELS: Final = 100
+OLDER_MODELS: Final = 25
 """Pairs of models that the histograms of older names tell apart: a page of all would be twice as long for strangers' names."""
 _MODELS: Final = ("model_name", "target_model_name")
 Tallies: TypeAlias = Mapping[RequestLabels, RequestTally]
-Read: TypeAlias = Callable[[RequestTally], Histogram | None]
+Counted: TypeAlias = Sequence[RequestHistograms]
+Read: TypeAlias = Callable[[RequestHistograms], Histogram | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +47,11 @@ class RequestHistogram:
     read: Read
     older: str | None = None
 
-    def metrics(self, tallies: Tallies) -> Iterator[Metric]:
+    def metrics(self, counted: Counted) -> Iterator[Metric]:
         found = {
-            labels: histogram
-            for labels, tally in tallies.items()
-            if (histogram := self.read(tally)) is not None and histogram.count
+            one.labels: histogram
+            for one in counted
+            if (histogram := self.read(one)) is not None and histogram.count
         }
         if not found:
             return
@@ -59,7 +67,9 @@ class RequestHistogram:
 
 
 def _of_answers(name: str, help_text: str, older: str | None = None) -> RequestHistogram:
-    return RequestHistogram(name, help_text, BOUNDS[name], lambda tally: tally.answers.get(name), older)
+    return RequestHistogram(
+        name, help_text, BOUNDS[name], lambda histograms: histograms.answers.get(name), older
+    )
 
 
 HISTOGRAMS: Final[Sequence[RequestHistogram]] = (
@@ -67,21 +77,21 @@ HISTOGRAMS: Final[Sequence[RequestHistogram]] = (
         "request_duration_seconds",
         "From the request's headers to the end of its stream.",
         DURATIONS,
-        lambda tally: tally.durations,
+        lambda histograms: histograms.durations,
         "request_duration_seconds",
     ),
     RequestHistogram(
         "request_size_bytes",
         "Bodies of requests.",
         REQUEST_BYTES,
-        lambda tally: tally.request_bytes,
+        lambda histograms: histograms.request_bytes,
         "request_sizes",
     ),
     RequestHistogram(
         "request_input_tokens",
         "Tokens of prompts, as the answer says; where it says nothing, a token for 4 bytes of the prompt.",
         TOKENS,
-        lambda tally: tally.input_tokens,
+        lambda histograms: histograms.input_tokens,
         "input_tokens",
     ),
     _of_answers(RESPONSE_BYTES, "Bodies of complete answers.", "response_sizes"),
@@ -99,11 +109,11 @@ HISTOGRAMS: Final[Sequence[RequestHistogram]] = (
 )
 
 
-def request_metrics(tallies: Tallies) -> Iterator[Metric]:
+def request_metrics(tallies: Tallies, counted: Counted) -> Iterator[Metric]:
     yield from _counts(tallies)
     for family in HISTOGRAMS:
-        yield from family.metrics(tallies)
-    yield from _times_to_first_token(tallies)
+        yield from family.metrics(counted)
+    yield from _times_to_first_token(counted)
 
 
 def _counts(tallies: Tallies) -> Iterator[Metric]:
@@ -160,17 +170,17 @@ class _Sums:
         return family
 
 
-def _times_to_first_token(tallies: Tallies) -> Iterator[Metric]:
+def _times_to_first_token(counted: Counted) -> Iterator[Metric]:
     family = HistogramMetricFamily(
         PREFIX + TTFT,
         "From the request's headers to the first byte of the answer; of one that is not streamed, to its end.",
         labels=(*REQUEST_LABELS, "streaming"),
     )
-    for labels, tally in tallies.items():
+    for one in counted:
         for name, streaming in ((TTFT, "false"), (TTFT_STREAMED, "true")):
-            histogram = tally.answers.get(name)
+            histogram = one.answers.get(name)
             if histogram is not None:
-                family.add_metric((*labels, streaming), histogram.buckets(), histogram.total)
+                family.add_metric((*one.labels, streaming), histogram.buckets(), histogram.total)
     if family.samples:
         yield family
 

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Never
 
@@ -12,10 +13,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from adsum.serving.acceptor import RateLimitedLog
+from adsum.web.live_feed import LiveFeed
+from adsum.web.program_page import ProgramPage
 from discovery import InstanceEvent, InstanceRemovedEvent
 from epp.decisions.ring import DecisionRing
 from epp.endpoints.datastore import Key
-from epp.endpoints.endpoint import EndpointPool
+from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.flow_control.controller import FlowController
 from epp.outliers.outlier_record import Cause, OutlierRecord
 from epp.scheduling.prefix.hits import Credit
@@ -24,9 +28,6 @@ from epp.web.event_log import EventLog
 from epp.web.pick_history import INTERVAL, PickHistory
 from epp.web.pool_view import PoolView, absent, statuses
 from epp.web.queue_view import queues
-from runtime.serving.acceptor import RateLimitedLog
-from runtime.web.live_feed import LiveFeed
-from runtime.web.program_page import ProgramPage
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,9 @@ class PickerParts:
     credits: Callable[[], Mapping[Key, Credit]]
     stale_after: float
     clock: Callable[[], float]
+    engine: Callable[[Endpoint], str | None] = attrgetter("engine")
+    engines_detected: Callable[[], int] = int
+    """`Scraper.engines_detected`."""
 
 
 class PickerPage:
@@ -70,7 +74,9 @@ class PickerPage:
         self._sampled_at = float("-inf")
         self._limited_log = RateLimitedLog(log)
         self.events = EventLog()
-        view = PoolView(parts.pool, parts.saturation, self._statuses, self._history)
+        view = PoolView(
+            parts.pool, parts.saturation, self._statuses, self._history, parts.engine, parts.engines_detected
+        )
         topics: dict[str, Callable[[], bytes | None]] = {
             "status": self._status,
             "members": view.members,

@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -71,23 +72,28 @@ class PoolView:
         saturation: Callable[[], float],
         statuses: Callable[[EndpointPool], NDArray[np.int8]],
         history: PickHistory,
+        engine: Callable[[Endpoint], str | None] = attrgetter("engine"),
+        engines_detected: Callable[[], int] = int,
     ) -> None:
+        self._engine = engine
+        self._engines_detected = engines_detected
         self._pool = pool
         self._saturation = saturation
         self._statuses = statuses
         self._history = history
-        self._shown: tuple[Endpoint, ...] | None = None
+        self._shown: tuple[tuple[Endpoint, ...], int] | None = None
         self._version = 0
 
     def members(self) -> bytes | None:
         """None: they are as they were."""
         endpoints = self._pool().endpoints
-        if endpoints is self._shown:
+        detected = self._engines_detected()
+        if self._shown is not None and self._shown[0] is endpoints and self._shown[1] == detected:
             return None
-        self._shown = endpoints
+        self._shown = endpoints, detected
         self._version += 1
         return msgspec.json.encode(
-            {"version": self._version, "endpoints": [_describe(one) for one in endpoints]}
+            {"version": self._version, "endpoints": [_describe(one, self._engine(one)) for one in endpoints]}
         )
 
     def load(self) -> bytes:
@@ -120,13 +126,13 @@ def absent(reasons: Mapping[str, str]) -> bytes:
     return msgspec.json.encode({"count": len(reasons), "workers": workers})
 
 
-def _describe(endpoint: Endpoint) -> dict[str, Any]:
+def _describe(endpoint: Endpoint, engine: str | None) -> dict[str, Any]:
     models = sorted(endpoint.models or {model.id for model in endpoint.listed_models})
     return {
         "id": endpoint.id[:_MOST_TEXT],
         "key": "/".join(endpoint.key)[: 2 * _MOST_TEXT],
         "destination": endpoint.destination[:_MOST_TEXT],
-        "engine": endpoint.engine and endpoint.engine[:_MOST_TEXT],
+        "engine": engine and engine[:_MOST_TEXT],
         "zone": endpoint.zone and endpoint.zone[:_MOST_TEXT],
         "models": [model[:_MOST_TEXT] for model in models[:_MOST_MODELS]],
         "more_models": max(0, len(models) - _MOST_MODELS),

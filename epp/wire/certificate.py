@@ -1,4 +1,4 @@
-"""Reads the key and certificate of a TLS server, reloads them when their files change, or makes a self-signed pair."""
+"""Reads the key, certificate and client CA of a TLS server, reloads them when they change, or makes a self-signed pair."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import logging
 import os
 import ssl
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,47 +35,75 @@ class KeyPair:
 
 
 class Certificate:
-    """The pair that is served now. Each callback in `on_change` is called after `pair` was replaced.
+    """The pair that is served now. Each callback in `on_change` is called after something was replaced.
 
-    `check` raises ValueError for a pair that cannot be served.
+    With `client_ca` (PEM) clients must show a certificate signed by it. `check` raises ValueError for a pair that cannot be
+    served.
     """
 
-    def __init__(self, pair: KeyPair, check: Callable[[KeyPair], None] = lambda pair: None) -> None:
+    def __init__(
+        self,
+        pair: KeyPair,
+        check: Callable[[KeyPair], None] = lambda pair: None,
+        client_ca: bytes | None = None,
+    ) -> None:
         check(pair)
         self.pair = pair
+        self.client_ca = client_ca
         self._check = check
         self.on_change: list[Callable[[], None]] = []
 
-    async def reload_when_changed(
-        self, folder: Path, interval: float = POLL_INTERVAL, flag: str = "--cert-path"
-    ) -> None:
-        """Read `folder` whenever its files change; never returns. Keeps the old pair if the new one cannot be used."""
-        seen = _file_stamps(folder)
+    async def reload_when_changed(self, files: "CertificateFiles", interval: float = POLL_INTERVAL) -> None:
+        """Read the files whenever one changes; never returns. Keeps what is served if the new one cannot be used."""
+        seen = files.stamps()
         while True:
             await asyncio.sleep(interval)
-            stamp = _file_stamps(folder)
+            stamp = files.stamps()
             if stamp == seen:
                 continue
             seen = stamp
             try:
-                pair = read(folder, flag)
+                pair = self.pair if files.folder is None else read(files.folder, files.flag)
                 self._check(pair)
+                client_ca = files.read_client_ca()
             except (CertificateError, ValueError) as error:
                 log.warning("certificate not reloaded, the old one stays in use: %s", error)
                 continue
-            if pair != self.pair:
-                self.pair = pair
+            renewed, other_ca = pair != self.pair, client_ca != self.client_ca
+            self.pair, self.client_ca = pair, client_ca
+            if renewed or other_ca:
                 for changed in self.on_change:
                     changed()
-                log.info("certificate reloaded from %s: %s", folder, _describe(pair))
+            if renewed:
+                log.info("certificate reloaded from %s: %s", files.folder, _describe(pair))
+            if other_ca:
+                log.info("client CA reloaded from %s", files.client_ca)
 
 
-def _file_stamps(folder: Path) -> tuple[tuple[int, int, int], ...]:
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """Where a Certificate comes from, and the flags that say so. `folder` None: the pair is self-signed."""
+
+    folder: Path | None
+    client_ca: Path | None = None
+    flag: str = "--cert-path"
+    client_ca_flag: str = "--client-ca-file"
+
+    def read_client_ca(self) -> bytes | None:
+        """Raises CertificateError."""
+        return None if self.client_ca is None else read_ca(self.client_ca, self.client_ca_flag)
+
+    def stamps(self) -> tuple[tuple[int, int, int], ...]:
+        pair = () if self.folder is None else (self.folder / "tls.key", self.folder / "tls.crt")
+        return _file_stamps(pair if self.client_ca is None else (*pair, self.client_ca))
+
+
+def _file_stamps(paths: Iterable[Path]) -> tuple[tuple[int, int, int], ...]:
     """Inode, modification time and size of each file, following links; zeros for a missing file."""
     stamps = []
-    for name in ("tls.key", "tls.crt"):
+    for path in paths:
         try:
-            found = (folder / name).stat()
+            found = path.stat()
             stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))
         except OSError:
             stamps.append((0, 0, 0))

@@ -3,14 +3,14 @@
 import datetime
 from collections.abc import Callable
 
+from adsum.tasks import StartTask
 from epp.config.settings import Settings, TransportKind
 from epp.ext_proc.exchange import Exchange
 from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.wire import certificate
-from epp.wire.certificate import Certificate, KeyPair
+from epp.wire.certificate import Certificate, CertificateFiles, KeyPair
 from epp.wire.transport import ListenAddress, StreamEnded, Transport
-from runtime.tasks import StartTask
 
 
 def open_transport(
@@ -39,10 +39,9 @@ def grpc_address(settings: Settings, start: StartTask) -> ListenAddress:
 
     Raises CertificateError, and ValueError for a key that the cipher suites cannot work with.
     """
-    client_ca = certificate.read_ca(settings.client_ca_file) if settings.client_ca_file else None
     limit = settings.grpc_max_recv_msg_size
     served = _certificate(settings, start)
-    return ListenAddress(settings.host, settings.grpc_port, served, client_ca, limit, settings.tls)
+    return ListenAddress(settings.host, settings.grpc_port, served, limit, settings.tls)
 
 
 def _certificate(settings: Settings, start: StartTask) -> Certificate | None:
@@ -52,10 +51,12 @@ def _certificate(settings: Settings, start: StartTask) -> Certificate | None:
     def check(pair: KeyPair) -> None:
         settings.tls.check_key(certificate.has_rsa_key(pair))
 
+    files = CertificateFiles(settings.cert_path, settings.client_ca_file)
     if settings.cert_path is None:
-        now = datetime.datetime.now(datetime.UTC)
-        return Certificate(certificate.self_signed(now, with_rsa=settings.tls.needs_rsa), check)
-    served = Certificate(certificate.read(settings.cert_path), check)
+        pair = certificate.self_signed(datetime.datetime.now(datetime.UTC), with_rsa=settings.tls.needs_rsa)
+    else:
+        pair = certificate.read(settings.cert_path)
+    served = Certificate(pair, check, files.read_client_ca())
     if settings.enable_cert_reload:
-        start(served.reload_when_changed(settings.cert_path))
+        start(served.reload_when_changed(files))
     return served

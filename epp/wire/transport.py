@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
+from adsum.addresses import authority
+from adsum.serving.sockets import ListenError
 from epp.config.tls_rules import TlsRules
 from epp.wire.certificate import Certificate
-from runtime.addresses import authority
-from runtime.serving.sockets import ListenError
 
 StreamEnded: TypeAlias = Callable[[str, float], None]
 """Told of each ext_proc stream that is over: its status as gRPC's libraries for Go write it, and how many seconds it lasted."""
@@ -18,13 +18,12 @@ StreamEnded: TypeAlias = Callable[[str, float], None]
 class ListenAddress:
     """`host` is an IP address without brackets; "::" is every interface, IPv4 included. Port 0 is any free port.
 
-    `max_message` is in bytes. With `client_ca` (PEM) clients must show a certificate signed by it.
+    `max_message` is in bytes.
     """
 
     host: str
     port: int
     certificate: Certificate | None = None
-    client_ca: bytes | None = None
     max_message: int = 4 * 1024 * 1024
     tls: TlsRules = field(default_factory=TlsRules)
 

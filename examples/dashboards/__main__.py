@@ -7,12 +7,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from adsum.signals import STOP_SIGNALS, cancel_on
 from examples.dashboards.dashboard import DASHBOARDS, Dashboard, read
 from examples.dashboards.drawing import Answers, TimeRange, draw
 from examples.dashboards.prometheus import SCRAPE_SECONDS, Prometheus, PrometheusError
 from examples.dashboards.stage import Stage
 from examples.demo.processes import DemoError
-from runtime.signals import STOP_SIGNALS, cancel_on
 
 _RATE_INTERVAL = "5s"
 """Of rates: four scrapes and a bit, as Grafana chooses it."""

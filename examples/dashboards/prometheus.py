@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import aiohttp
 
+from adsum.resource_owner import ResourceOwner
 from examples.demo.processes import DemoError, DemoProcess
 from examples.ports import free_port
-from runtime.resource_owner import ResourceOwner
 
 _READY_TIMEOUT: Final = 90.0
 SCRAPE_SECONDS: Final = 1

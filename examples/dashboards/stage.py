@@ -7,13 +7,13 @@ from typing import Final
 
 import aiohttp
 
+from adsum.resource_owner import ResourceOwner
 from examples.dashboards.prometheus import Prometheus
 from examples.demo.cluster import COMPONENT, MODEL, NAMESPACE, DemoCluster, MoreFlags
 from examples.demo.load import LoadGenerator
 from examples.demo.processes import DemoProcess, python
 from examples.demo_batch.dispatcher import BatchDispatcher
 from examples.demo_batch.protection import Protection
-from runtime.resource_owner import ResourceOwner
 
 _PLACES: Final = 16
 """Of one worker, as `picker.yaml` says too."""

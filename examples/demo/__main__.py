@@ -8,14 +8,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from adsum.signals import STOP_SIGNALS, cancel_on
+from adsum.tasks import background
 from examples.demo.cluster import COMPONENT, MODEL, NAMESPACE, DemoCluster
 from examples.demo.load import LoadGenerator
 from examples.demo.processes import DemoError
 from examples.demo.scenario import Scenario
 from examples.demo.screen import print_summary, show_progress, show_until_stopped
 from examples.demo.summary import Summary
-from runtime.signals import STOP_SIGNALS, cancel_on
-from runtime.tasks import background
 
 
 def main() -> int:

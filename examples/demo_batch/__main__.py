@@ -9,6 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from adsum.signals import STOP_SIGNALS, cancel_on
+from adsum.tasks import first_of
 from examples.demo.cluster import MODEL, DemoCluster, MoreFlags
 from examples.demo.processes import DemoError
 from examples.demo_batch.dispatcher import BatchDispatcher
@@ -19,8 +21,6 @@ from examples.demo_batch.protection import BASELINE, BY_FLOW_CONTROL, BY_LOAD
 from examples.demo_batch.screen import print_run, show_progress
 from examples.demo_batch.summary import BatchRun
 from examples.demo_batch.users import Users
-from runtime.signals import STOP_SIGNALS, cancel_on
-from runtime.tasks import first_of
 
 _SETTLE_SECONDS = 2.0
 

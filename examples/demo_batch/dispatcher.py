@@ -5,11 +5,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from adsum.resource_owner import ResourceOwner
 from examples.demo.cluster import MODEL, DemoCluster
 from examples.demo.processes import DemoError, DemoProcess, python
 from examples.demo_batch.protection import BASELINE, Protection
 from examples.redis_process import redis_process
-from runtime.resource_owner import ResourceOwner
 
 INTERVAL = 0.2
 """Seconds between two readings of the gate."""

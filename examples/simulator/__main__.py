@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import anyio
 
 import registry
+from adsum.command_line import FAILED, Parser, print_error
 from discovery.errors import AdsumError
 from discovery.instance import check_component, check_instance_id, check_namespace
 from examples.simulator.openai_api import Profile
 from examples.simulator.scheduler_model import Limits
 from examples.simulator.worker import Announcement, Settings, serve_until_stopped
-from runtime.command_line import FAILED, Parser, print_error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from adsum.histogram import Histogram
 from examples.simulator.scheduler_model import Limits, Load, Totals
-from runtime.histogram import Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

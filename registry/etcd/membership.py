@@ -8,6 +8,7 @@ from typing import Final
 
 import anyio
 
+from adsum.tasks import BackgroundTasks
 from discovery.errors import AdsumError, DiscoveryError, RegistrationError
 from discovery.etcd.client import EtcdClient
 from discovery.etcd.errors import EtcdUnavailableError
@@ -18,7 +19,6 @@ from discovery.instance import Instance
 from discovery.record import InstanceRecord, encode_record, record_of
 from discovery.source import ComponentKey
 from registry.etcd.held_key import HeldKey
-from runtime.tasks import BackgroundTasks
 
 log = logging.getLogger(__name__)
 

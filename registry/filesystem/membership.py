@@ -7,11 +7,15 @@ import random
 import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import wait
 from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
+from typing import Final, Protocol
 
 import anyio
 
+from adsum.tasks import BackgroundTasks
+from adsum.threads import StartedThread, in_thread, start_thread, wait_for_exit
 from discovery import AdsumError, RegistrationError
 from discovery.filesystem.directory import SILENT_AFTER, ComponentDirectory
 from discovery.filesystem.flock import is_held, open_lock
@@ -25,19 +29,31 @@ from registry.filesystem.cleanup import Cleanup
 from registry.filesystem.directories import create_component_directory, file_mode
 from registry.filesystem.locks import LOCK_TIMEOUT, HeldLock, component_lock
 from registry.filesystem.record_file import temporary_path, write_record
-from runtime.tasks import BackgroundTasks
-from runtime.threads import in_thread
 
 log = logging.getLogger(__name__)
 
-_MAX_NAMED = 3
+_PATIENCE: Final = 0.1
+"""Seconds for which `update` waits for the disk, and so the worker's event loop."""
+_MAX_NAMED: Final = 3
 """Instances at the same address that one log line names."""
 
 
-class FilesystemMembership:
-    """One instance's record and lock under `root` (None: the default root). `host` identifies this machine's boot."""
+class WriteRecord(Protocol):
+    """As `registry.filesystem.record_file.write_record`."""
 
-    def __init__(self, root: Path | None = None, *, host: str | None = None) -> None:
+    def __call__(self, directory: Path, record: Record, *, mode: int) -> None: ...
+
+
+class FilesystemMembership:
+    """One instance's record and lock under `root` (None: the default root). `host` identifies this machine's boot.
+
+    `_record` is what the disk should have, but for the counter. `update` changes it at once and lets a thread write it; every
+    heartbeat writes it again. So the disk gets the last status, in whichever order the threads come to write.
+    """
+
+    def __init__(
+        self, root: Path | None = None, *, host: str | None = None, write: WriteRecord = write_record
+    ) -> None:
         self._root = root
         self._host = host or boot_id()
         self._thread = anyio.CapacityLimiter(1)
@@ -46,7 +62,10 @@ class FilesystemMembership:
         self._component = CheckedDirectory(Path(), 0, 0, 0o700)
         self._cleanup: Cleanup | None = None
         self._cleanup_at = 0.0
+        self._write_record = write
         self._record: Record | None = None
+        self._counter = 0
+        self._update: StartedThread | None = None
         self._lock: HeldLock | None = None
         self._heartbeat = BackgroundTasks()
 
@@ -71,24 +90,54 @@ class FilesystemMembership:
         return instance
 
     def update(self, instance: Instance) -> None:
-        """Rewrite the record. RegistrationError if that fails; the old record then stays."""
-        with self._writing:
-            if self._record is None:
-                raise RegistrationError(f"{instance.id} has left; register it again")
-            record = self._record_of(instance, self._record.counter)
-            try:
-                self._write(record)
-            except OSError as error:
-                raise RegistrationError(
-                    f"the record of {instance.id} cannot be written: {error.strerror}"
-                ) from error
-            self._record = record
+        """Rewrite the record. RegistrationError if that fails; the old record then stays.
+
+        A disk that takes longer than _PATIENCE is not waited for: what fails then is logged, and repeated by the heartbeat.
+        """
+        before = self._record
+        if before is None:
+            raise RegistrationError(f"{instance.id} has left; register it again")
+        record = self._record_of(instance)
+        encode_record(record)
+        self._record = record
+        if self._update is not None and not self._update.work.done():
+            return  # the disk is slow, as the log says
+        try:
+            self._write_soon(record)
+        except OSError as error:
+            self._record = before
+            raise RegistrationError(
+                f"the record of {instance.id} cannot be written: {error.strerror}"
+            ) from error
 
     async def leave(self) -> None:
         """Remove the record, then the lock. Idempotent."""
         self._leaving.set()
         await self._heartbeat.aclose()
+        if self._update is not None:
+            await wait_for_exit(self._update)
         await in_thread(self._thread, self._remove_record)
+
+    def _write_soon(self, record: Record) -> None:
+        """Write what `_record` is, in a thread. Raises what that raises within _PATIENCE."""
+        try:
+            self._update = start_thread(self._write_current)
+        except RuntimeError:  # since Python 3.12 no thread starts during interpreter shutdown
+            return self._write_current()
+        done, _ = wait([self._update.work], _PATIENCE)
+        for work in done:
+            return work.result()
+        log.warning(
+            "%s: its status is not written yet, the disk has not answered for %g s; it is written once it does",
+            record.instance_id,
+            _PATIENCE,
+        )
+        return None
+
+    def _write_current(self) -> None:
+        with self._writing:
+            if self._record is not None:
+                self._write(self._record)
 
     async def _wait_for_other_host(self, instance_id: str) -> None:
         """Wait until an id that another host's record holds is free: until its counter is unchanged for SILENT_AFTER.
@@ -119,7 +168,7 @@ class FilesystemMembership:
             await asyncio.sleep(HEARTBEAT / 4)
 
     def _prepare(self, instance: Instance) -> None:
-        encode_record(self._record_of(instance, 0))
+        encode_record(self._record_of(instance))
         key = ComponentKey(instance.namespace, instance.component)
         self._component = create_component_directory(self._root, key)
 
@@ -128,7 +177,7 @@ class FilesystemMembership:
             if self._leaving.is_set():
                 raise RegistrationError(f"{instance.id} left before it was registered")
             self._refuse_if_held(instance.id)
-            record = self._record_of(instance, 0)
+            record = self._record_of(instance)
             self._claim(record)
             self._record = record
 
@@ -208,7 +257,7 @@ class FilesystemMembership:
         with self._writing:
             if self._record is None or self._lock is None or self._leaving.is_set():
                 return
-            self._record = self._record.model_copy(update={"counter": self._record.counter + 1})
+            self._counter += 1
             if self._lock.is_at(self._lock_path(self._record.instance_id)):
                 self._write(self._record)
                 return
@@ -238,14 +287,15 @@ class FilesystemMembership:
         return component_lock(self._directory, mode=mode, timeout=timeout, is_cancelled=self._leaving.is_set)
 
     def _write(self, record: Record) -> None:
-        write_record(self._directory, record, mode=file_mode(self._component))
+        record = record.model_copy(update={"counter": self._counter})
+        self._write_record(self._directory, record, mode=file_mode(self._component))
 
     @property
     def _directory(self) -> Path:
         return self._component.path
 
-    def _record_of(self, instance: Instance, counter: int) -> Record:
-        return Record(**dict(record_of(instance)), host=self._host, counter=counter)
+    def _record_of(self, instance: Instance) -> Record:
+        return Record(**dict(record_of(instance)), host=self._host)
 
     def _record_path(self, instance_id: str) -> Path:
         return self._directory / f"{instance_id}{RECORD_SUFFIX}"
@@ -266,7 +316,7 @@ def warn_of_shared_address(instance: Instance, others: Iterable[Instance]) -> No
     log.warning(
         "%s serves the same address as %s (%s): one server is registered %d times, and counted so. Several processes "
         "that share a port (uvicorn --workers) register once: run one process for each port, or register the server "
-        "from outside (python -m registry --server URL)",
+        "from outside (adsum registry --server URL)",
         instance.id,
         named,
         instance.authority,

@@ -7,8 +7,8 @@ from typing import Any
 
 from yarl import URL
 
+from adsum.changing_file import ChangingFile
 from discovery.instance import METADATA_LIMIT
-from runtime.changing_file import ChangingFile
 
 
 class MetadataFile:

@@ -9,15 +9,15 @@ from contextlib import AsyncExitStack
 import aiohttp
 from yarl import URL
 
+from adsum.addresses import authority
+from adsum.command_line import INTERRUPTED, SUCCEEDED, print_error
+from adsum.log_form import form_of, write_log
+from adsum.serving.descriptors import raise_descriptor_limit
+from adsum.signals import stop_signals, until_signalled
 from discovery.errors import AdsumError
 from registry.opening import open
 from registry.sidecar.model_server import MetadataFile
 from registry.sidecar.sidecar import FollowedServer, Sidecar
-from runtime.addresses import authority
-from runtime.command_line import INTERRUPTED, SUCCEEDED, print_error
-from runtime.log_form import form_of, write_log
-from runtime.serving.descriptors import raise_descriptor_limit
-from runtime.signals import stop_signals, until_signalled
 
 log = logging.getLogger("registry")
 

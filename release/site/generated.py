@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from release.site.command_line import programs
+from release.site.modules import modules
 from release.site.schema import dispatcher_file, picker_file
 
 _PLACE: Final = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
@@ -15,6 +16,7 @@ _EMPTY: Final = re.compile(r"^The documentation site fills this page .*\n\n", re
 """The line that tells readers of the source why there is nothing."""
 _GENERATORS: Final[dict[str, Callable[[], str]]] = {
     "programs": programs,
+    "modules": modules,
     "picker-file": picker_file,
     "dispatcher-file": dispatcher_file,
 }

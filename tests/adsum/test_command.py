@@ -99,7 +99,7 @@ def test_it_says_its_version() -> None:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_command_loads_nothing_that_the_program_does_not(program: str) -> None:
     more = modules_after("adsum", program, "--help") - modules_after(program, "--help")
-    assert {name for name in more if not name.startswith(("adsum", program))} <= {"runtime.quoting"}
+    assert {name for name in more if not name.startswith(("adsum", program))} <= {"adsum.quoting"}
 
 
 def test_its_own_help_loads_no_program() -> None:
@@ -108,7 +108,7 @@ def test_its_own_help_loads_no_program() -> None:
 
 
 def test_a_program_that_an_image_goes_without_is_said_to_be_missing(tmp_path: Path) -> None:
-    for package in ("adsum", "runtime"):
+    for package in ("adsum",):
         (tmp_path / package).symlink_to(ROOT / package)
     said = subprocess.run(  # -S: without what is installed
         [sys.executable, "-S", "-m", "adsum", "dispatcher"], cwd=tmp_path, capture_output=True, text=True
@@ -129,3 +129,26 @@ async def test_sigterm_drains_a_program_behind_it() -> None:
     _, said = await asyncio.wait_for(process.communicate(), 90)
     assert ready.startswith(b"ready "), said
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("name", ["discovery.py", "epp.py", "discovery/__init__.py"])
+def test_a_file_with_the_name_of_a_package_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("")
+    said = subprocess.run(
+        [sys.executable, "-m", "adsum", "epp", "--help"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert said.returncode == 1
+    assert said.stderr.startswith(f"error: {tmp_path / name} has the name of the package ")
+    assert said.stderr.endswith("rename it, or start the program in another folder\n")
+
+
+def test_a_script_with_the_name_of_a_package_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "discovery.py").write_text("import registry")
+    said = subprocess.run([sys.executable, "discovery.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert "discovery.py has the name of the package 'discovery' of adsum" in said.stderr
+    (tmp_path / "registry.py").write_text("import discovery; print(discovery.open)")
+    # the other file is still there
+    assert subprocess.run([sys.executable, "registry.py"], cwd=tmp_path).returncode == 1
+    (tmp_path / "discovery.py").unlink()
+    assert subprocess.run([sys.executable, "registry.py"], cwd=tmp_path).returncode == 0

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from runtime import command_line
+from adsum import command_line
 
 PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
 

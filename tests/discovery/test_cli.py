@@ -212,6 +212,11 @@ def test_explain_names_the_url_it_asked_and_what_to_do(tmp_path: Path) -> None:
             2,
             "'consul://x' is not a discovery URL; expected one of",
         ),
+        (
+            ("list", "prod", "decode", "--discovery", "http://127.0.0.1:8000"),
+            2,
+            "'http://127.0.0.1:8000' is not a discovery URL; for servers at fixed addresses: static://host:port",
+        ),
         (("list", "prod", "decode", "--discovery", "file://tmp/x"), 2, "a path needs three slashes"),
         (("list", "prod", "decode", "--discovery", "file:///nowhere/at/all"), 1, "does not exist"),
         (

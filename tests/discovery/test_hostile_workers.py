@@ -19,7 +19,7 @@ from discovery.metadata.silence import SilenceTimings
 from tests.eventually import eventually
 from tests.fake_worker import FakeWorker, hang, serving
 
-DEEP = b'{"a":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
+DEEP = b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
 
 
 async def reason_of(instance_id: str, discovering: SourceDiscovery) -> str:

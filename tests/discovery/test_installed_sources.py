@@ -6,8 +6,8 @@ import pytest
 
 import discovery
 import registry
+from adsum.entry_points import PluginError
 from discovery import InstanceAddedEvent
-from runtime.entry_points import PluginError
 from tests.installed_package import install, see
 
 MODULE = """\

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.broker.contract.queue import Broker
 from dispatcher.broker.opening import open_broker
-from dispatcher.broker.queue import Broker
 from tests.redis_server import RedisServer
 
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import yaml
 
+from adsum.tracing.span import Tracer
 from dispatcher.broker.clock import BrokerClock
-from dispatcher.broker.message import Request, Result
-from dispatcher.broker.queue import Broker, Queue
+from dispatcher.broker.contract.message import Request, Result
+from dispatcher.broker.contract.queue import Broker, Queue
 from dispatcher.config.config_file import Config, read_config
 from dispatcher.delivery.observer import DispatchObserver
-from dispatcher.gates.meter import Meters
+from dispatcher.gates.metering.meter import Meters
 from dispatcher.pump.lanes import LaneContext, Lanes
 from dispatcher.telemetry.counters import DispatcherTelemetry
-from runtime.tracing.span import Tracer
 
 OPEN = {"type": "constant"}
 

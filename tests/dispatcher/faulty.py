@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from dispatcher.broker.message import Claim, DispatchCandidate
+from dispatcher.broker.contract.message import Claim, DispatchCandidate
 from dispatcher.config.reloader import ConfigReloader, load
 from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
 from dispatcher.delivery.observer import DispatchObserver

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 OWNER = """
 import asyncio, sys
-from dispatcher.broker.message import Result
+from dispatcher.broker.contract.message import Result
 from dispatcher.broker.opening import open_broker
-from dispatcher.broker.queue import QueueRules
+from dispatcher.broker.contract.queue import QueueRules
 
 async def main():
     url, stop_after, count, lease_ms = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from dispatcher.broker.message import Claim, Request, Result
-from dispatcher.broker.queue import Broker, Queue
+from dispatcher.broker.contract.message import Claim, Request, Result
+from dispatcher.broker.contract.queue import Broker, Queue
 
 HOUR = 3_600_000
 

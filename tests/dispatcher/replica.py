@@ -11,9 +11,9 @@ import asyncio, json, sys
 from dispatcher.gates.building import GateDependencies, build_gate
 from dispatcher.gates.catalogue import parse_gate
 from dispatcher.gates.gate import RefusedError
-from dispatcher.gates.meter import Meters
-from dispatcher.broker.message import DispatchCandidate
-from dispatcher.broker.redis.connection import connect
+from dispatcher.gates.metering.meter import Meters
+from dispatcher.broker.contract.message import DispatchCandidate
+from dispatcher.broker.redis.client.connection import connect
 from dispatcher.broker.redis.ledger import RedisLedger
 from dispatcher.broker.redis.quota import RedisQuotas
 

@@ -11,12 +11,13 @@ from aiohttp import web
 
 @dataclass
 class Asked:
-    """One request as it arrived; `closed`: its connection ended before it was answered."""
+    """One request as it arrived; `closed`: its connection ended before it was answered. `end` ends it."""
 
     path: str
     headers: dict[str, str]
     body: bytes
     at: float
+    end: Callable[[], object]
     closed: bool = False
 
 
@@ -60,7 +61,7 @@ class Target:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         loop = asyncio.get_running_loop()
         headers = {name.lower(): value for name, value in request.headers.items()}
-        asked = Asked(request.raw_path, headers, await request.read(), loop.time())
+        asked = Asked(request.raw_path, headers, await request.read(), loop.time(), _ending(request))
         self.asked.append(asked)
         self.now += 1
         self.most = max(self.most, self.now)
@@ -71,3 +72,8 @@ class Target:
             raise
         finally:
             self.now -= 1
+
+
+def _ending(request: web.Request) -> Callable[[], object]:
+    assert request.transport is not None
+    return request.transport.abort

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.broker.budget import dispatchable, from_saturation, system_capacity
-from dispatcher.broker.queue import Totals
+from dispatcher.broker.capacity.budget import dispatchable, from_saturation, system_capacity
+from dispatcher.broker.contract.queue import Totals
 from dispatcher.cli.batch_file import read_lines
 from dispatcher.config.config_file import Config, IntakeConfig, QueueConfig, TargetConfig, read_config
 from dispatcher.delivery.route import DEFAULT_PATHS, Route
 from dispatcher.gates.catalogue import GATES
-from dispatcher.gates.meter import MeterState
+from dispatcher.gates.metering.meter import MeterState
 from dispatcher.telemetry.broker_metrics import BrokerMetrics, QueueStatus
 from dispatcher.telemetry.counters import LABELS, PREFIX, DispatcherTelemetry
 

@@ -333,8 +333,8 @@ async def test_a_dry_run_fails_where_a_gate_cannot_be_read(
     ("arguments", "said"),
     [
         ([], "the following arguments are required: --config; see python -m dispatcher --help"),
-        (["--config", "/nowhere.yaml"], "error: /nowhere.yaml cannot be read: No such file or directory; expected a YAML file"),
-        (["status", "--config", "/"], "error: / cannot be read: Is a directory; expected a YAML file"),
+        (["--config", "/nowhere.yaml"], "error: /nowhere.yaml: cannot be read: No such file or directory; expected a YAML file"),
+        (["status", "--config", "/"], "error: /: cannot be read: Is a directory; expected a YAML file"),
         (["submit", "/nowhere.jsonl", "--broker", "redis://x", "--queue", "q"], "error: /nowhere.jsonl cannot be read: No such file or directory; expected a file"),
         (["status", "--broker", "rediss://127.0.0.1:1?ssl_ca_certs=/nowhere", "--queue", "q"], "error: /nowhere cannot be read: No such file"),
         (["status", "--broker", "redis://127.0.0.1:1?db=geheim", "--queue", "q"], "--broker: db in the URL is no number"),
@@ -380,7 +380,7 @@ async def test_a_configuration_that_is_not_sound(tmp_path: Path) -> None:
             "broker: redis://:geheim@[geheim]\ntargets: [{name: a, url: http://a}]",
             "broker: expected redis://",
         ),
-        ("broker: \udcff", "it is not UTF-8; expected a YAML file"),
+        ("broker: \udcff", "it is not UTF-8 text; expected a YAML file"),
         ("since: 2026-02-31", "it has an invalid character, date or number"),
     ],
 )

@@ -10,14 +10,14 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from adsum.tracing.opening import Tracing
+from adsum.tracing.recording import Recorder, SpanRecorder
+from adsum.tracing.sampling import Sampling
+from dispatcher.broker.contract.message import Claim, Request
 from dispatcher.broker.memory.broker import MemoryBroker
-from dispatcher.broker.message import Claim, Request
 from dispatcher.config.config_file import FrontDoorConfig
 from dispatcher.delivery.delivery_spans import DeliverySpans
 from dispatcher.server import DispatcherServer
-from runtime.tracing.opening import Tracing
-from runtime.tracing.recording import Recorder, SpanRecorder
-from runtime.tracing.sampling import Sampling
 from tests.dispatcher.dispatching import configured, dispatching, producer
 from tests.dispatcher.target import Asked, Target
 from tests.eventually import eventually

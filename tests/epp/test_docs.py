@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from epp.config import go_flags
-from epp.config.catalogue import PLUGINS, Role
+from epp.config.catalogue import PLUGINS
 from epp.config.document import FlowControl, PriorityBandSection
 from epp.config.flags import parse
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
+from epp.plugins.declaration import Role
 
 PAGE = (Path(__file__).parents[2] / "docs" / "picker.md").read_text()
 FLOW_CONTROL = (Path(__file__).parents[2] / "docs" / "flow-control.md").read_text()

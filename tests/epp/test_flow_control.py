@@ -82,7 +82,8 @@ async def test_a_file_that_changes_while_requests_wait(
         await shows(running, 3, "queue_size")
         await shows(running, 1.0, "global_capacity_utilization_requests")
         [band] = json.loads(await running.page("/status"))["flow_control"]["priorities"]
-        assert (band["priority"], band["waiting"], band["bytes"]) == (0, 3, 3 * len(PROMPT))
+        assert (band["priority"], band["waiting"]) == (0, 3)
+        assert band["bytes"] > 3 * len(PROMPT), "their headers count too"
         status, headers = await status_of(running, messages)
         assert (status, headers["x-llm-d-request-dropped-reason"]) == (429, "rejected-saturated")
         assert int(headers["retry-after"]) >= 1

@@ -47,7 +47,7 @@ class Probe:
 
 
 @pytest.fixture
-async def health(anyio_backend: str) -> Health:
+async def health() -> Health:
     return Health()
 
 

@@ -224,7 +224,7 @@ async def test_a_broken_endpoints_file_shows_in_the_pickers_log(tmp_path: Path) 
 
 
 async def test_envoy_config_prints_what_envoy_reads() -> None:
-    async with epp_program("envoy-config", "--listen-port", "0") as running:
+    async with epp_program("envoy-config", "--listen-port", "0", "--max-connections", "10000") as running:
         stdout, stderr = await running.communicate()
         assert running.returncode == 0, stderr
         assert stdout.decode() == render(EnvoySettings(listen=Address("127.0.0.1", 0)))

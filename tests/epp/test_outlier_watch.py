@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
+from adsum.tasks import background
 from discovery import Instance, InstanceAddedEvent
 from epp.endpoints.datastore import Datastore
 from epp.outlier_watch import OutlierWatch
@@ -15,7 +16,6 @@ from epp.outliers.outlier_record import Cause, OutlierState
 from epp.outliers.settings import OutlierSettings
 from epp.outliers.slow_start import SlowStartSettings
 from epp.scheduling.director import Director
-from runtime.tasks import background
 from tests.epp.scheduling.test_models_endpoint import director, store_of
 from tests.eventually import eventually
 

@@ -17,12 +17,13 @@ import pytest
 from aiohttp import web
 from grpc import aio
 
+from adsum.config.problems import ConfigError
+from adsum.tasks import background
 from epp.config.live_config import LiveConfig
+from epp.config.picker_config import parse_config
 from epp.config.settings import Settings
 from epp.server import PickerServer
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
-from runtime.config.problems import ConfigError
-from runtime.tasks import background
 from tests.eventually import eventually
 from tests.in_time import TooLateError, with_more_time
 
@@ -41,6 +42,8 @@ class Worker:
     kv_usage: float
     port: int = 0
     pages: int = 0
+    listed: list[str] = field(default_factory=list)
+    """The paths at which it was asked for its models."""
     runner: web.AppRunner = field(init=False)
 
     @property
@@ -54,6 +57,10 @@ class Worker:
             f"vllm:kv_cache_usage_perc {self.kv_usage}\n"
         )
 
+    async def models(self, request: web.Request) -> web.Response:
+        self.listed.append(request.path)
+        return web.json_response({"object": "list", "data": [{"id": "m"}]})
+
 
 @asynccontextmanager
 async def workers() -> AsyncIterator[tuple[Worker, Worker]]:
@@ -62,6 +69,7 @@ async def workers() -> AsyncIterator[tuple[Worker, Worker]]:
     for worker in made:
         app = web.Application()
         app.router.add_get("/metrics", worker.page)
+        app.router.add_get("/{path:models|others}", worker.models)
         worker.runner = web.AppRunner(app)
         await worker.runner.setup()
         await web.TCPSite(worker.runner, "127.0.0.1", 0).start()
@@ -206,6 +214,8 @@ async def test_a_config_map_that_the_kubelet_swaps(messages: Any, tmp_path: Path
          "metricSpec: a}]}]}", "core-metrics-extractor: the attributeKeys of customMetrics cannot change while"),
         (BY_CACHE + "- {type: metrics-data-source, parameters: {scheme: https, caCertPath: /none, insecureSkipVerify: false}}",
          "metrics-data-source: parameters: /none cannot be used: No such file or directory; expected PEM files"),
+        (BY_CACHE + "- {type: models-data-source, parameters: {scheme: https, clientCertPath: /none}}",
+         "models-data-source: parameters: /none cannot be used: No such file or directory; expected PEM files"),
     ],
 )  # fmt: skip
 async def test_a_file_that_cannot_be_used_leaves_the_old_one_in_force(
@@ -369,13 +379,22 @@ async def test_pages_are_read_elsewhere_when_the_file_says_so(tmp_path: Path) ->
         await eventually(lambda: first.pages > pages + 2)
 
 
+async def test_models_are_asked_for_as_the_file_says(tmp_path: Path) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(BY_QUEUE + "- {type: models-data-source, parameters: {path: /models, interval: 1s}}\n")
+    async with workers() as (worker, _), picker(path, worker):
+        await eventually(lambda: "/models" in worker.listed)
+        write(path, BY_QUEUE + "- {type: models-data-source, parameters: {path: /others, interval: 1s}}\n")
+        await eventually(lambda: "/others" in worker.listed)
+
+
 @with_more_time(500)
 async def test_a_file_is_read_only_when_it_stays_the_same(tmp_path: Path, ms: int) -> None:
     path = tmp_path / "picker.yaml"
     path.write_text(BY_QUEUE)
     prepared: list[str] = []
 
-    def prepare(text: str) -> Callable[[], None]:
+    async def prepare(text: str) -> Callable[[], None]:
         prepared.append(text)
         return lambda: None
 
@@ -403,7 +422,7 @@ async def test_a_file_that_is_read_on_request_says_its_outcome_each_time(
     def outcomes() -> int:
         return sum(said in message for message in caplog.messages)
 
-    def prepare(text: str) -> Callable[[], None]:
+    async def prepare(text: str) -> Callable[[], None]:
         raise ConfigError("", "line 4")
 
     caplog.set_level("INFO")
@@ -417,13 +436,76 @@ async def test_a_file_that_is_read_on_request_says_its_outcome_each_time(
     running.cancel()
 
 
+@pytest.mark.parametrize(
+    ("error", "times"),
+    [
+        (ConfigError("", "line 4"), 1),
+        (RuntimeError("of a plugin"), 1),
+        (FileNotFoundError(2, "No such file", "ca.pem"), 3),
+    ],
+    ids=["of the text", "of a plugin", "of another file"],
+)
+async def test_a_refused_text_is_prepared_again_only_if_another_file_may_be_at_fault(
+    tmp_path: Path, error: Exception, times: int
+) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(BAD)
+    live = LiveConfig(path, BY_QUEUE, settle=0.01)
+    prepared: list[str] = []
+
+    async def prepare(text: str) -> Callable[[], None]:
+        prepared.append(text)
+        raise error
+
+    for _ in range(3):
+        await live._read(prepare)
+        assert live.problem
+    assert len(prepared) == times
+    path.write_text(BY_QUEUE)
+    await live._read(prepare)
+    assert not live.problem
+    path.write_text(BAD)
+    await live._read(prepare)
+    assert live.problem
+    assert len(prepared) == times + (times > 1)
+
+
+async def test_a_large_file_is_parsed_beside_the_event_loop(tmp_path: Path) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(BY_QUEUE)
+    large = "a: [" + "1," * 60_000 + "]"
+    began = time.perf_counter()
+    with pytest.raises(ConfigError, match="more than 50,000 keys and values"):
+        parse_config(large)
+    parsing = time.perf_counter() - began
+    longest = 0.0
+
+    async def time_turns() -> None:
+        nonlocal longest
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(0.001)
+            longest = max(longest, time.perf_counter() - began)
+
+    async with workers() as (queueing, full), picker(path, queueing, full) as running:
+        async with background(time_turns(), "time turns"):
+            write(path, large)
+
+            async def refused() -> bool:
+                return bool((await running.status())["problem"])
+
+            await eventually(refused)
+        assert "more than 50,000 keys and values" in (await running.status())["problem"]
+    assert longest < parsing / 2
+
+
 async def test_a_named_pipe_in_place_of_the_file_holds_nothing_up(tmp_path: Path) -> None:
     path = tmp_path / "picker.yaml"
     os.mkfifo(path)
     config = LiveConfig(path, BY_QUEUE, settle=0.01)
     prepared: list[str] = []
 
-    def prepare(text: str) -> Callable[[], None]:
+    async def prepare(text: str) -> Callable[[], None]:
         prepared.append(text)
         return lambda: None
 

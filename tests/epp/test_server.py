@@ -15,6 +15,8 @@ import pytest
 from aiohttp import web
 from grpc import aio
 
+from adsum.config.problems import ConfigError
+from adsum.serving.sockets import ListenError
 from discovery import DiscoveryError
 from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL, LAME_DUCK, Settings, TransportKind
 from epp.ext_proc.protocol import SUBSET_NAMESPACE
@@ -24,8 +26,6 @@ from epp.wire import certificate
 from epp.wire.certificate import CertificateError
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from runtime.config.problems import ConfigError
-from runtime.serving.sockets import ListenError
 
 TRANSPORTS = pytest.mark.parametrize("transport", list(TransportKind))
 PROMPT = json.dumps({"model": "m", "prompt": "hello"}).encode()
@@ -537,3 +537,19 @@ schedulingProfiles:
     with pytest.raises(ConfigError, match="give one of them"):
         async with PickerServer(local(config_text=text, discovery="static://127.0.0.1:9")):
             pass
+
+
+async def test_a_task_that_ends_although_it_must_not_is_a_failure() -> None:
+    """Otherwise the picker would end with exit code 0, as if somebody had stopped it."""
+
+    async def ends() -> None:
+        """At once."""
+
+    async with (
+        Worker(0).serving() as worker,
+        PickerServer(local(discovery=f"static://{worker.destination}")) as server,
+    ):
+        server._start(ends())
+        with pytest.raises(RuntimeError, match=r"ends ended, but must last"):
+            async with asyncio.timeout(90):
+                await server.wait()

@@ -137,6 +137,18 @@ async def test_zones_come_from_nodes_each_asked_once(world: PodWorld) -> None:
         assert recorder.transitions() == ["+late-rank-0"]
 
 
+async def test_a_node_that_did_not_exist_is_asked_for_again(world: PodWorld) -> None:
+    for number in range(2):
+        world.pod(f"p{number}", node=f"n{number}")
+    async with world.recorder() as recorder:
+        await within(1, lambda: len(world.api.asked("get", resource="nodes")) == 2)
+        world.api.put("nodes", node("n1", "west"))
+        await within(700, lambda: recorder.instances["p1-rank-0"].zone == "west")
+        world.delete("p0")
+        await asyncio.sleep(7200)
+        assert len(world.api.asked("get", resource="nodes")) <= 6, "not for ever, without a Pod there"
+
+
 async def test_without_the_right_to_nodes_nothing_is_lost_and_only_explain_says_so(
     world: PodWorld, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -86,6 +86,21 @@ def test_a_healthy_watch_is_relisted_periodically() -> None:
     assert all(600 <= gap <= 1802 for gap in gaps), gaps
 
 
+def test_a_list_that_is_too_long_is_asked_for_in_pages() -> None:
+    harness = ReflectorHarness()
+    assert harness.next_request() == {}
+    harness.head()
+    piece = bytes(16 * 1024 * 1024)
+    while not harness.reflector.finished:
+        harness.sends(piece)
+    assert harness.next_request() == {"limit": "500"}
+    harness.answers(a_list(7, "x", rest="t1"))
+    assert harness.next_request() == {"limit": "500", "continue": "t1"}
+    [listed] = harness.answers(a_list(7, "y"))
+    assert isinstance(listed, ObjectsListed)
+    assert [one.metadata.name for one in listed.objects] == ["x", "y"]
+
+
 def test_pages_are_followed_when_the_server_makes_them() -> None:
     harness = ReflectorHarness()
     harness.next_request()

@@ -74,6 +74,16 @@ async def test_inside_a_running_loop() -> None:
         await asyncio.to_thread(opened.close)
 
 
+@pytest.mark.parametrize("module", [discovery, registry])
+def test_with_for_async_with_names_the_form_without_await(module: Any) -> None:
+    name = module.__name__
+    with (
+        pytest.raises(TypeError, match=rf"`async with`; without await: `with {name}\.blocking\.open"),
+        module.open("memory://x"),
+    ):
+        pass
+
+
 def test_drain_waits_for_work_in_other_threads() -> None:
     working, finish, finished = threading.Event(), threading.Event(), []
 

@@ -202,19 +202,21 @@ async def test_drain_waits_for_work_that_came_while_it_believed_to_be_done(ledge
     handle = await open_over(ledger).register_instance("dynamo", "decode")
     drain = asyncio.create_task(handle.drain(120))
     await asyncio.sleep(0)
-    entered = threading.Event()
+    entered, done = threading.Event(), threading.Event()
 
     def late() -> None:
         with handle.busy():
             entered.set()
-            time.sleep(0.4)
+            done.wait(60)
 
     thread = threading.Thread(target=late)
     thread.start()
     assert entered.wait(60)  # holds up the loop, and with it the drain, until the work has come
-    await asyncio.to_thread(thread.join)
+    await asyncio.sleep(0.4)
     assert not drain.done()
+    done.set()
     await asyncio.wait_for(drain, 90)
+    await asyncio.to_thread(thread.join)
 
 
 async def test_drain_is_bounded_and_ends_held_gets(

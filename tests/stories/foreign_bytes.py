@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("adsum", "runtime", "discovery", "registry", "epp", "dispatcher")
+PACKAGES = ("adsum", "discovery", "registry", "epp", "dispatcher")
 METHODS = ("fullmatch", "match", "search", "findall", "finditer", "sub", "split")
 _COLLECTIONS = ("dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counter")
 
 
 @dataclass(frozen=True)
 class Found:
-    """`name`: `runtime/durations.py _PART`, the file and what it is called there, or the function in which it is written."""
+    """`name`: `adsum/durations.py _PART`, the file and what it is called there, or the function in which it is written."""
 
     name: str
     line: int

@@ -1,10 +1,12 @@
 """What `make dist` packs: built here by the same backend, without a network; `make dist` itself installs them with all they need."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from release.first_steps import take
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"adsum", "runtime", "discovery", "registry", "epp", "dispatcher"}
+PACKAGES = {"adsum", "discovery", "registry", "epp", "dispatcher"}
 
 
 @pytest.fixture(scope="module")
@@ -28,15 +30,26 @@ def test_the_wheel_has_the_packages_and_nothing_else(dist: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == PACKAGES
-    assert {f"{package}/py.typed" for package in PACKAGES - {"adsum", "runtime"}} <= set(names)
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
     assert not [name for name in names if name.endswith((".so", ".pyc"))]
     pages = {
         str(path.relative_to(ROOT))
         for package in PACKAGES
         for path in (ROOT / package).rglob("static/*.[chjs]*")
     }
-    assert {"runtime/web/static/style.css", "runtime/web/static/frame.html"} <= pages
+    assert {"adsum/web/static/style.css", "adsum/web/static/frame.html"} <= pages
     assert pages <= set(names)
+
+
+def test_its_page_on_an_index_needs_no_file_of_the_checkout(dist: Path) -> None:
+    (wheel,) = dist.glob("*-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        (name,) = (name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = message_from_bytes(packed.read(name))
+    assert metadata["Author"]
+    page = metadata.get_payload()
+    assert page.startswith("# adsum\n")
+    assert not re.findall(r"\]\((?!https?://)[^)]*\)", page)
 
 
 def test_programs_start_from_the_wheel_alone(dist: Path, tmp_path: Path) -> None:

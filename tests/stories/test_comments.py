@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = ("adsum", "runtime", "discovery", "registry", "epp", "dispatcher")
+PROGRAMS = ("adsum", "discovery", "registry", "epp", "dispatcher")
 FOLDERS = (*PROGRAMS, "examples", "benchmarks", "release", "tests")
 BEHIND_A_BRACKET = re.compile(r"^[ ]*[)\]}].*[ ]{2}# (?!fmt: skip).*", re.MULTILINE)
 

@@ -5,9 +5,13 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(200)
@@ -34,6 +38,23 @@ async def test_a_taken_port_is_said_and_nothing_is_started() -> None:
     assert code == 1
     assert f"cannot listen on port {port} of 127.0.0.1" in output
     assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("word", "installed"),
+    [
+        ("demo", [".[demo]", "demo"]),
+        ("demo-batch", [".[demo]", "demo"]),
+        ("docs", [".[demo]", "demo", "docs"]),
+        ("test", [".[demo]", "demo", ".[demo,etcd,kubernetes,otel]", "dev"]),
+    ],
+)
+def test_each_word_of_make_installs_what_it_needs(word: str, installed: list[str]) -> None:
+    """In a fresh checkout: --always-make says that nothing is there yet, --dry-run that nothing is done."""
+    said = subprocess.run(
+        ["make", "--always-make", "--dry-run", word], cwd=ROOT, capture_output=True, text=True
+    )
+    assert re.findall(r"(?:--editable '|--group )([^' \n]+)", said.stdout) == installed, said.stderr
 
 
 async def run(*options: str, until: str | None = None, kills: str | None = None) -> tuple[int, str]:

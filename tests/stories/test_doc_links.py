@@ -25,9 +25,14 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     for path, fragment in _LINK.findall(page.read_text()):
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{path} does not exist"
-        assert not fragment or fragment in anchors(target), f"{path} has no heading #{fragment}"
+        if target.suffix == ".png":  # GitHub and the site show one of two pictures, by the reader's theme
+            assert fragment in ("", "gh-light-mode-only", "gh-dark-mode-only"), f"{path}#{fragment}"
+        else:
+            assert not fragment or fragment in anchors(target), f"{path} has no heading #{fragment}"
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
-def test_every_page_is_one_click_from_the_readme(page: Path) -> None:
-    assert f"](docs/{page.name}" in (ROOT / "README.md").read_text()
+def test_every_page_is_one_click_from_the_start_page() -> None:
+    start = ROOT / "docs" / "index.md"
+    linked = {start.parent / path for path, _ in _LINK.findall(start.read_text())}
+    assert set((ROOT / "docs").glob("*.md")) - {start} <= linked
+    assert "](docs/index.md" in (ROOT / "README.md").read_text()

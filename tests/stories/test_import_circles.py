@@ -7,7 +7,7 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("adsum", "runtime", "discovery", "registry", "epp", "dispatcher", "examples", "benchmarks")
+PACKAGES = ("adsum", "discovery", "registry", "epp", "dispatcher", "examples", "benchmarks")
 
 
 def test_no_modules_import_each_other_in_a_circle(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def ended(*arguments: str) -> tuple[int, dict[str, Any]]:
         (("epp", "--log-format=json", "--no-such-flag"), 2, "unknown argument --no-such-flag"),
         (("epp", "--zap-encoder", "json", "--no-such-flag"), 2, "unknown argument --no-such-flag"),
         (("epp", *JSON, "--config-text=plugins: [{type: nonsense}]", *PORTS, "--endpoint=127.0.0.1:9"), 2, "nonsense"),
-        (("dispatcher", "--config", "/nowhere.yaml", *JSON), 2, "/nowhere.yaml cannot be read"),
+        (("dispatcher", "--config", "/nowhere.yaml", *JSON), 2, "/nowhere.yaml: cannot be read"),
         (("dispatcher", *JSON), 2, "--config"),
         (("registry", *JSON), 2, "--namespace"),
         (("discovery", "eds", "a", "b", *JSON), 2, "eds needs --out FILE"),

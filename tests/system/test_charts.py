@@ -340,16 +340,28 @@ def test_by_default_there_are_two_pickers_with_a_memory_limit() -> None:
     assert limit >= 2 * settings.max_buffered_bytes
 
 
-def test_one_picker_is_warned_of(tmp_path: Path) -> None:
+def notes(folder: Path, **values: Any) -> str:
     """`helm template` leaves NOTES.txt out: here a copy of the chart renders it as a file of its own."""
-    chart = tmp_path / "epp"
-    shutil.copytree(CHARTS / "epp", chart)
+    chart = folder / "epp"
+    shutil.copytree(CHARTS / "epp", chart, dirs_exist_ok=True)
     (chart / "templates" / "NOTES.txt").rename(chart / "notes.txt")
     (chart / "templates" / "notes.yaml").write_text('said: {{ tpl (.Files.Get "notes.txt") . | quote }}\n')
+    done = helm("template", "r", str(chart), values={**IMAGE, **values})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_one_picker_is_warned_of(tmp_path: Path) -> None:
     for replicas, warned in ((1, True), (2, False)):
-        done = helm("template", "r", str(chart), values={**IMAGE, "replicas": replicas})
-        assert done.returncode == 0, done.stderr
-        assert ("With one replica every request is refused" in done.stdout) is warned
+        assert ("With one replica every request is refused" in notes(tmp_path, replicas=replicas)) is warned
+
+
+def test_several_pickers_with_a_limit_of_each_are_warned_of(tmp_path: Path) -> None:
+    named = {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}
+    config = named | {"plugins": [{"type": "concurrency-detector"}]}
+    for replicas, given, warned in ((3, config, True), (1, config, False), (3, {}, False)):
+        shown = notes(tmp_path, replicas=replicas, config=given)
+        assert ("3 replicas admit 3 times its maxConcurrency" in shown) is warned
 
 
 @pytest.mark.parametrize(

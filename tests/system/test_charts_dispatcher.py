@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 import yaml
 
+from adsum.durations import parse_duration
 from dispatcher.cli.flags import parse_serve
 from dispatcher.config.config_file import Config, read_config
-from runtime.durations import parse_duration
 from tests.eventually import eventually
 from tests.system.charts import CHARTS, Object, container, helm, one, pod_spec, render, workload
 
@@ -28,6 +28,7 @@ FULL: dict[str, Any] = {
             "url": "https://gateway.llm",
             "paths": ["/v1/completions"],
             "headers": {"authorization": "Bearer ${KEY}"},
+            "caller_headers": ["x-session-token"],
             "concurrency": 8,
             "request_timeout": "1m30s",
             "ca_file": "/etc/ssl/ca.crt",
@@ -43,13 +44,20 @@ FULL: dict[str, Any] = {
             "strict_tiers": True,
             "lease": "10s",
             "max_deliveries": 3,
+            "max_attempts": 9,
+            "max_disconnects": 2,
             "result_ttl": "7d",
             "max_payload": "512KiB",
+            "max_requests": 100000,
+            "max_bytes": "1GiB",
+            "max_tenant_requests": 1000,
+            "max_tenant_bytes": "100MiB",
             "results": "go-list",
             "result_list": "results",
             "intake": {"key": "in", "tenant_attribute": "userid", "result_lists": ["a"]},
         }
     ],
+    "answer_memory": "128MiB",
     "front_door": {"queue": "batch", "deadline": "24h", "tokens": {"team": "${TEAM_TOKEN}"}},
 }
 REQUIRED = {"image": "registry.example/adsum:1", "redis": {"secret": {"name": "redis"}}, "config": CONFIG}
@@ -93,10 +101,13 @@ def test_it_lints_and_the_dispatcher_reads_its_file(values: Mapping[str, Any]) -
     assert options.tracing is ("tracing" in values)
     said = {one["name"]: one.get("value") for one in program["env"]}
     assert (said.get("OTEL_EXPORTER_OTLP_ENDPOINT") == "http://collector:4317") is ("tracing" in values)
-    (port,) = program["ports"]
+    port, health = program["ports"]
     assert (config.http.host, config.http.port) == ("0.0.0.0", port["containerPort"])
-    assert program["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": port["name"]}
-    assert program["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": port["name"]}
+    assert config.http.health_address == f"0.0.0.0:{health['containerPort']}"
+    assert program["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": health["name"]}
+    assert program["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": health["name"]}
+    for monitor in (found for found in objects if found["kind"] == "PodMonitor"):
+        assert monitor["spec"]["podMetricsEndpoints"][0]["port"] == health["name"]
     assert one(objects, "Service")["spec"]["ports"][0]["targetPort"] == port["name"]
 
 
@@ -128,7 +139,7 @@ async def test_it_runs_with_the_file_and_answers_its_probes(tmp_path: Path) -> N
     environment = {**os.environ, "ADSUM_BROKER": "memory://"}
     adsum = Path(sys.executable).with_name(words[0])
     process = await asyncio.create_subprocess_exec(adsum, *words[1:], env=environment)
-    port = program["ports"][0]["containerPort"]
+    port = program["ports"][1]["containerPort"]
     try:
         async with aiohttp.ClientSession() as client:
 

@@ -8,10 +8,10 @@ import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+from adsum.tasks import cancel_and_wait
 from examples.dashboards.dashboard import DASHBOARDS, read
 from examples.dashboards.prometheus import TimeSeries
 from examples.dashboards.stage import Stage
-from runtime.tasks import cancel_and_wait
 from tests.eventually import eventually
 
 _WITHIN = 300.0

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from adsum.tasks import background
 from discovery.source import ComponentKey
 from discovery.web.component_follower import ComponentFollower
 from discovery.web.component_page import component_document
-from runtime.tasks import background
 from tests.eventually import eventually
 from tests.kubernetes.fake.objects import LABELS, SERVICE
 from tests.system.cluster import Cluster

@@ -12,9 +12,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from playwright.async_api import Browser, Page, expect
 
-from dispatcher.broker.message import Request
+from dispatcher.broker.contract.message import Request
+from dispatcher.broker.contract.queue import QueueRules
 from dispatcher.broker.opening import open_broker
-from dispatcher.broker.queue import QueueRules
 from tests.dispatcher.dispatching import document
 from tests.dispatcher.processes import dispatcher
 from tests.dispatcher.queued import HOUR

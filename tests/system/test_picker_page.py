@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from playwright.async_api import Browser, Page, expect
 
+from adsum.event_loop import EventLoop
 from epp.config.settings import Settings
 from epp.server import PickerServer
 from examples.demo.cluster import MODEL, DemoCluster
@@ -23,18 +24,20 @@ LOST = "ERR_"
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"loop_factory": EventLoop}
 
 
 @pytest.fixture(scope="module")
-async def browser(anyio_backend: str) -> AsyncIterator[Browser]:
+async def browser(anyio_backend: object) -> AsyncIterator[Browser]:
     async with chromium() as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-async def cluster(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DemoCluster]:
+async def cluster(
+    anyio_backend: object, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[DemoCluster]:
     """Of the tests that leave it as it is."""
     async with DemoCluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running

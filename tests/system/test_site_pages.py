@@ -66,3 +66,19 @@ async def test_the_search_finds_a_flag(site: Path, address: str, opened: str) ->
     async with chromium() as browser, page_of(browser, start, size=DESK) as page:
         await page.get_by_role("textbox", name="Search").fill("--drain-timeout")
         await expect(page.locator(".md-search-result__list")).to_contain_text("drain-timeout")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+async def test_the_picture_of_the_start_page_follows_the_theme(address: str, dark: bool) -> None:
+    async with chromium() as browser, page_of(browser, f"{address}/index.html", dark=dark) as page:
+        shown = page.locator('a[href="pages.html"] > img:visible')
+        await expect(shown).to_have_count(1)
+        assert ("dark" if dark else "light") in (await shown.get_attribute("src") or "")
+
+
+async def test_no_diagram_is_cut_beside_both_side_bars(site: Path, address: str) -> None:
+    cut = "() => [...document.querySelectorAll('pre code')].filter((one) => one.scrollWidth > one.clientWidth + 1 && /[─│]/.test(one.textContent)).map((one) => one.textContent)"
+    async with chromium() as browser:
+        for name in ("picker.html", "shutdown.html", "dispatcher.html", "kubernetes.html", "readme.html"):
+            async with page_of(browser, f"{address}/{name}", size=(1400, 900)) as page:
+                assert await page.evaluate(cut) == [], name

@@ -21,7 +21,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $_ := set $config "broker" "${ADSUM_BROKER}" -}}
-{{- $_ := set $config "http" (dict "host" "0.0.0.0" "port" 8081) -}}
+{{- $_ := set $config "http" (dict "host" "0.0.0.0" "port" 8081 "health_address" "0.0.0.0:8082") -}}
 {{- $_ := set $config "drain_timeout" (printf "%ds" (int .Values.drain.timeoutSeconds)) -}}
 {{ toYaml $config }}
 {{- end }}

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-from dispatcher.broker.ledger import Ledger
+from dispatcher.broker.contract.ledger import Ledger
+from dispatcher.broker.contract.queue import Queue, QueueRules
+from dispatcher.broker.contract.quota import Quotas
+from dispatcher.broker.contract.validation import checked_name, checked_rules
 from dispatcher.broker.memory.ledger import MemoryLedger
 from dispatcher.broker.memory.queue import MemoryQueue, QueueStore
 from dispatcher.broker.memory.quota import MemoryQuotas
-from dispatcher.broker.queue import Queue, QueueRules
-from dispatcher.broker.quota import Quotas
-from dispatcher.broker.validation import checked_name, checked_rules
 
 
 def wall_clock_ms() -> int:
@@ -21,7 +21,7 @@ def wall_clock_ms() -> int:
 
 
 class MemoryBroker:
-    """Implements `dispatcher.broker.queue.Broker`. Queues and ledgers of one name are shared; `clock_ms` is its clock."""
+    """Implements `Broker`. Queues and ledgers of one name are shared; `clock_ms` is its clock."""
 
     def __init__(self, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._clock_ms = clock_ms

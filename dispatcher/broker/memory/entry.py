@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from dispatcher.broker.contract.message import Request
+from dispatcher.broker.contract.queue import State
 from dispatcher.broker.memory.order import QueuePosition
-from dispatcher.broker.message import Request
-from dispatcher.broker.queue import State
 
 
 class RequestTableListener(Protocol):
@@ -29,6 +29,8 @@ class Entry:
     delivery: int = 0
     attempt: int = 0
     lapses: int = 0
+    failures: int = 0
+    disconnects: int = 0
     fence: str = ""
     owner: str = ""
     cost: float = 0.0

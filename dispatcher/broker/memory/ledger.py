@@ -1,15 +1,15 @@
-"""The ledger of one target within one process, over `dispatcher.broker.account`."""
+"""The ledger of one target within one process, over `dispatcher.broker.capacity.account`."""
 
 from collections.abc import Callable, Sequence
 
-from dispatcher.broker.account import TargetAccount
-from dispatcher.broker.ledger import LedgerState, Reading, Refusal, Reservation
-from dispatcher.broker.message import new_token
-from dispatcher.broker.wake_up import Changes
+from dispatcher.broker.capacity.account import TargetAccount
+from dispatcher.broker.contract.ledger import LedgerState, Reading, Refusal, Reservation
+from dispatcher.broker.contract.message import new_token
+from dispatcher.broker.contract.wake_up import Changes
 
 
 class MemoryLedger:
-    """Implements `dispatcher.broker.ledger.Ledger`; `clock_ms` is the broker's clock."""
+    """Implements `dispatcher.broker.contract.ledger.Ledger`; `clock_ms` is the broker's clock."""
 
     def __init__(self, clock_ms: Callable[[], int], *, lease_ms: int = 15_000) -> None:
         self._clock_ms = clock_ms

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from dispatcher.broker.queue import TenantBacklog, by_tenant
+from dispatcher.broker.contract.queue import TenantBacklog, by_tenant
 
 IDLE_TENANTS_KEPT: Final = 16
 """Tenants without requests whose virtual time is kept before a cleanup, beside one for each waiting tenant."""

@@ -4,11 +4,26 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from dispatcher.broker.contract.message import (
+    Claim,
+    DeadLetter,
+    DispatchCandidate,
+    ErrorCode,
+    Fault,
+    Request,
+    Result,
+)
+from dispatcher.broker.contract.queue import (
+    ConflictError,
+    LeasedResult,
+    QueueRules,
+    State,
+    TenantBacklog,
+    Totals,
+)
+from dispatcher.broker.contract.validation import KEY_CONFLICT, check_key, digest
+from dispatcher.broker.contract.wake_up import Changes
 from dispatcher.broker.memory.request_table import RequestTable
-from dispatcher.broker.message import Claim, DeadLetter, DispatchCandidate, ErrorCode, Request, Result
-from dispatcher.broker.queue import ConflictError, LeasedResult, QueueRules, State, TenantBacklog, Totals
-from dispatcher.broker.validation import KEY_CONFLICT, check_key, digest
-from dispatcher.broker.wake_up import Changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +55,7 @@ class QueueStore:
 
 
 class MemoryQueue:
-    """Implements `dispatcher.broker.queue.Queue`. There is no server to lose: the only QueueError is ConflictError."""
+    """Implements `Queue` of `broker.contract`. There is no server to lose: the only QueueErrors are those of a refusal."""
 
     def __init__(self, name: str, rules: QueueRules, store: QueueStore, clock_ms: Callable[[], int]) -> None:
         self._name = name
@@ -88,11 +103,11 @@ class MemoryQueue:
         now = self._now()
         return [self._table.extend(now, claim) for claim in claims]
 
-    async def finish(self, claim: Claim, result: Result) -> bool:
-        return self._table.finish(self._now(), claim, result)
+    async def finish(self, claim: Claim, result: Result, *, dead_letter: str = "") -> bool:
+        return self._table.finish(self._now(), claim, result, dead_letter)
 
-    async def retry(self, claim: Claim, delay_ms: int) -> bool:
-        return self._table.retry(self._now(), claim, delay_ms)
+    async def retry(self, claim: Claim, delay_ms: int, *, fault: Fault | None = None) -> bool:
+        return self._table.retry(self._now(), claim, delay_ms, fault)
 
     async def release(self, claims: Sequence[Claim], *, sent: bool = False) -> int:
         return sum([self._table.release(claim, sent=sent) for claim in claims])
@@ -146,6 +161,10 @@ class MemoryQueue:
     async def ack_results(self, leased: Sequence[LeasedResult]) -> int:
         now = self._now()
         return sum([self._table.results.ack(now, one) for one in leased])
+
+    async def forget(self, id: str, token: str) -> bool:
+        _, number = self._table.find(id, token)
+        return self._table.results.remove(self._now(), number)
 
     async def dead_letters(self, limit: int) -> Sequence[DeadLetter]:
         return self._table.dead_letters(limit)

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Collection
 
-from dispatcher.broker.ledger import Refusal
-from dispatcher.broker.message import new_token
-from dispatcher.broker.quota import Grant, Quota, QuotaMode
-from dispatcher.broker.wake_up import Changes
+from dispatcher.broker.contract.ledger import Refusal
+from dispatcher.broker.contract.message import new_token
+from dispatcher.broker.contract.quota import Grant, Quota, QuotaMode
+from dispatcher.broker.contract.wake_up import Changes
 
 
 class MemoryQuotas:
-    """Implements `dispatcher.broker.quota.Quotas`; `clock_ms` is the broker's clock."""
+    """Implements `dispatcher.broker.contract.quota.Quotas`; `clock_ms` is the broker's clock."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms

@@ -7,20 +7,18 @@ from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from dispatcher.broker.memory.entry import Entry, RequestTableListener
-from dispatcher.broker.memory.order import FairOrder, QueuePosition, Timeline
-from dispatcher.broker.memory.results import ResultStore
-from dispatcher.broker.message import (
+from dispatcher.broker.contract.message import (
     Claim,
     DeadLetter,
     DispatchCandidate,
     ErrorCode,
+    Fault,
     Request,
     Result,
     new_token,
 )
-from dispatcher.broker.queue import QueueRules, State, TenantBacklog, Totals
-from dispatcher.broker.validation import (
+from dispatcher.broker.contract.queue import QueueRules, State, TenantBacklog, Totals
+from dispatcher.broker.contract.validation import (
     CANCELLED,
     DEAD_LETTERS_KEPT,
     EXPIRED,
@@ -31,7 +29,12 @@ from dispatcher.broker.validation import (
     counted_as,
     deadline_error,
     error_payload,
+    exceeded_limit,
+    full_error,
 )
+from dispatcher.broker.memory.entry import Entry, RequestTableListener
+from dispatcher.broker.memory.order import FairOrder, QueuePosition, Timeline
+from dispatcher.broker.memory.results import ResultStore
 
 
 class RequestTable:
@@ -44,6 +47,9 @@ class RequestTable:
         """By id, then by token; also of requests whose result is kept."""
         self._waiting, self._delayed, self._leases = Timeline(), Timeline(), Timeline()
         self._counts: Counter[str] = Counter()
+        self._held: Counter[str | None] = Counter()
+        self._held_bytes: Counter[str | None] = Counter()
+        """Requests without a result, and bytes of their payloads, by tenant; None: all."""
         self._dead: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_KEPT)
         self._last = 0
         self.results = ResultStore(self._forget)
@@ -54,12 +60,13 @@ class RequestTable:
         self._order.weights = rules.weights
 
     def submit(self, now: int, request: Request) -> Request:
-        """`dispatcher.broker.queue.Queue.submit` without the idempotency key."""
+        """`dispatcher.broker.contract.queue.Queue.submit` without the idempotency key."""
         check_request(request, self._rules)
         if earlier := self._earlier(request):
             return earlier
         if request.deadline_ms <= now:
             raise deadline_error(request, now)
+        self._check_limits(request)
         self._last += 1
         tier = request.tier if self._rules.strict_tiers else 0
         accepted = replace(request, created_ms=request.created_ms or now)
@@ -67,6 +74,7 @@ class RequestTable:
         self._entries[self._last] = Entry(position, accepted)
         self._numbers.setdefault(request.id, {})[request.token] = self._last
         self._counts["submitted"] += 1
+        self._hold(request, 1)
         self._enqueue(self._entries[self._last])
         return accepted
 
@@ -86,7 +94,8 @@ class RequestTable:
             # The number finds the entry; the random part makes the fence unique among all claims of the request.
             entry.fence, entry.owner, entry.state = f"{position.number}.{new_token()}", owner, State.CLAIMED
             self._lease(entry, now)
-            claims.append(Claim(entry.request, entry.fence, entry.delivery, entry.attempt, entry.until_ms))
+            counts = (entry.delivery, entry.attempt, entry.until_ms, entry.failures, entry.disconnects)
+            claims.append(Claim(entry.request, entry.fence, *counts))
             # Counted before it is sent: a holder that is killed right after sending could not count it any more.
             entry.attempt += 1
         return claims
@@ -99,21 +108,25 @@ class RequestTable:
         self._lease(entry, now)
         return True
 
-    def finish(self, now: int, claim: Claim, result: Result) -> bool:
-        """`dispatcher.broker.queue.Queue.finish`; True again if repeated."""
+    def finish(self, now: int, claim: Claim, result: Result, dead_letter: str) -> bool:
+        """`dispatcher.broker.contract.queue.Queue.finish`; True again if repeated."""
         entry = self._claimed(claim)
         if entry is None:
             return self.results.finished_by(_number(claim), claim.fence)
+        if dead_letter:
+            self._give_up(entry, now, dead_letter)
         self._finish(entry, now, result)
         return True
 
-    def retry(self, now: int, claim: Claim, delay_ms: int) -> bool:
-        """`dispatcher.broker.queue.Queue.retry`; True again if repeated."""
+    def retry(self, now: int, claim: Claim, delay_ms: int, fault: Fault | None) -> bool:
+        """`dispatcher.broker.contract.queue.Queue.retry`; True again if repeated."""
         entry = self._claimed(claim)
         if entry is None:
             return self._was_returned(claim)
         self._remove_lease(entry)
         self._counts["retries"] += 1
+        entry.failures += fault is not None
+        entry.disconnects += fault is Fault.DISCONNECTED
         if delay_ms <= 0:
             self._enqueue(entry)
         else:
@@ -124,7 +137,7 @@ class RequestTable:
         return True
 
     def release(self, claim: Claim, *, sent: bool) -> bool:
-        """`dispatcher.broker.queue.Queue.release` for one claim; True again if repeated."""
+        """`dispatcher.broker.contract.queue.Queue.release` for one claim; True again if repeated."""
         entry = self._claimed(claim)
         if entry is None:
             return self._was_returned(claim)
@@ -147,7 +160,8 @@ class RequestTable:
     def find(self, id: str, token: str | None) -> tuple[State, int]:
         """The state and number of a submission, without a token the newest of its id; number 0 if there is none."""
         tokens = self._numbers.get(id, {})
-        number = tokens.get(token, 0) if token is not None else max(tokens.values(), default=0)
+        # a dict keeps the order of insertion: the last number is the highest
+        number = tokens.get(token, 0) if token is not None else next(reversed(tokens.values()), 0)
         if entry := self._entries.get(number):
             return entry.state, number
         return (State.DONE if number else State.UNKNOWN), number
@@ -197,6 +211,19 @@ class RequestTable:
 
     def backlog(self, limit: int) -> list[TenantBacklog]:
         return self._order.backlog(limit)
+
+    def _check_limits(self, request: Request) -> None:
+        limits, tenant, size = self._rules.limits, request.tenant, len(request.payload)
+        held = [(self._held[place], self._held_bytes[place]) for place in (None, tenant)]
+        if limit := exceeded_limit(limits, held[0], held[1], size):
+            raise full_error(limit, tenant, limits)
+
+    def _hold(self, request: Request, sign: int) -> None:
+        for place in (None, request.tenant):
+            self._held[place] += sign
+            self._held_bytes[place] += sign * len(request.payload)
+            if not self._held[place]:
+                del self._held[place], self._held_bytes[place]
 
     def _earlier(self, request: Request) -> Request | None:
         number = self._numbers.get(request.id, {}).get(request.token)
@@ -256,8 +283,7 @@ class RequestTable:
         if entry.position.deadline_ms <= now:
             return  # `process_due` finishes it as expired
         if entry.lapses >= self._rules.max_deliveries:
-            request = entry.request
-            self._add_dead_letter(DeadLetter(POISON, request.payload[:RAW_KEPT], request.id, now))
+            self._give_up(entry, now, POISON)
             self._fail(entry, now, ErrorCode.INFERENCE_ERROR, POISON)
             return
         self._waiting.discard(entry.position.deadline_ms, entry.position.number)
@@ -279,6 +305,7 @@ class RequestTable:
         self._leases.discard(entry.until_ms, position.number)
         del self._entries[position.number]
         request = entry.request
+        self._hold(request, -1)
         self._publish(
             position.number, replace(result, id=request.id, token=request.token, finished_ms=now), entry.fence
         )
@@ -287,6 +314,10 @@ class RequestTable:
         self._counts[counted_as(result)] += 1
         self.results.add(number, result, fence, result.finished_ms + self._rules.result_ttl_ms)
         self._listener.on_result()
+
+    def _give_up(self, entry: Entry, now: int, reason: str) -> None:
+        request = entry.request
+        self._add_dead_letter(DeadLetter(reason, request.payload[:RAW_KEPT], request.id, now))
 
     def _add_dead_letter(self, letter: DeadLetter) -> None:
         self._dead.appendleft(letter)

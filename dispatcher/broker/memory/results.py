@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from dispatcher.broker.contract.message import Result, new_token
+from dispatcher.broker.contract.queue import LeasedResult
+from dispatcher.broker.contract.validation import FINISH_REMEMBERED_MS
 from dispatcher.broker.memory.order import Timeline
-from dispatcher.broker.message import Result, new_token
-from dispatcher.broker.queue import LeasedResult
-from dispatcher.broker.validation import FINISH_REMEMBERED_MS
 
 
 @dataclass(slots=True)
@@ -64,7 +64,12 @@ class ResultStore:
         """Drop the result; False if another consumer has leased it since."""
         number = int(leased.fence.partition(".")[0])
         stored = self._stored.get(number)
-        if stored is None or stored.lease_fence != leased.fence:
+        return stored is not None and stored.lease_fence == leased.fence and self.remove(now, number)
+
+    def remove(self, now: int, number: int) -> bool:
+        """Drop the result; False if there is none."""
+        stored = self._stored.get(number)
+        if stored is None:
             return False
         self._drop(number)
         self._acked.append((now + FINISH_REMEMBERED_MS, stored.claim_fence))

@@ -2,27 +2,40 @@
 
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from dispatcher.broker.ledger import Ledger
-from dispatcher.broker.queue import Queue, QueueError, QueueRules
-from dispatcher.broker.quota import Quotas
-from dispatcher.broker.redis.connection import as_queue_errors, connect, server_time_ms, without_credentials
-from dispatcher.broker.redis.intake import GoIntake, GoSource
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
+
+from adsum.quoting import printable
+from dispatcher.broker.contract.ledger import Ledger
+from dispatcher.broker.contract.queue import Queue, QueueError, QueueRules
+from dispatcher.broker.contract.quota import Quotas
+from dispatcher.broker.contract.validation import checked_name, checked_rules
+from dispatcher.broker.redis.client.connection import (
+    ANSWER_TIMEOUT,
+    as_queue_errors,
+    connect,
+    server_time_ms,
+)
+from dispatcher.broker.redis.go_queues.intake import GoIntake, GoSource
 from dispatcher.broker.redis.ledger import RedisLedger
 from dispatcher.broker.redis.queue import RedisQueue
 from dispatcher.broker.redis.quota import RedisQuotas
-from dispatcher.broker.validation import checked_name, checked_rules
+from dispatcher.broker.urls import without_credentials
+
+_PING_KEY: Final = "adsum:ping"
+_PING_KEPT_MS: Final = 60_000
 
 
 class RedisBroker:
-    """Implements `dispatcher.broker.queue.Broker`. Raises ValueError for the URL of another kind of broker.
+    """Implements `dispatcher.broker.contract.queue.Broker`. Raises ValueError for the URL of another kind of broker.
 
-    Entering raises QueueError if the server is away.
+    Entering raises QueueError if the server is away. `answer_timeout`: seconds after which a server that does not answer
+    counts as away.
     """
 
-    def __init__(self, url: str) -> None:
-        self._client = connect(url)
+    def __init__(self, url: str, *, answer_timeout: float = ANSWER_TIMEOUT) -> None:
+        self._client = connect(url, answer_timeout=answer_timeout)
         self._address = without_credentials(url)
 
     async def __aenter__(self) -> Self:
@@ -42,10 +55,16 @@ class RedisBroker:
         return await server_time_ms(self._client, self._address)
 
     async def ping(self) -> bool:
+        """Writes, because a server that is out of memory, cannot save, or has become a replica still answers."""
         try:
-            await self.now_ms()
-        except QueueError:
-            return False
+            with as_queue_errors(self._address):
+                await self._client.set(_PING_KEY, b"", px=_PING_KEPT_MS)
+        except QueueError as error:
+            cause = error.__cause__
+            if not isinstance(cause, ResponseError):
+                return False
+            if isinstance(cause, OutOfMemoryError | ReadOnlyError) or str(cause).startswith("MISCONF"):
+                raise QueueError(f"it refuses to write: {printable(str(cause), 120)}") from error
         return True
 
     async def eviction_policy(self) -> str | None:

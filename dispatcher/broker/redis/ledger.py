@@ -1,4 +1,4 @@
-"""The ledger of one target in Redis, shared by all replicas: the rules of `dispatcher/broker/account.py` as a script.
+"""The ledger of one target in Redis, shared by all replicas: the rules of `dispatcher/broker/capacity/account.py` as a script.
 
 Redis runs a script atomically (https://redis.io/docs/latest/develop/programmability/), so two replicas never admit the
 same free place. The keys of one target have one hash tag, so that a cluster keeps them in one slot, as a script needs
@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from dispatcher.broker.account import REASONS
-from dispatcher.broker.ledger import LedgerState, Reading, Refusal, Reservation
-from dispatcher.broker.message import new_token
-from dispatcher.broker.queue import QueueError
-from dispatcher.broker.redis.batching import Arguments, CommandBatcher, Reply
-from dispatcher.broker.redis.connection import Script
-from dispatcher.broker.redis.subscriptions import Subscriptions
-from runtime.resource_owner import ResourceOwner
+from adsum.resource_owner import ResourceOwner
+from dispatcher.broker.capacity.account import REASONS
+from dispatcher.broker.contract.ledger import LedgerState, Reading, Refusal, Reservation
+from dispatcher.broker.contract.message import new_token
+from dispatcher.broker.contract.queue import QueueError
+from dispatcher.broker.redis.client.batching import Arguments, CommandBatcher, Reply
+from dispatcher.broker.redis.client.connection import Script
+from dispatcher.broker.redis.client.subscriptions import Subscriptions
 
 SCRIPT: Final = files("dispatcher.broker.redis").joinpath("scripts/ledger.lua")
 MAX_EXACT: Final = 2**53
@@ -30,7 +30,7 @@ MAX_EXACT: Final = 2**53
 
 
 class RedisLedger(ResourceOwner):
-    """Implements `dispatcher.broker.ledger.Ledger`; an async context manager. Entering it has reached the broker.
+    """Implements `dispatcher.broker.contract.ledger.Ledger`; an async context manager. Entering it has reached the broker.
 
     Operations that are requested in one turn of the event loop are one call of the script, in their order: a release
     never overtakes its heartbeat. `address`: the broker's, for errors.

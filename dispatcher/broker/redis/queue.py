@@ -13,16 +13,18 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from dispatcher.broker.message import (
+from adsum.resource_owner import ResourceOwner
+from dispatcher.broker.contract.message import (
     Claim,
     DeadLetter,
     DispatchCandidate,
     ErrorCode,
+    Fault,
     Request,
     Result,
     new_token,
 )
-from dispatcher.broker.queue import (
+from dispatcher.broker.contract.queue import (
     ConflictError,
     LeasedResult,
     QueueError,
@@ -32,12 +34,7 @@ from dispatcher.broker.queue import (
     Totals,
     by_tenant,
 )
-from dispatcher.broker.redis import records
-from dispatcher.broker.redis.batching import Arguments, CommandBatcher
-from dispatcher.broker.redis.connection import as_queue_errors
-from dispatcher.broker.redis.scripting import QueueScripts
-from dispatcher.broker.redis.subscriptions import MessageHandler, Subscriptions
-from dispatcher.broker.validation import (
+from dispatcher.broker.contract.validation import (
     BODY_GONE,
     KEY_CONFLICT,
     check_key,
@@ -46,9 +43,14 @@ from dispatcher.broker.validation import (
     deadline_error,
     digest,
     error_payload,
+    full_error,
 )
-from dispatcher.broker.wake_up import Changes
-from runtime.resource_owner import ResourceOwner
+from dispatcher.broker.contract.wake_up import Changes
+from dispatcher.broker.redis import records
+from dispatcher.broker.redis.client.batching import Arguments, CommandBatcher
+from dispatcher.broker.redis.client.connection import as_queue_errors
+from dispatcher.broker.redis.client.subscriptions import MessageHandler, Subscriptions
+from dispatcher.broker.redis.scripting import QueueScripts
 
 INLINE_BYTES: Final = 64 * 1024
 """A body up to this size comes with its claim. A larger one is fetched by itself: an answer of many large bodies would
@@ -62,7 +64,7 @@ log = logging.getLogger(__name__)
 
 
 class RedisQueue(ResourceOwner):
-    """Implements `dispatcher.broker.queue.Queue`; an async context manager."""
+    """Implements `dispatcher.broker.contract.queue.Queue`; an async context manager."""
 
     def __init__(self, client: Redis, address: str, name: str, rules: QueueRules) -> None:
         self._client = client
@@ -70,7 +72,9 @@ class RedisQueue(ResourceOwner):
         self._name = name
         self._rules = rules
         self._scripts = QueueScripts(client, address, name, rules)
-        self._batches = {name: self._scripts.batched(name) for name in ("submit", "finish", "retry")}
+        self._batches = {
+            name: self._scripts.batched(name) for name in ("submit", "finish", "retry", "forget")
+        }
         self._wake_ups, self._cancellations = self._scripts.key("stirred"), self._scripts.key("cancelled")
         handlers: dict[str, MessageHandler | None] = {
             self._wake_ups: None,
@@ -103,6 +107,8 @@ class RedisQueue(ResourceOwner):
             raise ConflictError(KEY_CONFLICT)
         if kind == b"past":
             raise deadline_error(request, answer[0])
+        if kind == b"full":
+            raise full_error(answer[0].decode(), request.tenant, self._rules.limits)
         if kind == b"new":
             return replace(request, created_ms=int(answer[0]))
         id, token, deadline, created = answer
@@ -135,13 +141,13 @@ class RedisQueue(ResourceOwner):
         answers = await self._scripts.call("extend", [claim.fence for claim in claims])
         return [answer == 1 for answer in answers]
 
-    async def finish(self, claim: Claim, result: Result) -> bool:
+    async def finish(self, claim: Claim, result: Result, *, dead_letter: str = "") -> bool:
         code = result.error_code or ""
         fields = (result.status_code, result.payload, code, result.error_message, result.attempts)
-        return bool(await self._batch("finish").call((claim.fence, counted_as(result), *fields)))
+        return bool(await self._batch("finish").call((claim.fence, counted_as(result), *fields, dead_letter)))
 
-    async def retry(self, claim: Claim, delay_ms: int) -> bool:
-        return bool(await self._batch("retry").call((claim.fence, delay_ms)))
+    async def retry(self, claim: Claim, delay_ms: int, *, fault: Fault | None = None) -> bool:
+        return bool(await self._batch("retry").call((claim.fence, delay_ms, fault or "")))
 
     async def release(self, claims: Sequence[Claim], *, sent: bool = False) -> int:
         if not claims:
@@ -209,6 +215,9 @@ class RedisQueue(ResourceOwner):
         acked: int = await self._scripts.call("ack", [one.fence for one in leased])
         return acked
 
+    async def forget(self, id: str, token: str) -> bool:
+        return bool(await self._batch("forget").call((id, token)))
+
     async def dead_letters(self, limit: int) -> Sequence[DeadLetter]:
         if limit <= 0:
             return []
@@ -261,10 +270,11 @@ class RedisQueue(ResourceOwner):
         return complete
 
     async def _fetch_body(self, claim: Claim) -> Claim | None:
-        with as_queue_errors(self._address):
-            body = await self._client.get(self._scripts.key("b:" + claim.fence.partition(".")[0]))
-        if isinstance(body, bytes):
-            return replace(claim, request=replace(claim.request, payload=body))
+        found = await self._scripts.call("body", (claim.fence,))
+        if found == 0:
+            return None
+        if found:
+            return replace(claim, request=replace(claim.request, payload=found[0]))
         code, payload = ErrorCode.PAYLOAD_UNAVAILABLE, error_payload(BODY_GONE)
         lost = Result(claim.request.id, claim.request.token, 0, payload, code, BODY_GONE, claim.attempt)
         await self.finish(claim, lost)

@@ -7,13 +7,13 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from dispatcher.broker.ledger import Refusal
-from dispatcher.broker.message import new_token
-from dispatcher.broker.quota import Grant, Quota, QuotaMode
-from dispatcher.broker.redis.batching import Arguments, CommandBatcher, Reply
-from dispatcher.broker.redis.connection import ANSWER_TIMEOUT, as_queue_errors, server_time_ms
-from dispatcher.broker.redis.subscriptions import Subscriptions
-from runtime.resource_owner import ResourceOwner
+from adsum.resource_owner import ResourceOwner
+from dispatcher.broker.contract.ledger import Refusal
+from dispatcher.broker.contract.message import new_token
+from dispatcher.broker.contract.quota import Grant, Quota, QuotaMode
+from dispatcher.broker.redis.client.batching import Arguments, CommandBatcher, Reply
+from dispatcher.broker.redis.client.connection import ANSWER_TIMEOUT, as_queue_errors, server_time_ms
+from dispatcher.broker.redis.client.subscriptions import Subscriptions
 
 _TEXT: Final = files("dispatcher.broker.redis").joinpath("scripts/quota.lua").read_text()
 SCRIPT: Final = "".join(line for line in _TEXT.splitlines(True) if not line.startswith("--"))
@@ -23,7 +23,7 @@ CHANNEL: Final = "adsum:quotas:changed"
 
 
 class RedisQuotas(ResourceOwner):
-    """Implements `dispatcher.broker.quota.Quotas`; an async context manager. `address`: the broker's, for errors.
+    """Implements `dispatcher.broker.contract.quota.Quotas`; an async context manager. `address`: the broker's, for errors.
 
     Each key is one operation of a pipeline, not one script over all: keys of different tenants lie in different slots.
     """

@@ -5,8 +5,15 @@ from typing import Any
 
 import msgspec
 
-from dispatcher.broker.message import Claim, DeadLetter, DispatchCandidate, ErrorCode, Request, Result
-from dispatcher.broker.queue import QueueRules
+from dispatcher.broker.contract.message import (
+    Claim,
+    DeadLetter,
+    DispatchCandidate,
+    ErrorCode,
+    Request,
+    Result,
+)
+from dispatcher.broker.contract.queue import QueueRules
 
 Word = str | bytes | int
 
@@ -56,7 +63,8 @@ def claim(row: Sequence[Any], leased_until_ms: int, body: bytes) -> Claim:
         created_ms=int(created),
         token=token.decode(),
     )
-    return Claim(request, fence.decode(), int(delivery), int(attempt), leased_until_ms)
+    failures, disconnects = (int(count or 0) for count in row[11:13])
+    return Claim(request, fence.decode(), int(delivery), int(attempt), leased_until_ms, failures, disconnects)
 
 
 def result(fields: Sequence[bytes]) -> Result:

@@ -6,15 +6,14 @@ which a script requires (https://redis.io/docs/latest/operate/oss_and_stack/refe
 
 import json
 from collections.abc import Sequence
+from dataclasses import astuple
 from importlib.resources import files
 from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from dispatcher.broker.queue import QueueRules
-from dispatcher.broker.redis.batching import Arguments, CommandBatcher
-from dispatcher.broker.redis.connection import Script
-from dispatcher.broker.validation import (
+from dispatcher.broker.contract.queue import QueueRules
+from dispatcher.broker.contract.validation import (
     BODY_GONE,
     CANCELLED,
     DEAD_LETTERS_KEPT,
@@ -25,18 +24,20 @@ from dispatcher.broker.validation import (
     RAW_KEPT,
     REQUEST_GONE,
 )
+from dispatcher.broker.redis.client.batching import Arguments, CommandBatcher
+from dispatcher.broker.redis.client.connection import Script
 
 PARTS: Final = ("part_keys", "part_writes", "part_order", "part_lifecycle")
 ACCEPTING: Final = ("submit", "intake")
 """Scripts that accept requests. They lack part_low_memory.lua: Redis refuses them when it is out of memory."""
-READING: Final = ("totals", "backlog")
+READING: Final = ("totals", "backlog", "body")
 """Scripts that write nothing."""
 MAX_CALL_BYTES: Final = 1024 * 1024
 """Bodies in one call; a larger item goes alone. Redis serves nobody else while it runs a call."""
 
 
 def script_text(name: str) -> str:
-    """The whole script, with the texts and limits of `dispatcher.broker.validation` as Lua constants."""
+    """The whole script, with the texts and limits of `dispatcher.broker.contract.validation` as Lua constants."""
     folder = files("dispatcher.broker.redis").joinpath("scripts", "queue")
     texts = ", ".join(map(json.dumps, (EXPIRED, CANCELLED, POISON, BODY_GONE, REQUEST_GONE)))
     limits = (
@@ -63,6 +64,7 @@ class QueueScripts:
             rules.max_deliveries,
             rules.result_ttl_ms,
             json.dumps(dict(rules.weights)),
+            *astuple(rules.limits),
         )
         self._scripts: dict[str, Script] = {}
 

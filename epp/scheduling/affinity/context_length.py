@@ -7,8 +7,11 @@ count as one token.
 from typing import ClassVar, Final
 
 import numpy as np
+from pydantic import Field
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Mask
+from epp.plugins.declaration import PluginDeclaration, Role
+from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
 
 DEFAULT_LABEL: Final = "llm-d.ai/context-length-range"
@@ -86,3 +89,20 @@ def _range(label: str | None) -> tuple[float, float]:
 
 def _is_count(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
+
+
+class ContextLengthParameters(Section):
+    label: str = Field(default=DEFAULT_LABEL, min_length=1)
+    """The label of endpoints whose value says which lengths of prompts they are for, in tokens: `0-2048`."""
+    enable_filtering: bool = False
+    """Use it as a filter too."""
+
+
+CONTEXT_LENGTH_AWARE: Final = PluginDeclaration(
+    type="context-length-aware",
+    role=Role.FILTER,
+    also=Role.SCORER,
+    parameters=ContextLengthParameters,
+    build=lambda given, context: ContextLengthAware(given.label, filters=given.enable_filtering),
+    reads_metrics=False,
+)

@@ -1,10 +1,13 @@
 """Prefers the endpoints whose label has the value of a request header."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
+from pydantic import Field
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
+from epp.plugins.declaration import PluginDeclaration, Role
+from epp.plugins.section import HeaderName, Section
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.plugin import Scores
 
@@ -39,3 +42,19 @@ def _rows_by_value(endpoints: tuple[Endpoint, ...], label: str) -> dict[str, lis
         if (value := endpoint.labels.get(label)) is not None:
             rows.setdefault(value, []).append(row)
     return rows
+
+
+class HeaderLabelParameters(Section):
+    header_name: HeaderName = Field(min_length=1)
+    """The header of the request."""
+    label_key: str = Field(min_length=1)
+    """The label of endpoints that has to have the header's value."""
+
+
+HEADER_LABEL_AFFINITY_SCORER: Final = PluginDeclaration(
+    type="header-label-affinity-scorer",
+    role=Role.SCORER,
+    parameters=HeaderLabelParameters,
+    build=lambda given, context: HeaderLabelAffinityScorer(given.header_name, given.label_key),
+    reads_metrics=False,
+)

@@ -1,13 +1,32 @@
 """Sends the requests of a session to one endpoint: as a scorer or as a filter."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final, Literal
 
 import numpy as np
+from pydantic import Field, model_validator
 
+from adsum.config.problems import did_you_mean
 from epp.endpoints.endpoint import EndpointPool, Mask
+from epp.plugins.declaration import ParameterError, PluginContext, PluginDeclaration, Role
+from epp.plugins.section import HeaderName, Section
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.affinity.session_strategies import SessionStrategy
+from epp.scheduling.affinity.session_id import (
+    AGENT_IDENTITY,
+    SESSION_ID_PRODUCER,
+    AgentIdentityParameters,
+    HeaderSessionId,
+    SessionId,
+    SessionIdProducerParameters,
+)
+from epp.scheduling.affinity.session_strategies import (
+    DEFAULT_TTL,
+    TOKEN_HEADER,
+    EncodedEndpointHeader,
+    SessionBindings,
+    SessionStrategy,
+)
 from epp.scheduling.plugin import Scores
 
 
@@ -36,3 +55,120 @@ class SessionAffinityFilter:
         if row is not None:
             kept[row] = True
         return kept
+
+
+class EncodedEndpointParameters(Section):
+    header: HeaderName = TOKEN_HEADER
+    """The header with the token of the endpoint."""
+
+
+class SessionIdSourceParameters(Section):
+    """Either a header, or an attribute."""
+
+    header: HeaderName = ""
+    """A header of the request."""
+    attribute: str = ""
+    """What a `session-id-producer` or `agent-identity` publishes."""
+    producer: str = ""
+    """The `name` of that plugin."""
+
+    @model_validator(mode="after")
+    def _check_one(self) -> "SessionIdSourceParameters":
+        if bool(self.header) == bool(self.attribute):
+            raise ValueError("a source has either a header or an attribute")
+        return self
+
+
+class SessionIdParameters(Section):
+    sources: list[SessionIdSourceParameters] = Field(default_factory=list)
+    """Where the id stands, the first that has one; without any in `x-session-id`."""
+    eviction_ttl_seconds: float = Field(default=DEFAULT_TTL, ge=0.0, allow_inf_nan=False)
+    """How long a session is remembered after its last request; 0 is the default."""
+    eviction_sweep_seconds: float = Field(default=10.0, ge=0.0, allow_inf_nan=False)
+    """No effect: a session is forgotten as soon as its time is up."""
+
+
+class SessionAffinityParameters(Section):
+    """Only the section of the strategy has an effect."""
+
+    strategy: Literal["encoded_endpoint_header", "session_id"] = "encoded_endpoint_header"
+    """A token that the client sends back, or an id that the picker remembers."""
+    encoded_endpoint_header_config: EncodedEndpointParameters = EncodedEndpointParameters()
+    """The section of `encoded_endpoint_header`."""
+    session_id_config: SessionIdParameters = SessionIdParameters()
+    """The section of `session_id`."""
+    profile_name: str = ""
+    """The profile whose endpoint is kept; of use only where the file has one profile."""
+
+
+def _strategy(given: SessionAffinityParameters, context: PluginContext) -> SessionStrategy:
+    if given.profile_name:
+        _check_profile(given.profile_name, context.profiles)
+    if given.strategy == "encoded_endpoint_header":
+        token = EncodedEndpointHeader(given.encoded_endpoint_header_config.header or TOKEN_HEADER)
+        context.set_response_headers(token.response_headers)
+        return token
+    config = given.session_id_config
+    sources = [
+        _source(one, f"sessionIdConfig.sources[{at}]", context) for at, one in enumerate(config.sources)
+    ]
+    bindings = SessionBindings(
+        sources or [HeaderSessionId()], config.eviction_ttl_seconds or DEFAULT_TTL, context.rng.randbytes(32)
+    )
+    context.follow(bindings)
+    return bindings
+
+
+def _source(source: SessionIdSourceParameters, field: str, context: PluginContext) -> SessionId:
+    if source.header:
+        return HeaderSessionId((source.header,))
+    if source.attribute == _AGENT_ATTRIBUTE and not source.producer:
+        agent = context.parameters(None, AgentIdentityParameters, default=AGENT_IDENTITY.type)
+        if agent is None:
+            raise ParameterError(
+                field, f"nobody publishes {_AGENT_ATTRIBUTE!r}; list the plugin {AGENT_IDENTITY.type}"
+            )
+        return HeaderSessionId(agent.headers)
+    if source.attribute != _SESSION_ATTRIBUTE:
+        problem = f"no plugin publishes the attribute {source.attribute[:60]!r}"
+        known = (_SESSION_ATTRIBUTE, _AGENT_ATTRIBUTE)
+        raise ParameterError(field, f"{problem}; {did_you_mean(source.attribute, known)}")
+    if not source.producer:
+        raise ParameterError(
+            field, f"the attribute lacks its producer, the name of a {SESSION_ID_PRODUCER.type}"
+        )
+    found = context.parameters(
+        source.producer,
+        SessionIdProducerParameters,
+        default=SESSION_ID_PRODUCER.type,
+        field=f"{field}.producer",
+    )
+    return HeaderSessionId() if found is None else found.session_id()
+
+
+def _check_profile(profile: str, profiles: Sequence[str]) -> None:
+    """A session is kept at the endpoint that answers, so that a profile can be named only where there is one."""
+    if profile not in profiles:
+        raise ParameterError(
+            "profileName", f"{profile[:60]!r} is no profile; {did_you_mean(profile, profiles)}"
+        )
+    if len(profiles) > 1:
+        problem = "is not supported beside other profiles: leave it out, the endpoint that answers is kept"
+        raise ParameterError("profileName", problem)
+
+
+_SESSION_ATTRIBUTE: Final = "SessionIDDataKey"
+_AGENT_ATTRIBUTE: Final = "agent-identity"
+SESSION_AFFINITY_SCORER: Final = PluginDeclaration(
+    type="session-affinity-scorer",
+    role=Role.SCORER,
+    parameters=SessionAffinityParameters,
+    build=lambda given, context: SessionAffinityScorer(_strategy(given, context)),
+    reads_metrics=False,
+)
+SESSION_AFFINITY_FILTER: Final = PluginDeclaration(
+    type="session-affinity-filter",
+    role=Role.FILTER,
+    parameters=SessionAffinityParameters,
+    build=lambda given, context: SessionAffinityFilter(_strategy(given, context)),
+)

@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from pydantic import Field, model_validator
+
+from epp.plugins.declaration import Role, only_parameters
+from epp.plugins.section import HeaderName, Section
+
 DEFAULT_HEADER: Final = "x-session-id"
 AGENT_HEADERS: Final = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
 """The session headers of Claude Code, OpenCode and Codex; the first that a request has counts."""
@@ -46,3 +51,35 @@ class CookieSessionId:
             if equals and name == self.name:
                 return value.strip()
         return ""
+
+
+class SessionIdProducerParameters(Section):
+    header_name: HeaderName = ""
+    """The header with the id of the session; this or `cookieName`."""
+    cookie_name: str = ""
+    """The cookie with it."""
+
+    @model_validator(mode="after")
+    def _check_one(self) -> "SessionIdProducerParameters":
+        if bool(self.header_name) == bool(self.cookie_name.strip()):
+            raise ValueError("a session id comes from headerName or from cookieName; give one of them")
+        return self
+
+    def session_id(self) -> SessionId:
+        header, cookie = self.header_name, self.cookie_name.strip()
+        return HeaderSessionId((header,)) if header else CookieSessionId(cookie)
+
+
+class AgentIdentityParameters(Section):
+    additional_session_headers: list[HeaderName] = Field(default_factory=list)
+    """Headers that count before the known ones."""
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        return (*filter(None, self.additional_session_headers), *AGENT_HEADERS)
+
+
+SESSION_ID_PRODUCER: Final = only_parameters(
+    "session-id-producer", Role.PRODUCER, SessionIdProducerParameters
+)
+AGENT_IDENTITY: Final = only_parameters("agent-identity", Role.REQUEST_HEADERS, AgentIdentityParameters)

@@ -7,11 +7,13 @@ topology-extractor, topology-affinity-scorer and topology-affinity-filter.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Mask
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role, only_parameters
+from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.plugin import Scores
 
@@ -95,3 +97,58 @@ class TopologyAffinityFilter:
         levels = self.labels.levels(request, pool)
         near = np.array([level <= self.least for level in levels or ()], dtype=np.bool_)
         return near if near.any() else np.ones(len(pool), dtype=np.bool_)
+
+
+class TopologyExtractorParameters(Section):
+    """The labels that say where an endpoint runs."""
+
+    hostname: str = ""
+    """The label of an endpoint's host; without it `kubernetes.io/hostname`."""
+    rack: str = ""
+    """The label of its rack; without it `topology.kubernetes.io/rack`."""
+    zone: str = ""
+    """The label of its zone; without it `topology.kubernetes.io/zone`."""
+    region: str = ""
+    """The label of its region; without it `topology.kubernetes.io/region`."""
+
+    def labels(self) -> TopologyLabels:
+        given = {name: label for name, label in self.model_dump().items() if label}
+        return TopologyLabels(**given)
+
+
+class TopologyScorerParameters(Section):
+    topology_producer_name: str = ""
+    """The `name` of a `topology-extractor`; without it the one of that name, else the default labels."""
+
+
+class TopologyFilterParameters(TopologyScorerParameters):
+    min_affinity: Literal["", "host", "rack", "zone", "region"] = "host"
+    """Keeps endpoints that are at least as near."""
+
+
+def _labels(given: TopologyScorerParameters, context: PluginContext) -> TopologyLabels:
+    extractor = context.parameters(
+        given.topology_producer_name,
+        TopologyExtractorParameters,
+        default=TOPOLOGY_EXTRACTOR.type,
+        field="topologyProducerName",
+    )
+    return TopologyLabels() if extractor is None else extractor.labels()
+
+
+def _filter(given: TopologyFilterParameters, context: PluginContext) -> TopologyAffinityFilter:
+    least = TopologyLevel[(given.min_affinity or "host").upper()]
+    return TopologyAffinityFilter(least, _labels(given, context))
+
+
+TOPOLOGY_EXTRACTOR: Final = only_parameters("topology-extractor", Role.EXTRACTOR, TopologyExtractorParameters)
+TOPOLOGY_AFFINITY_SCORER: Final = PluginDeclaration(
+    type="topology-affinity-scorer",
+    role=Role.SCORER,
+    parameters=TopologyScorerParameters,
+    build=lambda given, context: TopologyAffinityScorer(_labels(given, context)),
+    reads_metrics=False,
+)
+TOPOLOGY_AFFINITY_FILTER: Final = PluginDeclaration(
+    type="topology-affinity-filter", role=Role.FILTER, parameters=TopologyFilterParameters, build=_filter
+)

@@ -12,7 +12,9 @@ import numpy as np
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.request.inference_request import InferenceRequest, PrefixChain
+from epp.scheduling.admission import AdmissionController
 from epp.scheduling.burst.placement import PlacementRules, place
+from epp.scheduling.burst.window import BurstWindow
 from epp.scheduling.plugin import DataProducer
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.request_follower import RequestFollower
@@ -73,6 +75,13 @@ class BurstPrefixProducer(RequestFollower):
         if chain is None or request.data.get(self) != endpoint.key:
             return 0
         return chain.units * chain.unit_tokens
+
+    def admission(self, behind: AdmissionController) -> AdmissionController:
+        """Requests wait in the window of this producer, after `behind` let them pass."""
+        return BurstWindow(self, behind)
+
+    def scorer(self, length_weight: float, length_scale: int) -> "BurstPrefixScorer":
+        return BurstPrefixScorer(self, length_weight, length_scale)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,27 @@
 """Holds prompts for a window, so that those of one moment are placed together. Pure."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.admission import AdmissionController
-from epp.scheduling.burst.producer import BurstPrefixProducer
 from epp.scheduling.waiting import WaitingRequest
+
+
+class PromptPlacer(Protocol):
+    """Places the prompts of one window together. `window`: seconds; `most_requests`: in one window, None: no limit."""
+
+    window: float
+    most_requests: int | None
+
+    def read(self, request: InferenceRequest, pool: EndpointPool) -> bool:
+        """Hash the prompt before it waits; whether there is one."""
+
+    def place(self, requests: Sequence[InferenceRequest], pool: EndpointPool) -> None:
+        """Place the requests of a window at the endpoints of the pool."""
+
 
 _NO_REQUEST: Final[float] = float("inf")
 
@@ -19,7 +33,7 @@ class BurstWindow:
     placed by the other scorers.
     """
 
-    def __init__(self, producer: BurstPrefixProducer, before: AdmissionController) -> None:
+    def __init__(self, producer: PromptPlacer, before: AdmissionController) -> None:
         self._producer = producer
         self._before = before
         self._waiting: dict[WaitingRequest, None] = {}
@@ -45,6 +59,9 @@ class BurstWindow:
             return True
         return not self._producer.read(request, candidates)
 
+    def would_enqueue(self, request: InferenceRequest, now: float) -> None:
+        """Not called: nobody waits for endpoints here, and who waits has a place."""
+
     def enqueue(self, waiting: WaitingRequest, now: float) -> None:
         if not self._waiting:
             self._ends_at = now + self._producer.window
@@ -64,10 +81,11 @@ class BurstWindow:
             waiting.dispatch(now)
         return None
 
-    def close(self, now: float) -> None:
+    def close(self, now: float) -> float | None:
         """End the window: another configuration is in force."""
         self._ends_at = now
         self.dispatch(now)
+        return None
 
     def _place(self, together: list[WaitingRequest], now: float) -> None:
         """Prompts are placed together that may go to the same endpoints: those of another model may not."""

@@ -1,11 +1,15 @@
 """Filters by role and by label. If no endpoint has the role, the profile answers 503."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from epp.endpoints.endpoint import EndpointPool, Mask
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
 
 ROLE_LABEL = "llm-d.ai/role"
@@ -74,3 +78,78 @@ class LabelSelectorFilter:
         return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
             requirement.matches(labels) for requirement in self.match_expressions
         )
+
+
+class SelectorRequirement(Section):
+    """One line of matchExpressions."""
+
+    key: str
+    """The label."""
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """How the label is compared, as in Kubernetes."""
+    values: list[str] = Field(default_factory=list)
+    """The values for `In` and `NotIn`."""
+
+    @model_validator(mode="after")
+    def _check_values(self) -> "SelectorRequirement":
+        if self.operator in ("In", "NotIn") and not self.values:
+            raise ValueError(f"{self.operator} needs values")
+        if self.operator in ("Exists", "DoesNotExist") and self.values:
+            raise ValueError(f"{self.operator} takes no values")
+        return self
+
+
+class SelectorParameters(Section):
+    match_labels: dict[str, str] = Field(default_factory=dict)
+    """Labels that an endpoint has to have, with their values."""
+    match_expressions: list[SelectorRequirement] = Field(default_factory=list)
+    """Further conditions; all have to hold."""
+
+
+class ByLabelParameters(Section):
+    """The older type of label-selector-filter."""
+
+    label: str = Field(min_length=1)
+    """The label of the endpoints."""
+    valid_values: list[str] = Field(default_factory=list)
+    """An endpoint is kept if the label has one of them."""
+    allows_no_label: bool = False
+    """Keep endpoints without the label."""
+
+    @model_validator(mode="after")
+    def _check_values(self) -> "ByLabelParameters":
+        if not (self.valid_values or self.allows_no_label):
+            raise ValueError(
+                "no endpoint can have one of no values; give validValues, or allowsNoLabel: true"
+            )
+        return self
+
+
+def _selector(given: SelectorParameters, context: PluginContext) -> LabelSelectorFilter:
+    requirements = (
+        Requirement(one.key, one.operator, frozenset(one.values)) for one in given.match_expressions
+    )
+    return LabelSelectorFilter(given.match_labels, tuple(requirements))
+
+
+def _by_role(type: str, roles: frozenset[str], *, unlabelled: bool = False) -> PluginDeclaration:
+    return PluginDeclaration(
+        type=type, role=Role.FILTER, build=lambda given, context: RoleFilter(roles, unlabelled=unlabelled)
+    )
+
+
+DECODE_FILTER: Final = _by_role("decode-filter", DECODE_ROLES, unlabelled=True)
+PREFILL_FILTER: Final = _by_role("prefill-filter", PREFILL_ROLES)
+ENCODE_FILTER: Final = _by_role("encode-filter", ENCODE_ROLES)
+LABEL_SELECTOR_FILTER: Final = PluginDeclaration(
+    type="label-selector-filter", role=Role.FILTER, parameters=SelectorParameters, build=_selector
+)
+BY_LABEL_SELECTOR: Final = replace(LABEL_SELECTOR_FILTER, type="by-label-selector")
+BY_LABEL: Final = PluginDeclaration(
+    type="by-label",
+    role=Role.FILTER,
+    parameters=ByLabelParameters,
+    build=lambda given, context: LabelFilter(
+        given.label, frozenset(given.valid_values), given.allows_no_label
+    ),
+)

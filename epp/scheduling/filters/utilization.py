@@ -5,11 +5,14 @@ Parameters: llm-d-router, plugins/scheduling/filter/utilization.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from epp.endpoints.endpoint import EndpointPool, Floats, Mask
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
 
 ACTIVE_REQUESTS: Final = "active-requests"
@@ -46,3 +49,35 @@ class UtilizationFilter:
 
     def _reads_no_page(self) -> bool:
         return all(name == ACTIVE_REQUESTS for name, _ in self.limits)
+
+
+class ConditionParameters(Section):
+    metric: Literal["active-requests", "running-requests", "waiting-queue", "kv-cache-utilization"]
+    """What is looked at."""
+    max_value: float = Field(ge=0.0, allow_inf_nan=False)
+    """The most that an endpoint may have."""
+
+    @model_validator(mode="after")
+    def _check_share(self) -> "ConditionParameters":
+        if self.metric == KV_CACHE and self.max_value > 1.0:
+            raise ValueError(f"the maxValue of {KV_CACHE} is a share of the cache; expected 0 to 1")
+        return self
+
+
+class UtilizationFilterParameters(Section):
+    conditions: list[ConditionParameters] = Field(min_length=1)
+    """All have to hold."""
+    fallback_on_empty: bool = False
+    """Keep all endpoints if none would stay."""
+    in_flight_load_producer_name: str | None = None
+    """No effect: requests in flight are always counted."""
+
+
+def _build(given: UtilizationFilterParameters, context: PluginContext) -> UtilizationFilter:
+    limits = [(condition.metric, condition.max_value) for condition in given.conditions]
+    return UtilizationFilter(limits, given.fallback_on_empty)
+
+
+UTILIZATION_FILTER: Final = PluginDeclaration(
+    type="utilization-filter", role=Role.FILTER, parameters=UtilizationFilterParameters, build=_build
+)

@@ -7,6 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
+from pydantic import Field
+
+from epp.plugins.declaration import PluginDeclaration, Role
+from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
@@ -39,3 +43,16 @@ class DataParallelProfileHandler:
         endpoints = tuple([replace(endpoint, port=self._port) for endpoint in found.endpoints])
         headers = {RANK_HEADER: found.endpoints[0].destination}
         return Pick(request, endpoints, primary=name, headers=headers)
+
+
+class DataParallelParameters(Section):
+    primary_port: int = Field(default=DEFAULT_PORT, ge=1, le=65535)
+    """The port of the sidecar."""
+
+
+DATA_PARALLEL_PROFILE_HANDLER: Final = PluginDeclaration(
+    type="data-parallel-profile-handler",
+    role=Role.HANDLER,
+    parameters=DataParallelParameters,
+    build=lambda given, context: DataParallelProfileHandler(given.primary_port),
+)

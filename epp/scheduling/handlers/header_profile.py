@@ -6,6 +6,8 @@ Header and default: llm-d-router, plugins/scheduling/profilehandler/headerprofil
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import HeaderName, Section
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
@@ -53,3 +55,20 @@ class HeaderProfileHandler:
             else f"there is no header {self._header}"
         )
         return Rejection(400, "invalid_request_error", f"{said}; expected the name of a scheduling profile")
+
+
+class HeaderProfileParameters(Section):
+    header_name: HeaderName = DEFAULT_HEADER
+    """The header that names the profile."""
+    default_profile: str = DEFAULT_PROFILE
+    """The profile of requests without it."""
+
+
+def _build(given: HeaderProfileParameters, context: PluginContext) -> HeaderProfileHandler:
+    header, profile = given.header_name, given.default_profile.strip()
+    return HeaderProfileHandler(header or DEFAULT_HEADER, profile or DEFAULT_PROFILE)
+
+
+HEADER_PROFILE_HANDLER: Final = PluginDeclaration(
+    type="header-profile-handler", role=Role.HANDLER, parameters=HeaderProfileParameters, build=_build
+)

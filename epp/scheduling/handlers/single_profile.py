@@ -1,7 +1,9 @@
 """The handler of a configuration with one profile: its result is the pick."""
 
 from collections.abc import Collection, Sequence
+from typing import ClassVar, Final
 
+from epp.plugins.declaration import PluginDeclaration, Role
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
@@ -9,9 +11,11 @@ from epp.scheduling.profile_result import Results
 
 
 class SingleProfileHandler:
-    """The default profile handler; `Scheduler` takes a shorter path for it."""
+    """The default profile handler."""
 
     __slots__ = ()
+
+    takes_only_profile: ClassVar[bool] = True
 
     def check(self, profiles: Collection[str]) -> None:
         if len(profiles) != 1:
@@ -26,3 +30,8 @@ class SingleProfileHandler:
         if isinstance(found, Rejection):
             raise found
         return Pick(request, found.endpoints, primary=name)
+
+
+SINGLE_PROFILE_HANDLER: Final = PluginDeclaration(
+    type="single-profile-handler", role=Role.HANDLER, build=lambda given, context: SingleProfileHandler()
+)

@@ -6,12 +6,15 @@ once, and it does not see what other pickers send.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 
 from epp.endpoints.endpoint import EndpointPool, Mask
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import Headroom, Limit, Section
 from epp.request.inference_request import InferenceRequest
+from epp.scheduling.in_flight_load.declaration import in_flight_load
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.plugin import DataProducer
 
@@ -40,6 +43,8 @@ class ConcurrencyDetector:
     tokens: int = DEFAULT_TOKENS
     headroom: float = 0.0
 
+    counts_in_flight: ClassVar[bool] = True
+
     @property
     def producers(self) -> tuple[DataProducer, ...]:
         return (self.load,)
@@ -63,3 +68,35 @@ class ConcurrencyDetector:
         if self.mode is not ConcurrencyMode.REQUESTS:
             fits &= self.load.tokens(pool) < tokens
         return fits
+
+
+class ConcurrencyParameters(Section):
+    concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
+    """What counts; `hybrid`: the larger of both at each endpoint."""
+    max_concurrency: Limit = DEFAULT_REQUESTS
+    """Requests in flight at which an endpoint is full."""
+    max_token_concurrency: Limit = DEFAULT_TOKENS
+    """Tokens in flight at which an endpoint is full."""
+    headroom: Headroom = 0.0
+    """As a filter: keeps endpoints up to this share above the limit."""
+    in_flight_load_producer_name: str | None = None
+    """The `name` of an `inflight-load-producer`; without it the one of that name, or one with the defaults."""
+
+
+def _build(given: ConcurrencyParameters, context: PluginContext) -> ConcurrencyDetector:
+    return ConcurrencyDetector(
+        in_flight_load(given.in_flight_load_producer_name, context),
+        ConcurrencyMode(given.concurrency_mode),
+        given.max_concurrency,
+        given.max_token_concurrency,
+        given.headroom,
+    )
+
+
+CONCURRENCY_DETECTOR: Final = PluginDeclaration(
+    type="concurrency-detector",
+    role=Role.DETECTOR,
+    also=Role.FILTER,
+    parameters=ConcurrencyParameters,
+    build=_build,
+)

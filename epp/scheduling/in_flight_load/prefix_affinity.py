@@ -4,14 +4,20 @@ Parameters and values: llm-d-router, plugins/scheduling/filter/prefixcacheaffini
 """
 
 import random
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
+from pydantic import Field, model_validator
 
+from adsum.config.sections import parsed_by
 from epp.endpoints.endpoint import EndpointPool, Mask
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
+from epp.scheduling.in_flight_load.declaration import in_flight_load
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.plugin import DataProducer
+from epp.scheduling.prefix.declarations import prefix_matches
 from epp.scheduling.prefix.match_producer import PrefixMatchProducer
 
 DEFAULT_THRESHOLD: Final = 0.80
@@ -66,3 +72,69 @@ class PrefixCacheAffinityFilter:
         tokens = self._load.tokens(pool)
         behind = float(tokens[sticky].min()) - float(tokens[~sticky].min())
         return behind > self._penalty
+
+
+def _parse_source(text: str) -> str:
+    if text == "latencyPredictor":
+        raise ValueError(
+            "'latencyPredictor' is not supported: no latency is predicted; use prefillThroughput, with peakPrefillThroughput"
+        )
+    if text != "prefillThroughput":
+        raise ValueError(f"{text[:60]!r} is no source of TTFT; expected prefillThroughput")
+    return text
+
+
+class PrefixAffinityParameters(Section):
+    """Without any limit it is sticky whatever the load."""
+
+    affinity_threshold: float = Field(default=DEFAULT_THRESHOLD, le=1.0, allow_inf_nan=False)
+    """The share of the prompt that an endpoint has to hold to be kept."""
+    exploration_probability: float = Field(default=0.0, ge=0.0, le=1.0)
+    """The share of requests that the filter lets pass."""
+    max_ttft_penalty_ms: float = Field(
+        default=DEFAULT_PENALTY * 1000.0, ge=0.0, allow_inf_nan=False, alias="maxTTFTPenaltyMs"
+    )
+    """How much later an answer may begin there than elsewhere, in milliseconds; 0: no limit."""
+    ttft_source: Annotated[str, parsed_by(_parse_source)] = "prefillThroughput"
+    """`prefillThroughput`, the only one: no latency is predicted."""
+    peak_prefill_throughput: float = Field(default=DEFAULT_THROUGHPUT, ge=0.0, allow_inf_nan=False)
+    """Tokens of prompts that a worker computes in a second. Measure yours."""
+    max_tokens_in_flight_penalty: int = Field(default=0, ge=0)
+    """The limit in tokens in flight, of earlier Go pickers; 0: none. The smaller limit counts."""
+    prefix_match_info_producer_name: str | None = None
+    """The `name` of the producer of prefixes; without it the file's producer, else one with the defaults."""
+    latency_prediction_info_producer_name: str | None = None
+    """No effect."""
+    in_flight_load_producer_name: str | None = None
+    """The `name` of an `inflight-load-producer`; without it the one of that name, or one with the defaults."""
+
+    @model_validator(mode="after")
+    def _check_throughput(self) -> "PrefixAffinityParameters":
+        if self.max_ttft_penalty_ms and not self.peak_prefill_throughput:
+            raise ValueError("peakPrefillThroughput must be above 0, unless maxTTFTPenaltyMs is 0")
+        return self
+
+    def penalty(self) -> float:
+        """The smaller of both limits in tokens; 0: none."""
+        limits = (
+            self.max_ttft_penalty_ms / 1000.0 * self.peak_prefill_throughput,
+            float(self.max_tokens_in_flight_penalty),
+        )
+        return min((limit for limit in limits if limit), default=0.0)
+
+
+def _build(given: PrefixAffinityParameters, context: PluginContext) -> PrefixCacheAffinityFilter:
+    penalty = given.penalty()
+    return PrefixCacheAffinityFilter(
+        prefix_matches(given.prefix_match_info_producer_name, context),
+        in_flight_load(given.in_flight_load_producer_name, context) if penalty else None,
+        random.Random(context.rng.getrandbits(64)),
+        threshold=given.affinity_threshold,
+        exploration=given.exploration_probability,
+        penalty=penalty,
+    )
+
+
+PREFIX_CACHE_AFFINITY_FILTER: Final = PluginDeclaration(
+    type="prefix-cache-affinity-filter", role=Role.FILTER, parameters=PrefixAffinityParameters, build=_build
+)

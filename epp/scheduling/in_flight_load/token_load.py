@@ -8,7 +8,10 @@ from typing import ClassVar, Final
 import numpy as np
 
 from epp.endpoints.endpoint import EndpointPool, Floats
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
+from epp.scheduling.in_flight_load.declaration import in_flight_load
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.plugin import DataProducer
 
@@ -34,3 +37,25 @@ class TokenLoadScorer:
         tokens = self._load.tokens(pool) + self._load.uncached(request, pool)
         scores: Floats = 1.0 - np.minimum(tokens / self._queue_tokens, 1.0)
         return scores
+
+
+class TokenLoadParameters(Section):
+    queue_threshold_tokens: int = DEFAULT_QUEUE_TOKENS
+    """The tokens in flight that score 0; 0 or less: the default."""
+    in_flight_load_producer_name: str | None = None
+    """The `name` of an `inflight-load-producer`; without it the one of that name, or one with the defaults."""
+
+
+def _build(given: TokenLoadParameters, context: PluginContext) -> TokenLoadScorer:
+    tokens = given.queue_threshold_tokens
+    load = in_flight_load(given.in_flight_load_producer_name, context)
+    return TokenLoadScorer(load, tokens if tokens > 0 else DEFAULT_QUEUE_TOKENS)
+
+
+TOKEN_LOAD_SCORER: Final = PluginDeclaration(
+    type="token-load-scorer",
+    role=Role.SCORER,
+    parameters=TokenLoadParameters,
+    build=_build,
+    reads_metrics=False,
+)

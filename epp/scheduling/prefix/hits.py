@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from runtime.histogram import Histogram
+from adsum.histogram import Histogram
 
 RATIOS: Final[Sequence[float]] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """A Sequence: mypyc 2.4 takes a Final tuple that begins with floats for unset."""

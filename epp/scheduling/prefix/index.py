@@ -14,6 +14,7 @@ the same prefix computed on every worker meanwhile (time to first token 13.85 s 
 when the worker answers with 2xx, and withdrawn when it does not.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from math import inf
@@ -24,13 +25,15 @@ import numpy as np
 from epp.endpoints.endpoint import Endpoint, Indices
 from epp.scheduling.prefix.holdings import Holdings
 
+log = logging.getLogger(__name__)
+
 Key: TypeAlias = tuple[str, str]
 """`Endpoint.key`. A new incarnation is another key, since its cache starts empty."""
 
 BLOCK_BYTES: Final = 600
 """Memory of one block at one endpoint. Measured: up to 586 if every run has one block, about 120 if it has 70."""
 MAX_BYTES: Final = 384 * 1024 * 1024
-"""Memory of one index. Endpoints have equal shares, so that a busy one cannot evict what others hold."""
+"""Memory of one index, unless the configuration says another. Endpoints have equal shares, so that a busy one cannot evict what others hold."""
 
 _MAX_POOLS: Final = 4
 """Sets of endpoints whose rows are kept: all of them, those with fresh numbers, subsets of the requests of the moment."""
@@ -86,15 +89,22 @@ class PrefixIndex:
         "_claims",
         "_free",
         "_holdings",
+        "_is_crowded",
         "_largest",
         "_masks",
         "_max_blocks",
         "_rows",
         "_slots",
+        "evicted",
         "held_before",
+        "max_bytes",
     )
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.evicted = 0
+        """Blocks that were forgotten for want of memory, though the endpoint's cache has room for them."""
+        self._is_crowded = False
         self._max_blocks = max_bytes // BLOCK_BYTES
         self._masks: dict[int, int] = {}
         """By block hash: the endpoints that hold it, as the bits of an integer."""
@@ -201,8 +211,11 @@ class PrefixIndex:
             # most blocks have one holder; sharing its integer saves an object for each
             masks[block] = bit if others is None else others | bit
         limit = self._blocks_each()
-        if holdings.count > limit or holdings.length > capacity:
-            self._evict(holdings, limit, capacity)
+        if holdings.length > capacity:
+            self._evict(holdings, holdings.count, capacity)
+        if holdings.count > limit:
+            self._evict_for_memory(holdings, limit)
+            self._warn_of_memory(holdings, capacity)
         self._largest = max(self._largest, holdings.count)
 
     def forget(self, key: Key) -> None:
@@ -261,12 +274,31 @@ class PrefixIndex:
         # seldom: else each of a thousand workers would be looked at a thousand times
         if self._largest > limit:
             for other in self._holdings.values():
-                self._evict(other, limit)
+                self._evict_for_memory(other, limit)
             self._largest = limit
         return holdings
 
     def _blocks_each(self) -> int:
         return self._max_blocks // len(self._holdings)
+
+    def _evict_for_memory(self, holdings: Holdings, limit: int) -> None:
+        self.evicted += max(0, holdings.count - limit)
+        self._evict(holdings, limit)
+
+    def _warn_of_memory(self, holdings: Holdings, capacity: int) -> None:
+        """Once: prompts that a worker still holds are computed anew on others."""
+        if self._is_crowded or not holdings.length:
+            return
+        self._is_crowded = True
+        share, mebibytes = holdings.length / capacity, 1024 * 1024
+        log.warning(
+            "the prefix index forgets prompts that workers still hold: %d endpoints share its %d MiB, enough for about %d %% "
+            "of a cache; set maxIndexBytes of approx-prefix-cache-producer to about %dMi, and give the picker that memory",
+            len(self._holdings),
+            self.max_bytes // mebibytes,
+            100 * share,
+            self.max_bytes / share // mebibytes + 1,
+        )
 
     def _evict(self, holdings: Holdings, count: int, length: float = inf) -> None:
         self._clear_masks(holdings, holdings.evict(count, length))

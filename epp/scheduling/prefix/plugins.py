@@ -151,6 +151,10 @@ class PrefixCacheProducer:
         held: Floats = units[matched]
         return held
 
+    @property
+    def picked_last(self) -> bool:  # a class attribute of a compiled dataclass would be one of its fields
+        return True
+
     def sized(self, endpoint: Endpoint, tokens: int) -> None:
         """Its cache has room for so many tokens: believe it to hold no more."""
         if self.auto_tune:
@@ -165,6 +169,9 @@ class PrefixCacheProducer:
         self.hits.retain(present)
         for key in self._capacities.keys() - present:
             del self._capacities[key]
+
+    def scorer(self, length_weight: float, length_scale: int) -> "PrefixCacheScorer":
+        return PrefixCacheScorer(self, length_weight, length_scale)
 
 
 @dataclass(frozen=True, slots=True)

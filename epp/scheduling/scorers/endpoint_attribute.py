@@ -4,12 +4,15 @@ Parameters and values: llm-d-router, plugins/scheduling/scorer/endpointattribute
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final, Literal
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from epp.endpoints.endpoint import EndpointPool, Floats
 from epp.endpoints.worker_metrics import WorkerMetric
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
 
 
@@ -38,3 +41,65 @@ class EndpointAttributeScorer:
 
 def _range_of(values: Floats) -> tuple[float, float]:
     return (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+
+
+class FixedRangeParameters(Section):
+    min: float = Field(default=0.0, allow_inf_nan=False)
+    """Scored as the low end."""
+    max: float = Field(default=0.0, allow_inf_nan=False)
+    """Scored as the high end."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> "FixedRangeParameters":
+        if self.min >= self.max:
+            raise ValueError("min must be less than max")
+        return self
+
+
+class AdaptiveRangeParameters(Section):
+    """The range of the candidates' numbers; it has no parameters."""
+
+
+class NormalizationParameters(Section):
+    """At most one of both."""
+
+    fixed_range: FixedRangeParameters | None = None
+    """Between two given numbers."""
+    adaptive_range: AdaptiveRangeParameters | None = None
+    """`{}`: between the least and the most of the candidates; so too without either."""
+
+    @model_validator(mode="after")
+    def _check_one(self) -> "NormalizationParameters":
+        if self.fixed_range is not None and self.adaptive_range is not None:
+            raise ValueError("a normalization is either a fixedRange or an adaptiveRange")
+        return self
+
+
+class ScoringAlgorithmParameters(Section):
+    type: Literal["linear_lower_is_better", "linear_higher_is_better"]
+    """Which end scores 1."""
+    normalization: NormalizationParameters = NormalizationParameters()
+    """Between which numbers."""
+
+
+class AttributeScorerParameters(Section):
+    attribute_key: str = Field(min_length=1)
+    """The `attributeKey` of `customMetrics`."""
+    producer: str | None = None
+    """The `name` of the extractor; without it `core-metrics-extractor`."""
+    algorithm: ScoringAlgorithmParameters
+    """How the number becomes a score. An endpoint without it scores 0."""
+
+
+def _build(given: AttributeScorerParameters, context: PluginContext) -> EndpointAttributeScorer:
+    limits = given.algorithm.normalization.fixed_range
+    return EndpointAttributeScorer(
+        context.metric(given.attribute_key, given.producer, field="attributeKey"),
+        lower_is_better=given.algorithm.type == "linear_lower_is_better",
+        limits=None if limits is None else (limits.min, limits.max),
+    )
+
+
+ENDPOINT_ATTRIBUTE_SCORER: Final = PluginDeclaration(
+    type="endpoint-attribute-scorer", role=Role.SCORER, parameters=AttributeScorerParameters, build=_build
+)

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
+from pydantic import Field
 
 from epp.endpoints.endpoint import EndpointPool, Floats
+from epp.plugins.declaration import PluginDeclaration, Role
+from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
 
 
@@ -100,3 +103,50 @@ def _fewest(counts: Floats, spread: float) -> Floats:
     most = min(most, least + spread)
     scores: Floats = np.maximum(most - counts, 0.0) / (most - least)
     return scores
+
+
+class LoadAwareParameters(Section):
+    threshold: int = Field(default=128, ge=1)
+    """The queue length that scores 0."""
+
+
+class ActiveRequestParameters(Section):
+    idle_threshold: int = Field(default=0, ge=0)
+    """Up to so many requests in flight an endpoint scores 1."""
+    max_busy_score: float = Field(default=1.0, ge=0.0, le=1.0)
+    """The most that an endpoint above it scores."""
+    request_timeout: str | None = None
+    """No effect."""
+    in_flight_load_producer_name: str | None = None
+    """No effect: requests in flight are always counted."""
+
+
+QUEUE_SCORER: Final = PluginDeclaration(
+    type="queue-scorer", role=Role.SCORER, build=lambda given, context: QueueScorer()
+)
+KV_CACHE_UTILIZATION_SCORER: Final = PluginDeclaration(
+    type="kv-cache-utilization-scorer",
+    role=Role.SCORER,
+    build=lambda given, context: KvCacheUtilizationScorer(),
+)
+RUNNING_REQUESTS_SIZE_SCORER: Final = PluginDeclaration(
+    type="running-requests-size-scorer",
+    role=Role.SCORER,
+    build=lambda given, context: RunningRequestsSizeScorer(),
+)
+LORA_AFFINITY_SCORER: Final = PluginDeclaration(
+    type="lora-affinity-scorer", role=Role.SCORER, build=lambda given, context: LoraAffinityScorer()
+)
+LOAD_AWARE_SCORER: Final = PluginDeclaration(
+    type="load-aware-scorer",
+    role=Role.SCORER,
+    parameters=LoadAwareParameters,
+    build=lambda given, context: LoadAwareScorer(given.threshold),
+)
+ACTIVE_REQUEST_SCORER: Final = PluginDeclaration(
+    type="active-request-scorer",
+    role=Role.SCORER,
+    parameters=ActiveRequestParameters,
+    build=lambda given, context: ActiveRequestScorer(given.idle_threshold, given.max_busy_score),
+    reads_metrics=False,
+)

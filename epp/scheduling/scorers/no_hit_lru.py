@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 import numpy as np
+from pydantic import Field
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.plugin import DataProducer
+from epp.scheduling.prefix.declarations import prefix_cache
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.request_follower import RequestFollower
 
@@ -77,3 +81,30 @@ class NoHitLruScorer(RequestFollower):
         ranks = np.where(unused, unused.cumsum() - 1, unused.sum() + at)
         scores: Floats = np.maximum(1.0 - ranks / (len(pool) - 1), 0.0)
         return scores
+
+
+class NoHitLruParameters(Section):
+    lru_size: int = Field(default=DEFAULT_SIZE, le=1_000_000)
+    """How many workers are remembered; 0 or less: the default."""
+    prefix_match_info_producer_name: str | None = None
+    """The `name` of the producer of prefixes; without it the file's producer, else one with the defaults."""
+    prefix_plugin_type: str = ""
+    """No effect."""
+    prefix_plugin_name: str = ""
+    """No effect."""
+
+
+def _build(given: NoHitLruParameters, context: PluginContext) -> NoHitLruScorer:
+    producer = prefix_cache(given.prefix_match_info_producer_name, context)
+    scorer = NoHitLruScorer(producer, given.lru_size if given.lru_size > 0 else DEFAULT_SIZE)
+    context.follow(scorer)
+    return scorer
+
+
+NO_HIT_LRU_SCORER: Final = PluginDeclaration(
+    type="no-hit-lru-scorer",
+    role=Role.SCORER,
+    parameters=NoHitLruParameters,
+    build=_build,
+    reads_metrics=False,
+)

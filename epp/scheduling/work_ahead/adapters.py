@@ -6,7 +6,7 @@ loaded too.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -22,12 +22,14 @@ _FULL: Final = 2.0
 class LoadedAdapters:
     """Adapters by endpoint. A model is an adapter while pages name it as one."""
 
-    __slots__ = ("_by_endpoint", "_known", "_slots")
+    __slots__ = ("_by_endpoint", "_by_model", "_known", "_slots")
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, None] = OrderedDict()
         self._slots: dict[tuple[str, str], int] = {}
         self._by_endpoint: dict[tuple[str, str], OrderedDict[str, None]] = {}
+        self._by_model: dict[str, set[tuple[str, str]]] = {}
+        """The same the other way round: the endpoints to which a request for the model was sent lately."""
 
     def see(self, key: tuple[str, str], adapters: Adapters, slots: int) -> None:
         """A page names these, and says how many the endpoint can hold; 0: it does not say."""
@@ -56,12 +58,20 @@ class LoadedAdapters:
         recent = self._by_endpoint.setdefault(key, OrderedDict())
         recent[model] = None
         recent.move_to_end(model)
+        self._by_model.setdefault(model, set()).add(key)
         while len(recent) > slots:
-            recent.popitem(last=False)
+            self._not_at(recent.popitem(last=False)[0], key)
 
     def forget(self, key: tuple[str, str]) -> None:
-        self._by_endpoint.pop(key, None)
+        for model in self._by_endpoint.pop(key, ()):
+            self._not_at(model, key)
         self._slots.pop(key, None)
+
+    def _not_at(self, model: str, key: tuple[str, str]) -> None:
+        keys = self._by_model[model]
+        keys.discard(key)
+        if not keys:
+            del self._by_model[model]
 
     def loads(self, model: str, pool: EndpointPool) -> Floats | None:
         """How often the time to load an adapter passes before each endpoint can begin; None if the model is no adapter.
@@ -70,14 +80,34 @@ class LoadedAdapters:
         """
         if model not in self._known:
             return None
-        loads, slots = np.zeros(len(pool)), pool.max_lora.tolist()
-        for row, (endpoint, adapters) in enumerate(zip(pool.endpoints, pool.adapters, strict=True)):
-            if model in adapters.active or model in self._by_endpoint.get(endpoint.key, ()):
-                continue
-            if model in adapters.waiting:
-                loads[row] = _WAITING
-            elif not slots[row] or len(adapters.active) + len(adapters.waiting) < slots[row]:
-                loads[row] = 1.0
-            else:
-                loads[row] = _FULL
+        loads = pool.note(("adapter loads", model), _PublishedLoads).of(model, pool).copy()
+        if model in self._by_model:
+            rows = pool.row_by_key()
+            loads[[rows[key] for key in self._by_model[model] if key in rows]] = 0.0
         return loads
+
+
+class _PublishedLoads:
+    """What pages say of one adapter at some endpoints, computed again when a page says something else."""
+
+    __slots__ = ("_adapters", "_loads", "_slots")
+
+    def __init__(self) -> None:
+        self._adapters: Sequence[Adapters] | None = None
+        self._slots = self._loads = np.zeros(0)
+
+    def of(self, model: str, pool: EndpointPool) -> Floats:
+        """For each endpoint, not to be changed."""
+        if self._adapters is not pool.adapters or not np.array_equal(self._slots, pool.max_lora):
+            self._adapters, self._slots = pool.adapters, pool.max_lora.copy()
+            both = zip(pool.adapters, self._slots.tolist(), strict=True)
+            self._loads = np.array([_published(model, adapters, slots) for adapters, slots in both])
+        return self._loads
+
+
+def _published(model: str, adapters: Adapters, slots: float) -> float:
+    if model in adapters.active:
+        return 0.0
+    if model in adapters.waiting:
+        return _WAITING
+    return 1.0 if not slots or len(adapters.active) + len(adapters.waiting) < slots else _FULL

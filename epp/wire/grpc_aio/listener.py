@@ -7,7 +7,7 @@ from typing import Self
 import grpc
 from grpc import aio
 
-from epp.wire.certificate import Certificate, KeyPair
+from epp.wire.certificate import Certificate
 from epp.wire.transport import ListenAddress
 
 
@@ -51,25 +51,27 @@ class GrpcListener:
         address = self._listen_address
         if address.certificate is None:
             return server.add_insecure_port(self.address)
-        return server.add_secure_port(self.address, _credentials(address.certificate, address.client_ca))
+        return server.add_secure_port(self.address, _credentials(address.certificate))
 
 
-def _credentials(certificate: Certificate, client_ca: bytes | None) -> grpc.ServerCredentials:
+def _credentials(certificate: Certificate) -> grpc.ServerCredentials:
     """grpc asks for the certificate at every handshake, so a reloaded one is served to the next client."""
-    served = certificate.pair
+    served = certificate.pair, certificate.client_ca
 
-    def configuration(pair: KeyPair) -> grpc.ServerCertificateConfiguration:
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        pair, client_ca = served
         return grpc.ssl_server_certificate_configuration([(pair.key, pair.certificate)], client_ca)
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
         nonlocal served
-        if certificate.pair is served:
+        now = certificate.pair, certificate.client_ca
+        if now == served:
             return None
-        served = certificate.pair
-        return configuration(served)
+        served = now
+        return configuration()
 
     return grpc.dynamic_ssl_server_credentials(
-        configuration(served),
+        configuration(),
         renewed,  # type: ignore[arg-type]  # None means unchanged (grpc.dynamic_ssl_server_credentials); the stubs lack it
-        client_ca is not None,
+        certificate.client_ca is not None,
     )

@@ -10,6 +10,7 @@ import anyio
 import grpc
 from grpc import aio
 
+from adsum.serving.acceptor import RateLimitedLog
 from epp.ext_proc.answers import Answer, to_bytes
 from epp.ext_proc.exchange import Exchange, ExchangeError
 from epp.ext_proc.protocol import EXT_PROC
@@ -40,6 +41,7 @@ class GrpcTransport:
         self._open_exchange = open_exchange
         self._health = health
         self._clock = clock
+        self._limited_log = RateLimitedLog(log, clock)
         self._streams: set[_Stream] = set()
         self._draining = False
         self.opened_at = -math.inf
@@ -81,7 +83,9 @@ class GrpcTransport:
                 if isinstance(error, ExchangeError | UnreadableError)
                 else f"the picker failed: {type(error).__name__}"
             )
-            if not isinstance(error, UnreadableError):
+            if isinstance(error, ExchangeError) and error.__cause__ is None:
+                self._limited_log.warning(fault, "an ext_proc stream ended: %s", fault)
+            elif not isinstance(error, UnreadableError):
                 trace = {"trace": stream.exchange.trace}
                 log.error("an ext_proc stream ended: %s\n%s", fault, traceback_text(error), extra=trace)
             if not stream.exchange.responded:

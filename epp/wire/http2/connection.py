@@ -66,6 +66,8 @@ class Connection:
         clock: Callable[[], float],
     ) -> None:
         self.streams = Streams()
+        self._limits = limits
+        self._clock = clock
         self.outgoing = Outgoing(self.streams, memory, wake)
         self._incoming = Incoming(accept, self.streams, self.outgoing, limits, clock)
         self._preface_received = False
@@ -105,6 +107,22 @@ class Connection:
         if self.failed is not None:
             return True
         return (self._incoming.refusing or self.goaway_received) and not self.streams.unanswered
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is asked of us."""
+        return len(self.streams.open) == len(self.streams.silent)
+
+    def end_silent_streams(self) -> None:
+        """Reset streams that have been silent for too long."""
+        opened_before = self._clock() - self._limits.silence
+        for stream in list(self.streams.silent.values()):
+            if stream.opened_at > opened_before:
+                return
+            answered = stream.half_closed_local
+            self.outgoing.reset(stream, Http2ErrorCode.NO_ERROR if answered else Http2ErrorCode.CANCEL)
+            if not answered:
+                stream.receiver.lost("no message came")
 
     def receive(self, data: bytes | memoryview) -> None:
         """Process bytes from the peer, split at any point. After a fault of the peer `data_to_send` returns a GOAWAY.

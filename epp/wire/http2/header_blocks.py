@@ -15,9 +15,9 @@ from hpack.table import HeaderTable
 
 from epp.wire.http2.frames import BrokenConnectionError, Http2ErrorCode
 
-_CACHED_BLOCKS: Final = 128
+_CACHED_BLOCKS: Final = 16
 _CACHED_BLOCK_SIZE: Final = 1024
-"""Bounds of the cache: a peer chooses its blocks."""
+"""Bounds of the cache: a peer chooses its blocks. Envoy repeats one or two."""
 _PSEUDO: Final = (b":method", b":scheme", b":path", b":authority")
 _TIMEOUT_UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _CONNECTION_SPECIFIC: Final = frozenset(  # RFC 9113 8.2.2

@@ -24,6 +24,10 @@ from epp.wire.http2.streams import Receiver, Stream, Streams, StreamState
 _OVERHEAD_PER_DATA: Final = 4
 """Frames without payload, such as WINDOW_UPDATE, that a peer may send for each DATA frame."""
 
+_RAPID: Final = 1.0
+"""Seconds from HEADERS to RST_STREAM below which a reset is rapid. A request that waits or uploads for longer was not made to
+be reset: its client has left, and through Envoy thousands of clients share a connection."""
+
 Accept = Callable[[Outgoing, Stream, Http2Request], Receiver]
 """Called for each request; may send the whole answer before it returns."""
 
@@ -37,6 +41,7 @@ class Incoming:
         "_block_flags",
         "_block_size",
         "_blocks",
+        "_clock",
         "_limits",
         "_outgoing",
         "_overhead",
@@ -55,6 +60,7 @@ class Incoming:
         self._streams = streams
         self._outgoing = outgoing
         self._limits = limits
+        self._clock = clock
         self._blocks = HeaderBlocks(limits.header_list)
         self._overhead = TokenBucket(limits.overhead_frames, limits.overhead_frames_per_second, clock)
         self._resets = TokenBucket(limits.resets, limits.resets_per_second, clock)
@@ -158,7 +164,7 @@ class Incoming:
         return run.stop
 
     def reset(self, stream_id: int, payload: bytes) -> None:
-        """RST_STREAM (RFC 9113 6.4). Resets before the answer are counted: rapid reset, CVE-2023-44487."""
+        """RST_STREAM (RFC 9113 6.4). One that follows its HEADERS at once is counted: rapid reset, CVE-2023-44487."""
         if len(payload) != 4:
             raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, "a RST_STREAM is 4 bytes")
         stream = self._streams.open.get(stream_id)
@@ -172,10 +178,9 @@ class Incoming:
         if stream.half_closed_local:
             return
         stream.receiver.lost("reset")
-        if stream.answered_in in (0, self._outgoing.batch) and not self._resets.take():
-            raise BrokenConnectionError(
-                Http2ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset unanswered"
-            )
+        unanswered = stream.answered_in in (0, self._outgoing.batch)
+        if unanswered and self._clock() - stream.opened_at < _RAPID:
+            self._count_reset()
 
     def update_windows(self) -> None:
         """Return window to the peer once half is used; raises BrokenConnectionError if it sent more than its window."""
@@ -192,7 +197,7 @@ class Incoming:
                 self._update_window(stream)
 
     def stream_error(self, fault: BrokenStreamError) -> None:
-        """Reset the stream whose peer broke a rule."""
+        """Reset the stream whose peer broke a rule: it is counted, answered or not (MadeYouReset, CVE-2025-8671)."""
         stream = self._streams.open.get(fault.stream_id)
         if stream is None:
             self.count_overhead_frame()
@@ -202,6 +207,13 @@ class Incoming:
         self._outgoing.reset(stream, fault.code)
         if not stream.half_closed_local:
             stream.receiver.lost(str(fault))
+        self._count_reset()
+
+    def _count_reset(self) -> None:
+        if not self._resets.take():
+            raise BrokenConnectionError(
+                Http2ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset unanswered"
+            )
 
     def _add_fragment(self, piece: bytes) -> None:
         self._block.append(piece)
@@ -222,8 +234,8 @@ class Incoming:
             raise BrokenStreamError(stream_id, Http2ErrorCode.REFUSED_STREAM, "new streams are refused")
         if request.malformed is not None:
             raise BrokenStreamError(stream_id, Http2ErrorCode.PROTOCOL_ERROR, request.malformed)
-        stream = Stream(stream_id, self._outgoing.initial_window, request.content_length)
-        streams.open[stream_id] = stream
+        stream = Stream(stream_id, request.content_length, self._clock())
+        streams.add(stream)
         stream.receiver = self._accept(self._outgoing, stream, request)
         if flags & END_STREAM:
             self._end_remote(stream)

@@ -21,9 +21,11 @@ class Limits:
     overhead_frames: int = 10_000
     """Frames without payload in a burst; `overhead_frames_per_second` more are allowed each second."""
     overhead_frames_per_second: int = 1_000
+    silence: float = 10.0
+    """Seconds from the HEADERS of a stream to its first message."""
     resets: int = 1_000
-    """Streams that the peer resets before an answer could reach it, in a burst (CVE-2023-44487). Later resets are not
-    counted: Envoy resets every finished stream."""
+    """Streams that the peer resets within a second and before an answer could reach it, or breaks a rule on, in a burst
+    (CVE-2023-44487, CVE-2025-8671). Other resets are not counted: Envoy resets every finished stream."""
     resets_per_second: int = 100
 
 

@@ -44,6 +44,7 @@ class Outgoing:
         "_frames",
         "_memory",
         "_wake",
+        "_widest",
         "batch",
         "blocked",
         "corked",
@@ -63,6 +64,7 @@ class Outgoing:
         self.waiting: dict[int, Stream] = {}
         self.window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW
+        self._widest = 0  # no open stream has a larger `window`
         self.frame_size = LEAST_FRAME_SIZE
         self.batch = 1  # the number of the batch that the next `data_to_send` returns
         self.corked = False  # a caller calls `data_to_send` when it has finished
@@ -95,7 +97,7 @@ class Outgoing:
         size = sum(map(len, pieces))
         if (
             size > self._batch_left
-            or size > stream.window
+            or size > self.initial_window + stream.window
             or size > self.window
             or self.blocked
             or stream.waiting
@@ -117,6 +119,8 @@ class Outgoing:
         self.write(frame(kind, flags, stream.id, block))
         if stream.half_closed_remote:
             self.streams.close(stream, by_peer=True)
+        else:
+            self.streams.silent[stream.id] = stream
         stream.receiver.answered()
 
     def reset(self, stream: Stream, code: Http2ErrorCode) -> None:
@@ -143,18 +147,21 @@ class Outgoing:
                 )
             return
         stream.window += increment
-        if stream.window > LARGEST_WINDOW:
+        self._widest = max(self._widest, stream.window)
+        if self.initial_window + stream.window > LARGEST_WINDOW:
             raise BrokenStreamError(
                 stream.id, Http2ErrorCode.FLOW_CONTROL_ERROR, "the stream's window is too large"
             )
 
     def set_initial_window(self, window: int) -> None:
-        """SETTINGS_INITIAL_WINDOW_SIZE changes open streams too; their windows may become negative (RFC 9113 6.9.2)."""
-        change = window - self.initial_window
+        """SETTINGS_INITIAL_WINDOW_SIZE changes open streams too; their windows may become negative (RFC 9113 6.9.2).
+
+        It walks no streams, because a peer may send thousands of SETTINGS, unless one may have too large a window.
+        """
         self.initial_window = window
-        for stream in self.streams.open.values():
-            stream.window += change
-            if stream.window > LARGEST_WINDOW:
+        if window + self._widest > LARGEST_WINDOW:
+            self._widest = max([0, *[stream.window for stream in self.streams.open.values()]])
+            if window + self._widest > LARGEST_WINDOW:
                 raise BrokenConnectionError(
                     Http2ErrorCode.FLOW_CONTROL_ERROR, "a stream's window is too large"
                 )
@@ -172,7 +179,7 @@ class Outgoing:
 
     def _send_some(self, stream: Stream, pieces: Sequence[Buffer], size: int) -> None:
         """Send what fits now; the rest waits."""
-        room = 0 if self.blocked or stream.waiting else min(self._batch_left, stream.window, self.window)
+        room = 0 if self.blocked or stream.waiting else min(self._batch_left, self._room(stream))
         unsent = deque(pieces)
         if room > 0:
             self._data(stream, _pop_bytes(unsent, room), room)
@@ -192,7 +199,7 @@ class Outgoing:
 
     def _send_waiting(self, stream: Stream, share: int) -> None:
         """Send at most `share` bytes of what waits for one stream."""
-        size = min(share, stream.waiting_size, self._batch_left, stream.window, self.window)
+        size = min(share, stream.waiting_size, self._batch_left, self._room(stream))
         if not stream.waiting or size <= 0:
             return
         self._data(stream, _pop_bytes(stream.waiting, size), size)
@@ -203,6 +210,10 @@ class Outgoing:
         del self.waiting[stream.id]
         if stream.ending is not None:
             self.end(stream, stream.ending)
+
+    def _room(self, stream: Stream) -> int:
+        """Bytes that both windows allow."""
+        return min(self.initial_window + stream.window, self.window)
 
     def _data(self, stream: Stream, pieces: Sequence[Buffer], size: int) -> None:
         """Frame the pieces without joining them."""

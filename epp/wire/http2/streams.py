@@ -64,6 +64,7 @@ class Stream:
         "half_closed_local",
         "half_closed_remote",
         "id",
+        "opened_at",
         "receiver",
         "unacknowledged",
         "waiting",
@@ -71,10 +72,13 @@ class Stream:
         "window",
     )
 
-    def __init__(self, stream_id: int, window: int, body_left: int | None) -> None:
+    def __init__(self, stream_id: int, body_left: int | None, opened_at: float = 0.0) -> None:
         self.id = stream_id
+        self.opened_at = opened_at  # on the clock of its connection
         self.receiver: Receiver = NULL_RECEIVER
-        self.window = window  # bytes that the peer still accepts
+        self.window = (
+            0  # bytes that the peer accepts beyond `Outgoing.initial_window`; negative once some are sent
+        )
         self.unacknowledged = 0  # bytes received since its last WINDOW_UPDATE
         self.body_left = body_left  # of the content-length; None without one
         self.waiting: deque[bytes | bytearray | memoryview] | None = None  # unsent pieces, for lack of window
@@ -99,18 +103,29 @@ class StreamState(Enum):
 
 
 class Streams:
-    """`open` by id. A client opens odd ids in ascending order (RFC 9113 5.1.1); `last` is the highest."""
+    """`open` by id. A client opens odd ids in ascending order (RFC 9113 5.1.1); `last` is the highest.
 
-    __slots__ = ("_closed_by_peer", "_closed_by_us", "last", "open")
+    `silent`: open ones whose peer has asked for nothing yet, or did not end its side after the whole answer. `proven`: a
+    message of the peer was answered.
+    """
+
+    __slots__ = ("_closed_by_peer", "_closed_by_us", "last", "open", "proven", "silent")
 
     def __init__(self) -> None:
         self.open: dict[int, Stream] = {}
+        self.silent: dict[int, Stream] = {}
+        self.proven = False
         self.last = 0
         self._closed_by_peer: deque[int] = deque(maxlen=_REMEMBERED)
         self._closed_by_us: deque[int] = deque(maxlen=_REMEMBERED)
 
+    def add(self, stream: Stream) -> None:
+        """Open a stream."""
+        self.open[stream.id] = self.silent[stream.id] = stream
+
     def close(self, stream: Stream, *, by_peer: bool) -> None:
         """Remove a stream from `open`; `by_peer`: it can send nothing more."""
+        self.silent.pop(stream.id, None)
         if self.open.pop(stream.id, None) is not None:
             (self._closed_by_peer if by_peer else self._closed_by_us).append(stream.id)
 

@@ -92,12 +92,17 @@ class Call:
         """Accept compressed messages, of at most `limit` bytes each when decompressed."""
         self.handler = InflatingHandler(self.handler, self._reader.expect_compressed(), limit)
 
+    def begin(self) -> None:
+        """The peer has asked for something: its stream may now last. Idempotent."""
+        self._outgoing.streams.silent.pop(self._stream.id, None)
+
     def send(self, messages: Sequence[Message]) -> None:
         """Send messages in order; does nothing after `finish` or when the stream is gone."""
         if self.finished:
             return
         if not self._started:
             self._started = True
+            self._outgoing.streams.proven = True
             self._outgoing.send_headers(self._stream, _RESPONSE)
         self._outgoing.send(self._stream, prefixed_pieces(messages))
 

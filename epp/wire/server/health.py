@@ -88,6 +88,7 @@ class _Watch:
             self._service = HealthCheckRequest.FromString(payload).service
         except DecodeError:
             raise StatusError(GrpcStatus.INTERNAL, "the message is not a request of this method") from None
+        self._call.begin()
         self._health.watchers.add(self._send_status)
         self._send_status()
 

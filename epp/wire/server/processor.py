@@ -7,6 +7,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from adsum.serving.acceptor import RateLimitedLog
 from epp.ext_proc.answers import Answer
 from epp.ext_proc.exchange import Exchange, ExchangeError
 from epp.ext_proc.protocol import EXT_PROC
@@ -31,6 +32,7 @@ class ExternalProcessor:
         self.open_exchange = open_exchange
         self.clock = clock
         self.stream_ended = stream_ended
+        self.limited_log = RateLimitedLog(log, clock)
         self.streams: set[_ExchangeHandler] = set()
         self.draining = False
         self.opened_at = -math.inf
@@ -79,6 +81,7 @@ class _ExchangeHandler:
         service.streams.add(self)
 
     def message(self, payload: bytes) -> None:
+        self._call.begin()
         now = self._service.clock()
         if len(payload) >= LARGE and (piece := read_body(payload)):
             answers = self._exchange.feed_body(*piece, now)
@@ -98,6 +101,9 @@ class _ExchangeHandler:
             status, text, cause = error.status, str(error), "refused"
         elif isinstance(error, UnreadableError):
             status, text, cause = GrpcStatus.INTERNAL, str(error), "refused"
+        elif isinstance(error, ExchangeError) and error.__cause__ is None:
+            status, text, cause = GrpcStatus.INTERNAL, str(error), "fault"
+            self._service.limited_log.warning(text, "an ext_proc stream ended: %s", text)
         else:
             known = isinstance(error, ExchangeError)
             text = str(error) if known else f"the picker failed: {type(error).__name__}"

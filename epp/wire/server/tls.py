@@ -11,15 +11,13 @@ from epp.wire.certificate import Certificate
 log = logging.getLogger(__name__)
 
 
-def server_context(
-    served: Certificate, client_ca: bytes | None, rules: TlsRules, protocol: str = "h2"
-) -> ssl.SSLContext:
-    """`protocol` is offered by ALPN. With `client_ca` (PEM) clients must show a certificate signed by it.
+def server_context(served: Certificate, rules: TlsRules, protocol: str = "h2") -> ssl.SSLContext:
+    """`protocol` is offered by ALPN.
 
     asyncio takes one context when a server starts. Its `sni_callback` runs in each handshake, also without SNI, and
-    switches to the context of the current certificate.
+    switches to the context of the current certificate and client CA.
     """
-    make = partial(_context, served, client_ca, rules, protocol)
+    make = partial(_context, served, rules, protocol)
     current, serving = make(), make()
 
     def renew() -> None:
@@ -37,9 +35,9 @@ def server_context(
     return serving
 
 
-def _context(served: Certificate, client_ca: bytes | None, rules: TlsRules, protocol: str) -> ssl.SSLContext:
+def _context(served: Certificate, rules: TlsRules, protocol: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     rules.apply(context)
     context.set_alpn_protocols([protocol])
-    certificate.load(context, served.pair, client_ca)
+    certificate.load(context, served.pair, served.client_ca)
     return context

@@ -7,6 +7,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from adsum.serving.acceptor import Acceptor
+from adsum.serving.connections import Connections
+from adsum.serving.descriptors import connection_limit
+from adsum.serving.sockets import listening_socket, set_tcp_options
 from epp.ext_proc.exchange import Exchange
 from epp.health import Health
 from epp.request.body import MemoryBudget
@@ -18,10 +22,6 @@ from epp.wire.server.health import health_methods
 from epp.wire.server.processor import ExternalProcessor
 from epp.wire.server.tls import server_context
 from epp.wire.transport import ListenAddress, StreamEnded
-from runtime.serving.acceptor import Acceptor
-from runtime.serving.connections import Connections
-from runtime.serving.descriptors import connection_limit
-from runtime.serving.sockets import listening_socket, set_tcp_options
 
 log = logging.getLogger(__name__)
 
@@ -80,20 +80,26 @@ class Http2Transport:
         def connection(wake: Callable[[], None]) -> Connection:
             return Connection(calls.accept, self._limits, self._memory, wake, self._clock)
 
-        return Http2Listener(address, connection, MAX_CONNECTIONS if processing else MAX_HEALTH_CONNECTIONS)
+        return Http2Listener(address, connection, processing=processing)
 
 
 class Http2Listener:
-    """A Listener; `open_connection` gets the callback that a Connection calls when it has bytes to send."""
+    """A Listener; `open_connection` gets the callback that a Connection calls when it has bytes to send.
+
+    Without `processing` each request is answered at once: a connection with a stream that lasts is idle.
+    """
 
     def __init__(
         self,
         address: ListenAddress,
         open_connection: Callable[[Callable[[], None]], Connection],
-        max_connections: int,
+        *,
+        processing: bool,
     ) -> None:
         self._listen_address = address
-        self.connections = Connections(connection_limit(max_connections), IDLE_TIMEOUT)
+        most = MAX_CONNECTIONS if processing else MAX_HEALTH_CONNECTIONS
+        self.connections = Connections(connection_limit(most), IDLE_TIMEOUT)
+        self.processing = processing
         self.open_connection = open_connection
         self.port = address.port
         self.peers: set[_Peer] = set()
@@ -108,11 +114,7 @@ class Http2Listener:
 
     async def __aenter__(self) -> Self:
         address = self._listen_address
-        tls = (
-            None
-            if address.certificate is None
-            else server_context(address.certificate, address.client_ca, address.tls)
-        )
+        tls = None if address.certificate is None else server_context(address.certificate, address.tls)
         try:
             listening = listening_socket(address.host, address.port)
         except OSError as error:
@@ -247,8 +249,21 @@ class _Peer(asyncio.BufferedProtocol):
 
     @property
     def idle_since(self) -> float | None:
-        """When something was read last, None while a stream is open (runtime.serving.connections)."""
-        return None if self._connection.streams.open else self._read_at
+        """When something was read last, None while a stream asks for something (adsum.serving.connections)."""
+        return self._read_at if self._connection.idle or not self._listener.processing else None
+
+    @property
+    def proven(self) -> bool:
+        return self._connection.streams.proven
+
+    def expire(self, now: float, idle_timeout: float) -> None:
+        """Reset silent streams. A connection without a stream gets a GOAWAY first: its peer may be opening one."""
+        connection = self._connection
+        connection.end_silent_streams()
+        if not connection.streams.open and now - self._read_at > idle_timeout:
+            self.drain()
+        else:
+            self._write()
 
     def abort(self) -> None:
         self._transport.abort()

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 import registry
+from adsum.tasks import background
 from discovery import Instance, InstanceStatus, Report, SourceDiscovery
 from discovery.eds.assignment import Assignment
 from discovery.eds.assignment_file import AssignmentFile
 from discovery.eds.feed import AssignmentFeed, FeedSettings
 from discovery.memory import MemorySource, MemoryStore
 from discovery.source import ComponentKey
-from runtime.tasks import background
 from tests.eventually import eventually
 from tests.owner_process import owner
 

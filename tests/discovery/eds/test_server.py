@@ -2,13 +2,18 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from google.protobuf.json_format import ParseDict
 from grpc import StatusCode, aio
 
+from adsum.tasks import background
 from discovery.eds.assignment import TYPE_URL, Assignment, HealthStatus, LbEndpoint, resource
 from discovery.eds.messages.eds_pb2 import (
     ClusterLoadAssignment,
@@ -19,8 +24,9 @@ from discovery.eds.messages.eds_pb2 import (
     Node,
     RpcStatus,
 )
-from discovery.eds.server import EdsListenError, EdsServer
+from discovery.eds.server import EdsListenError, EdsServer, ServerTls
 from tests.eventually import eventually
+from tests.kubernetes.fake.authority import Authority
 
 ONE = Assignment((LbEndpoint("", "10.0.0.1", 8000),))
 TWO = Assignment((*ONE.endpoints, LbEndpoint("east", "10.0.0.2", 8000, HealthStatus.UNHEALTHY)))
@@ -73,6 +79,14 @@ class AskingEnvoy:
             for e in locality.lb_endpoints
         ]
         return response, hosts
+
+    async def refused(self) -> StatusCode:
+        """How the stream ends."""
+        with pytest.raises(aio.AioRpcError) as ended:
+            async with asyncio.timeout(90):
+                await self.call.read()
+        code: StatusCode = ended.value.code()
+        return code
 
     async def is_silent(self) -> bool:
         try:
@@ -149,6 +163,88 @@ async def test_a_refusal_is_logged_and_the_next_assignment_is_sent(
     assert line == "'envoy-1' refused the endpoints and keeps what it had: 'malformed\\nIP address'"
     server.publish(TWO)
     assert len((await envoy.told())[1]) == 2
+
+
+async def test_refusals_without_end_fill_no_log_and_are_read_slowly(
+    server: EdsServer, channel: aio.Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.publish(ONE)
+    flooding, other = AskingEnvoy(channel), AskingEnvoy(channel)
+    await flooding.ask("workers")
+    response, _ = await flooding.told()
+
+    async def flood() -> None:
+        while True:
+            await flooding.ask("workers", nonce=response.nonce, refused="no")
+
+    began = time.monotonic()
+    async with background(flood()):
+        await eventually(lambda: caplog.messages)
+        await other.ask("workers")
+        assert (await other.told())[1] == [("10.0.0.1", 8000, 0)]
+        await asyncio.sleep(0.5)
+        assert server._log._seen["refused"] <= 20 * (time.monotonic() - began + 1)
+    assert len([line for line in caplog.messages if "refused" in line]) == 1
+
+
+async def test_one_address_does_not_take_all_streams(server: EdsServer) -> None:
+    server.publish(ONE)
+    async with AsyncExitStack() as stack:
+
+        async def connect() -> aio.Channel:
+            own = [("grpc.use_local_subchannel_pool", 1)]  # else all channels share one connection
+            return await stack.enter_async_context(aio.insecure_channel(server.address, options=own))
+
+        for _ in range(8):
+            channel = await connect()
+            for envoy in [AskingEnvoy(channel) for _ in range(32)]:
+                await envoy.ask("workers")
+                await envoy.told()
+        assert await AskingEnvoy(await connect()).refused() is StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_only_clients_of_a_ca_are_told(tmp_path: Path) -> None:
+    """What the files hold is read again: an authority that is replaced holds for the next client."""
+    first, second = Authority("first"), Authority("second")
+    served, client_ca = tmp_path / "served", tmp_path / "ca.crt"
+    write_pair(first, served)
+    client_ca.write_bytes(first.pem)
+    async with EdsServer("127.0.0.1", 0, "workers", ServerTls(served, client_ca)) as server:
+        server.publish(ONE)
+        for authority, stranger in ((first, second), (second, first)):
+            client_ca.write_bytes(authority.pem)
+            for signer, told in ((authority, True), (stranger, False), (None, False)):
+                own = () if signer is None else write_pair(signer, tmp_path / "client")
+                credentials = grpc.ssl_channel_credentials(first.pem, *own)
+                async with aio.secure_channel(server.address, credentials) as channel:
+                    envoy = AskingEnvoy(channel)
+                    if told:
+                        await envoy.ask("workers")
+                        assert len((await envoy.told())[1]) == 1
+                    else:
+                        assert await envoy.refused() is StatusCode.UNAVAILABLE
+
+
+def write_pair(authority: Authority, folder: Path) -> tuple[bytes, bytes]:
+    """A key and a certificate of the authority, as a Secret of type kubernetes.io/tls holds them."""
+    folder.mkdir(exist_ok=True)
+    authority.server_context(folder)
+    key, chain = (
+        (folder / "server.key").rename(folder / "tls.key"),
+        (folder / "server.crt").rename(folder / "tls.crt"),
+    )
+    return key.read_bytes(), chain.read_bytes()
+
+
+@pytest.mark.parametrize("absent", ["tls.crt", "ca.crt"])
+async def test_files_that_cannot_be_served_are_named(tmp_path: Path, absent: str) -> None:
+    authority = Authority("eds")
+    write_pair(authority, tmp_path)
+    (tmp_path / "ca.crt").write_bytes(authority.pem)
+    (tmp_path / absent).unlink()
+    with pytest.raises(ValueError, match=f"cannot use .*{absent}: No such file"):
+        async with EdsServer("127.0.0.1", 0, "workers", ServerTls(tmp_path, tmp_path / "ca.crt")):
+            pass
 
 
 async def test_another_cluster_is_told_nothing_and_the_log_says_why(

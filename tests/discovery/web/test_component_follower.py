@@ -5,14 +5,16 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import discovery
+from adsum.tasks import background
 from discovery import Instance, InstanceStatus, MetadataClient, Report, SourceDiscovery
 from discovery.memory import MemorySource, MemoryStore
 from discovery.source import ComponentKey
 from discovery.web.component_follower import ComponentFollower
 from discovery.web.component_page import component_document
-from runtime.tasks import background
 from tests.eventually import eventually
 from tests.fake_worker import FakeWorker
+from tests.free_port import free_port
 
 KEY = ComponentKey("prod", "decode")
 
@@ -151,3 +153,12 @@ async def test_what_others_write_is_cut(store: MemoryStore) -> None:
         row = rows(follower)["w-1"]
         assert len(str(row)) < 20 * 400
         assert len(row["incarnation"]) <= 301
+
+
+async def test_a_dead_address_of_a_list_is_not_starting() -> None:
+    async with (
+        discovery.open(f"static://127.0.0.1:{free_port()}") as service,
+        following(service) as follower,
+    ):
+        await eventually(lambda: list(states(follower).values()) == ["unreachable"])
+        await eventually(lambda: [row["reason"] is not None for row in rows(follower).values()] == [True])

@@ -66,3 +66,14 @@ def test_a_candidate_that_is_gone_is_forgotten() -> None:
     assert [one["id"] for one in component_document(GONE, kept)["candidates"]] == ["second"]
     component_document(STATE, kept)
     assert len(component_document(GONE, kept)["candidates"]) == 1
+
+
+def test_a_listed_worker_that_has_never_answered_is_unreachable_and_a_registered_one_is_starting() -> None:
+    silent = replace(STATE, published={"second": SECOND}, reasons={"first": "Connection refused"})
+    for listed, state in ((True, "unreachable"), (False, "pending")):
+        document = component_document(replace(silent, listed=listed))
+        assert (
+            document["candidates"][0] | {"state": state, "reason": "Connection refused"}
+            == document["candidates"][0]
+        )
+        assert document["counts"][state] == 1

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.asyncio import Redis
 
-from dispatcher.broker.message import Request
-from dispatcher.broker.queue import QueueRules
+from dispatcher.broker.contract.message import Request
+from dispatcher.broker.contract.queue import QueueRules
 from dispatcher.broker.redis.broker import RedisBroker
 from tests.dispatcher.queued import answer
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.broker.message import Request
+from adsum.config.problems import ConfigError
+from dispatcher.broker.contract.message import Request
+from dispatcher.broker.contract.queue import QueueError, QueueRules
 from dispatcher.broker.opening import checked_broker_url, open_broker
-from dispatcher.broker.queue import QueueError, QueueRules
 from dispatcher.cli.flags import QueueFlags
 from dispatcher.cli.queue_locator import open_queue
 from dispatcher.config.config_file import read_config
-from runtime.config.problems import ConfigError
 from tests.dispatcher.dispatching import document
 from tests.installed_package import install, see
 

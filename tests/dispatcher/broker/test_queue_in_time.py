@@ -15,9 +15,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from dispatcher.broker.contract.message import Claim, Request, Result
+from dispatcher.broker.contract.queue import LeasedResult, Queue, QueueRules, State
 from dispatcher.broker.memory.broker import MemoryBroker
-from dispatcher.broker.message import Claim, Request, Result
-from dispatcher.broker.queue import LeasedResult, Queue, QueueRules, State
 
 TENANTS = st.sampled_from(["a", "b", "c", "d"])
 SETTINGS = settings(

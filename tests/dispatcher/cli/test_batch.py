@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from dispatcher.broker.contract.message import ErrorCode, Result
+from dispatcher.broker.contract.queue import QueueRules
 from dispatcher.broker.memory.broker import MemoryBroker
-from dispatcher.broker.message import ErrorCode, Result
-from dispatcher.broker.queue import QueueRules
 from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.cli import batch as batches
 from dispatcher.cli.batch_file import BatchFileError, read_answered, read_lines, result_line
@@ -51,6 +51,20 @@ def test_the_body_of_a_line_is_kept_byte_for_byte(tmp_path: Path) -> None:
     path.write_text('\n{"custom_id": "a", "body": { "x" : 1.0e0 , "y":"\\u00e9"}, "extra": 1}\n\n')
     [one] = read_lines(path)
     assert (one.custom_id, one.url, one.body) == ("a", "", b'{ "x" : 1.0e0 , "y":"\\u00e9"}')
+
+
+def test_all_faulty_lines_are_named_up_to_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "batch.jsonl"
+    path.write_text("\n".join([line("a"), "nonsense", line("b", method="GET"), line("a")]))
+    with pytest.raises(BatchFileError) as caught:
+        read_lines(path)
+    first, *others = str(caught.value).splitlines()
+    assert first == "3 faulty lines:"
+    assert [text.partition(": ")[0] for text in others] == [f"  {path}:{number}" for number in (2, 3, 4)]
+    assert "first in line 1" in others[-1]
+    path.write_text("nonsense\n" * 10_000)
+    with pytest.raises(BatchFileError, match=r"^10000 faulty lines:\n(?:.*\n){20}  and 9980 more lines$"):
+        read_lines(path)
 
 
 @pytest.mark.parametrize(

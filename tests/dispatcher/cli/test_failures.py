@@ -1,6 +1,6 @@
 """The summary of errors in one line."""
 
-from dispatcher.broker.message import ErrorCode, Result
+from dispatcher.broker.contract.message import ErrorCode, Result
 from dispatcher.cli.failures import FailureSummary
 
 

@@ -3,8 +3,10 @@ from typing import Any
 import pytest
 import yaml
 
+from adsum.config.problems import ConfigError
+from dispatcher.broker.contract.queue import QueueLimits
 from dispatcher.config.config_file import Config, read_config
-from runtime.config.problems import ConfigError
+from dispatcher.delivery.verdict import AttemptLimits
 
 TARGET = {"name": "pool", "url": "http://gateway:8080/base/"}
 QUEUE = {"name": "batch", "target": "pool", "gate": {"type": "constant"}}
@@ -42,14 +44,20 @@ def test_everything_said() -> None:
         "strict_tiers": True,
         "lease": "9s",
         "max_deliveries": 3,
+        "max_attempts": 9,
+        "max_disconnects": 2,
         "result_ttl": "1h30m",
         "max_payload": "64KiB",
+        "max_requests": 9,
+        "max_tenant_bytes": "1KiB",
         "results": "go-list",
         "result_list": "answers",
     }
     rules = read(queue(**said)).queues[0].rules
+    assert read(queue(**said)).queues[0].attempt_limits == AttemptLimits(9, 2)
     assert (rules.lease_ms, rules.max_deliveries, rules.result_ttl_ms) == (9000, 3, 5_400_000)
     assert (rules.max_payload, rules.weights, rules.strict_tiers) == (65_536, {"a": 2.0, "b": 1.0}, True)
+    assert rules.limits == QueueLimits(requests=9, tenant_bytes=1024)
     assert rules.result_list == "answers"
 
 
@@ -67,15 +75,15 @@ def test_secrets_come_from_the_environment_and_are_not_shown() -> None:
     [
         ({}, "broker: it is missing; this field has no default"),
         ([], "expected a mapping"),
-        ({**SOUND, "brokers": 1}, "unknown field 'brokers'; known: broker, http"),
+        ({**SOUND, "brokers": 1}, "unknown field 'brokers'; did you mean 'broker'? known: broker, http"),
         ({**SOUND, "broker": "kafka://x"}, "broker: expected redis://"),
         ({**SOUND, "broker": "redis://${NOWHERE}"}, "broker: the environment has no variable NOWHERE"),
         ({**SOUND, "targets": []}, "targets: List should have at least 1 item"),
         ({**SOUND, "targets": [TARGET, TARGET]}, "targets: the name 'pool' appears twice"),
         ({**SOUND, "queues": [QUEUE, QUEUE]}, "queues: the name 'batch' appears twice"),
         ({**SOUND, "drain_timeout": "soon"}, "drain_timeout: 'soon' is not a duration"),
-        ({**SOUND, "front_door": {"queue": "other"}}, "there is no queue 'other'; there are batch"),
-        (queue(target="other"), "queues.batch.target: there is no target 'other'; there are pool"),
+        ({**SOUND, "front_door": {"queue": "other"}}, "front_door.queue: there is no queue 'other'; there are: batch"),
+        (queue(target="other"), "queues.batch.target: there is no target 'other'; there are: pool"),
         (queue(gate={"type": "open"}), "queues.batch.gate.type: 'open' is no known gate"),
         (queue(gate={"type": "constant", "params": {"x": 1}}), "queues.batch.gate.params: unknown field 'x'"),
         (queue(gate={}), "queues.batch.gate: expected a mapping with a type"),
@@ -180,9 +188,44 @@ def test_all_that_does_not_fit_together_is_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         read(document)
     assert sorted(problem.place for problem in caught.value.problems) == [
-        *("", "queues", "queues.batch.gate.params", "queues.batch.gate.params", "queues.batch.path"),
+        *(
+            "front_door.queue",
+            "queues",
+            "queues.batch.gate.params",
+            "queues.batch.gate.params",
+            "queues.batch.path",
+        ),
         "queues.batch.target",
     ]
+
+
+def test_faults_of_all_kinds_are_told_at_once_with_what_was_meant() -> None:
+    text = """\
+broker: redis://r
+targets:
+- {name: pool, url: "http://x"}
+- {name: other, url: "http://x", concurency: 4}
+queues:
+- name: batch
+  target: pol
+  leese: 15s
+  gate: {type: constnt}
+- {name: night, target: pool, path: /admin, gate: {type: constant, params: {x: 1}}}
+front_door: {queue: bach}
+"""
+    with pytest.raises(ConfigError) as caught:
+        read_config(text, {})
+    assert [(problem.line, problem.place) for problem in caught.value.problems] == [
+        (4, "targets[1]"),
+        (7, "queues.batch.target"),
+        (8, "queues[0]"),
+        (9, "queues.batch.gate.type"),
+        (10, "queues.night.gate.params"),
+        (10, "queues.night.path"),
+        (11, "front_door.queue"),
+    ]
+    for meant in ("concurrency", "pool", "lease", "constant", "batch"):
+        assert f"did you mean {meant!r}?" in str(caught.value)
 
 
 def test_tokens_are_not_shown() -> None:

@@ -94,6 +94,9 @@ def test_16_a_thousand_that_were_rejected_together_spread(retry_after: float | N
         ("Wed, 31 Dec 1969 07:28:00 GMT", 0),
         ("Thu, 01 Jan 1970 00:33:40 GMT", 20),
         ("Wed, 99 Oct 2015 07:28:00 GMT", None),
+        ("1 Jan 99999999999 00:00:00", None),
+        ("nan", None),
+        ("1e300", None),
     ],
 )
 def test_retry_after_as_sent(value: str, seconds: float | None) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.broker.message import Claim, DispatchCandidate, Request
+from dispatcher.broker.contract.message import Claim, DispatchCandidate, Request
 from dispatcher.delivery.sender import Admission, Delivery, DeliveryState
 from dispatcher.gates.gate import Slot
 

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from aiohttp import web
 
+from adsum.tasks import cancel_and_wait
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
-from runtime.tasks import cancel_and_wait
 from tests.dispatcher.listening import delivered
 from tests.dispatcher.target import Asked, Target
 from tests.free_port import free_port
@@ -309,14 +309,17 @@ async def test_an_endless_answer(target: Target, chunked: bool) -> None:
 
 
 async def test_a_kept_connection_that_the_target_gave_up_is_no_answer() -> None:
-    async with fickle_server() as seen, Gateway(f"http://127.0.0.1:{seen[0]}") as gateway:
+    async with fickle_server() as seen, Gateway(f"http://127.0.0.1:{seen[0]}", resend_within=90) as gateway:
         for number in range(1, 4):
             assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
             assert seen[1] == number
 
 
 async def test_all_kept_connections_were_given_up() -> None:
-    async with scripted_server([OK, b""], [OK, b""], [OK]) as (url, asked), Gateway(url) as gateway:
+    async with (
+        scripted_server([OK, b""], [OK, b""], [OK]) as (url, asked),
+        Gateway(url, resend_within=90) as gateway,
+    ):
         for posts in (2, 1):
             said = await asyncio.gather(*(gateway.post(PATH, {}, b"{}", 90) for _ in range(posts)))
             assert said == [GatewayAnswer(200, b"ok")] * posts
@@ -324,24 +327,40 @@ async def test_all_kept_connections_were_given_up() -> None:
 
 
 async def test_15_a_new_connection_that_ends_unanswered_is_not_asked_twice() -> None:
-    async with fickle_server(b"") as seen, Gateway(f"http://127.0.0.1:{seen[0]}") as gateway:
+    async with (
+        fickle_server(b"") as seen,
+        Gateway(f"http://127.0.0.1:{seen[0]}", resend_within=90) as gateway,
+    ):
         assert isinstance(await gateway.post(PATH, {}, b"{}", 90), NoAnswer)
         assert seen[1] == 1
 
 
 async def test_what_was_begun_on_a_kept_connection_is_not_asked_twice() -> None:
     """The second answer on the connection ends after its first bytes."""
-    async with scripted_server([OK, b"HTTP/1.1 2"], [OK]) as (url, asked), Gateway(url) as gateway:
+    async with (
+        scripted_server([OK, b"HTTP/1.1 2"], [OK]) as (url, asked),
+        Gateway(url, resend_within=90) as gateway,
+    ):
         assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
         assert isinstance(await gateway.post(PATH, {}, b"{}", 90), NoAnswer)
         assert asked == [2]
 
 
 async def test_a_request_is_asked_twice_at_most() -> None:
-    async with scripted_server([OK, b""], [b""], [OK]) as (url, asked), Gateway(url) as gateway:
+    async with (
+        scripted_server([OK, b""], [b""], [OK]) as (url, asked),
+        Gateway(url, resend_within=90) as gateway,
+    ):
         assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
         assert isinstance(await gateway.post(PATH, {}, b"{}", 90), NoAnswer)
         assert asked == [2, 1]
+
+
+async def test_a_target_that_ends_the_connection_while_it_works_is_asked_once() -> None:
+    async with fickle_server() as seen, Gateway(f"http://127.0.0.1:{seen[0]}", resend_within=-1) as gateway:
+        assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
+        assert await gateway.post(PATH, {}, b"{}", 90) == NoAnswer("the connection ended", disconnected=True)
+        assert seen[1] == 1
 
 
 async def test_bytes_after_the_answer_make_a_connection_useless() -> None:

@@ -79,7 +79,10 @@ async def test_a_second_try_says_that_it_is_the_only_request_of_its_connection()
         writer.write(OK)
         await request(seen, reader)
 
-    async with listening(once) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
+    async with (
+        listening(once) as seen,
+        Gateway(f"http://127.0.0.1:{seen.port}", resend_within=90) as gateway,
+    ):
         for _ in range(2):
             assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
     assert [b"\r\nConnection: close\r\n" in head for head in seen.heads] == [False, False, True]
@@ -127,7 +130,7 @@ async def test_leaving_asks_nobody_again(eventually: Callable[..., Awaitable[flo
             assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
             posting = asyncio.create_task(gateway.post(PATH, {}, b"{}", 60))
             await eventually(lambda: len(seen.heads) == 2)
-        assert await posting == NoAnswer("the connection ended")
+        assert await posting == NoAnswer("the connection ended", disconnected=True)
         assert seen.connections == 1
 
 
@@ -159,7 +162,7 @@ async def test_a_connection_that_ends_after_an_informational_answer_was_heard() 
 
     async with listening(hint) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
         assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
-        assert await gateway.post(PATH, {}, b"{}", 90) == NoAnswer("the connection ended")
+        assert await gateway.post(PATH, {}, b"{}", 90) == NoAnswer("the connection ended", disconnected=True)
         assert (len(seen.heads), seen.connections) == (2, 1)
 
 

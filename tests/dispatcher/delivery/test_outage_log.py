@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from dispatcher.broker.queue import QueueError
+from dispatcher.broker.contract.queue import QueueError
+from dispatcher.broker.contract.validation import LONGEST_LEASE_MS
 from dispatcher.broker.redis.broker import RedisBroker
-from dispatcher.broker.validation import LONGEST_LEASE_MS
 from dispatcher.config.config_file import read_config
 from dispatcher.delivery.outage_log import OutageLog
 from dispatcher.server import DispatcherServer

@@ -5,13 +5,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dispatcher.broker.message import Request
-from dispatcher.delivery.route import IllegalRequestError, Route, operator_headers
+from dispatcher.broker.contract.message import Request
+from dispatcher.delivery.route import IllegalRequestError, Route, allowed_caller_headers, operator_headers
 
 ROUTE = Route(
     paths=("/v1/chat/completions", "/v1/files/"),
     headers={"authorization": "Bearer operator", "x-team": "batch"},
     objective="batch-low",
+    caller_headers=("x-trace",),
 )
 
 
@@ -81,7 +82,9 @@ def test_29_no_path_leaves_its_folder(path: str) -> None:
         "Authorization", "HOST", "Content-Length", "Transfer-Encoding", "Connection", "Cookie", "TE", "Expect",
         "x-llm-d-inference-objective", "X-LLM-D-Inference-Fairness-Id", "x-gateway-inference-objective",
         "x-gateway-destination-endpoint", "X-Request-Id", "Idempotency-Key", "x-dispatch-attempt",
-        "x-envoy-upstream-rq-timeout-ms", "X-Forwarded-For", "X-Team", "Accept-Encoding",
+        "x-envoy-upstream-rq-timeout-ms", "X-Forwarded-For", "X-Team", "Accept-Encoding", "x-prefiller-host-port",
+        "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port", "X-Original-Url",
+        "x-rewrite-url", "X-HTTP-Method-Override", "x-anything",
     ],
 )  # fmt: skip
 def test_29_a_caller_overrides_nothing_of_the_operators(name: str) -> None:
@@ -90,10 +93,13 @@ def test_29_a_caller_overrides_nothing_of_the_operators(name: str) -> None:
 
 
 def test_what_is_sent_with_a_request() -> None:
-    asked = request(headers={"X-Trace": "t", "Content-Type": "application/x-own"}, objective="critical")
+    given = {"X-Trace": "t", "Content-Type": "application/x-own", "OpenAI-Project": "p", "traceparent": "00"}
+    asked = request(headers=given, objective="critical")
     headers = ROUTE.request_headers(asked, attempt=2, timeout_ms=1500)
     assert headers == {
         "content-type": "application/x-own",
+        "openai-project": "p",
+        "traceparent": "00",
         "x-trace": "t",
         "authorization": "Bearer operator",
         "x-team": "batch",
@@ -160,3 +166,9 @@ def test_29_a_token_that_is_no_token_of_ours_ends_no_header() -> None:
     sent = Route().request_headers(request, 0, 1000)
     assert "\r" not in sent["idempotency-key"]
     sent["idempotency-key"].encode("ascii")
+
+
+@pytest.mark.parametrize("name", ["Authorization", "host", "X-Envoy-Retry-On", "x-llm-d-x", "a b", ""])
+def test_headers_that_no_configuration_leaves_to_callers(name: str) -> None:
+    with pytest.raises(IllegalRequestError, match="no caller may set"):
+        allowed_caller_headers([name])

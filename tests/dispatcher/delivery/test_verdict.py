@@ -2,9 +2,17 @@ import random
 
 import pytest
 
-from dispatcher.broker.message import Claim, ErrorCode, Request
+from dispatcher.broker.contract.message import Claim, ErrorCode, Fault, Request
 from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
-from dispatcher.delivery.verdict import Finish, Retry, judge, outcome_of
+from dispatcher.delivery.verdict import (
+    DEFAULT_LIMITS,
+    AttemptLimits,
+    Finish,
+    Retry,
+    fault_of,
+    judge,
+    outcome_of,
+)
 from dispatcher.gates.gate import Outcome
 
 NOW = 1_000_000
@@ -69,7 +77,8 @@ def test_what_would_end_the_same_is_not_tried_again() -> None:
     ("answer", "outcome"),
     [
         (GatewayAnswer(200, b""), Outcome.ACCEPTED),
-        (GatewayAnswer(429, b""), Outcome.OVERLOADED),
+        (GatewayAnswer(429, b"", None, "rejected-saturated"), Outcome.OVERLOADED),
+        (GatewayAnswer(429, b""), Outcome.OTHER),
         (GatewayAnswer(503, b"", None, "rejected-saturated"), Outcome.OVERLOADED),
         (GatewayAnswer(503, b""), Outcome.OTHER),
         (GatewayAnswer(500, b""), Outcome.OTHER),
@@ -79,3 +88,64 @@ def test_what_would_end_the_same_is_not_tried_again() -> None:
 )
 def test_12_what_a_gate_learns(answer: GatewayAnswer | NoAnswer, outcome: Outcome) -> None:
     assert outcome_of(answer) is outcome
+
+
+RESET = b"upstream connect error or disconnect/reset before headers. "
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (GatewayAnswer(500, b""), Fault.FAILED),
+        (GatewayAnswer(503, b""), Fault.FAILED),
+        (NoAnswer("no answer within 5 s"), Fault.FAILED),
+        (NoAnswer("the connection ended", disconnected=True), Fault.DISCONNECTED),
+        (GatewayAnswer(503, RESET + b"reset reason: connection termination"), Fault.DISCONNECTED),
+        (
+            GatewayAnswer(503, RESET + b"retried and the latest reset reason: remote reset"),
+            Fault.DISCONNECTED,
+        ),
+        # no worker got these
+        (NoAnswer("no connection", reached=False), None),
+        (GatewayAnswer(429, b""), None),
+        (GatewayAnswer(503, b"", None, "rejected-saturated"), None),
+        (GatewayAnswer(503, b"no healthy upstream"), None),
+        (GatewayAnswer(503, RESET + b"reset reason: remote connection failure, transport failure"), None),
+    ],
+)
+def test_which_attempts_count(answer: GatewayAnswer | NoAnswer, fault: Fault | None) -> None:
+    assert fault_of(answer) is fault
+    verdict = judge(claim(300), answer, NOW, RNG)
+    assert isinstance(verdict, Retry)
+    assert verdict.fault is fault
+
+
+def given_up(answer: GatewayAnswer | NoAnswer, limits: AttemptLimits = DEFAULT_LIMITS) -> tuple[int, str]:
+    """After how many attempts `answer` is final within a day, and with which dead letter."""
+    now_ms, failures, disconnects = NOW, 0, 0
+    for attempt in range(10_000):
+        tried = Claim(Request("r", b"{}", NOW + 86_400_000), "f", 1, attempt, NOW, failures, disconnects)
+        verdict = judge(tried, answer, now_ms, RNG, limits)
+        if isinstance(verdict, Finish):
+            return verdict.result.attempts, verdict.dead_letter
+        assert isinstance(verdict, Retry)
+        failures += verdict.fault is not None
+        disconnects += verdict.fault is Fault.DISCONNECTED
+        now_ms += verdict.delay_ms + 5_000
+    raise AssertionError
+
+
+def test_a_request_that_kills_its_worker_is_given_up() -> None:
+    attempts, letter = given_up(NoAnswer("the connection ended", disconnected=True))
+    assert attempts == 5
+    assert letter.startswith("given up after 5 attempts whose connection ended before an answer")
+    assert given_up(GatewayAnswer(500, b"x"))[0] == 20
+    assert given_up(GatewayAnswer(500, b"x"), AttemptLimits(3, 2))[0] == 3
+    assert given_up(NoAnswer("ended", disconnected=True), AttemptLimits(3, 9))[0] == 3
+
+
+def test_what_no_worker_got_is_tried_until_the_deadline() -> None:
+    for answer in (GatewayAnswer(429, b"", 60.0), NoAnswer("no connection", reached=False)):
+        attempts, letter = given_up(answer)
+        assert attempts > 1000
+        assert letter == ""

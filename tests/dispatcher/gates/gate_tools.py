@@ -4,16 +4,16 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from dispatcher.broker.ledger import Ledger
+from dispatcher.broker.contract.ledger import Ledger
+from dispatcher.broker.contract.message import DispatchCandidate
+from dispatcher.broker.contract.quota import Quotas
 from dispatcher.broker.memory.broker import wall_clock_ms
 from dispatcher.broker.memory.ledger import MemoryLedger
 from dispatcher.broker.memory.quota import MemoryQuotas
-from dispatcher.broker.message import DispatchCandidate
-from dispatcher.broker.quota import Quotas
 from dispatcher.gates.building import GateDependencies, build_gate
 from dispatcher.gates.catalogue import parse_gate
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Slot
-from dispatcher.gates.meter import Meters
+from dispatcher.gates.metering.meter import Meters
 
 
 def candidate(tenant: str = "default", size: int = 10) -> DispatchCandidate:

@@ -12,11 +12,11 @@ from statistics import mean
 import pytest
 
 from dispatcher.broker.memory.ledger import MemoryLedger
+from dispatcher.gates.built_in.ledger_gate import LedgerGate
 from dispatcher.gates.gate import Outcome, RefusedError
-from dispatcher.gates.ledger_gate import LedgerGate
-from dispatcher.gates.meter import Meter, MeterSettings
-from dispatcher.gates.sources import LOAD
-from dispatcher.gates.target_source import ConstantReader, Sample, TargetSource
+from dispatcher.gates.metering.meter import Meter, MeterSettings
+from dispatcher.gates.metering.sources import LOAD
+from dispatcher.gates.metering.target_source import ConstantReader, Sample, TargetSource
 from tests.dispatcher.gates.gate_tools import candidate
 from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
+from adsum.config.problems import ConfigError
 from dispatcher.broker.memory.broker import wall_clock_ms
 from dispatcher.broker.memory.ledger import MemoryLedger
 from dispatcher.broker.memory.quota import MemoryQuotas
 from dispatcher.gates.building import GateDependencies, build_gate, meter_states
 from dispatcher.gates.catalogue import GATES, parse_gate
-from dispatcher.gates.meter import Meters
-from runtime.config.problems import ConfigError
+from dispatcher.gates.metering.meter import Meters
 from tests.dispatcher.gates.gate_tools import open_gate
 
 PROMETHEUS = {"url": "http://127.0.0.1:9", "pool": "pool"}
@@ -22,7 +22,7 @@ PAGE = {"url": "http://127.0.0.1:9/metrics", "metric": "load", "max_count_per_po
     [
         (
             {"type": "prometheus-budged"},
-            r"gate.type: 'prometheus-budged' is no known gate; there are: all-of, ",
+            r"gate.type: 'prometheus-budged' is no known gate; did you mean 'prometheus-budget'",
         ),
         ({"type": "tier-priority-admission"}, "a gate of the Go processor that is not built here"),
         ({}, "expected a mapping with a type"),

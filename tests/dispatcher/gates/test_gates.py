@@ -181,6 +181,18 @@ async def test_12_a_gate_that_reads_nothing_probes_an_overloaded_target_once_a_s
         assert probes <= 3
 
 
+async def test_12_however_long_a_target_asks_to_wait_it_is_probed_soon_and_the_reason_says_when() -> None:
+    now_ms = 1_700_000_000_000
+    ledger = MemoryLedger(lambda: now_ms)
+    async with open_gate("constant", ledger=ledger) as gate:
+        slots = HeldSlots(gate)
+        await slots.ask()
+        await slots.release_oldest(Outcome.OVERLOADED, retry_after_ms=86_400_000)
+        assert str(await slots.ask()) == "the target was overloaded and asked to wait, until 22:13:50 UTC"
+        now_ms += 30_000
+        assert await slots.ask() is None
+
+
 async def test_12_a_gate_without_a_ledger_minds_a_429_too() -> None:
     async with open_gate("local-max-concurrency", {"limit": 9}) as gate:
         slots = HeldSlots(gate)

@@ -2,17 +2,17 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from typing import Any
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
 
+from dispatcher.broker.contract.message import Claim, ErrorCode
+from dispatcher.broker.contract.queue import Broker, Queue, QueueRules, State
+from dispatcher.broker.contract.validation import LONGEST_LEASE_MS
 from dispatcher.broker.memory.broker import MemoryBroker
-from dispatcher.broker.memory.queue import MemoryQueue
-from dispatcher.broker.message import Claim, ErrorCode
-from dispatcher.broker.queue import Broker, State
-from dispatcher.broker.redis.queue import RedisQueue
-from dispatcher.broker.validation import LONGEST_LEASE_MS
+from dispatcher.telemetry.counters import QueueCounters
 from tests.dispatcher.dispatching import configured, dispatching, producer
 from tests.dispatcher.queued import until_ms
 from tests.dispatcher.target import Asked, Target, ok
@@ -33,6 +33,12 @@ async def never(asked: Asked) -> web.StreamResponse:
     raise AssertionError
 
 
+async def kill(asked: Asked) -> web.StreamResponse:
+    """End the connection without an answer, as a worker that dies."""
+    asked.end()
+    raise ConnectionResetError
+
+
 def then(
     *answers: Callable[[Asked], Awaitable[web.StreamResponse]],
 ) -> Callable[[Asked], Awaitable[web.StreamResponse]]:
@@ -45,25 +51,62 @@ def then(
     return answer
 
 
-def slowly_claimed(
-    monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Sequence[Claim]], Awaitable[object]]
-) -> None:
-    """What is claimed first gets to its owner only after `meanwhile`."""
-    for kind in (MemoryQueue, RedisQueue):
+class SlowQueue:
+    """A queue whose first claims get to their owner only after `meanwhile`; `heard`: it has told of a cancellation."""
 
-        async def claim(
-            self: Any,
-            *args: Any,
-            original: Callable[..., Awaitable[Sequence[Claim]]] = kind.claim,
-            **options: Any,
-        ) -> Sequence[Claim]:
-            claims = await original(self, *args, **options)
-            if claims:
-                monkeypatch.undo()
-                await meanwhile(claims)
-            return claims
+    def __init__(
+        self,
+        queue: Queue,
+        meanwhile: Callable[[Sequence[Claim]], Awaitable[object]],
+        heard: asyncio.Event,
+    ) -> None:
+        self._queue = queue
+        self._meanwhile: Callable[[Sequence[Claim]], Awaitable[object]] | None = meanwhile
+        self._heard = heard
 
-        monkeypatch.setattr(kind, "claim", claim)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    async def claim(self, *args: Any, **options: Any) -> Sequence[Claim]:
+        claims = await self._queue.claim(*args, **options)
+        if claims and self._meanwhile is not None:
+            meanwhile, self._meanwhile = self._meanwhile, None
+            await meanwhile(claims)
+        return claims
+
+    async def cancelled(self, timeout: float) -> Collection[str]:
+        if fences := await self._queue.cancelled(timeout):
+            self._heard.set()
+        return fences
+
+
+class SlowBroker:
+    """The broker as its dispatchers see it: each queue is a `SlowQueue`."""
+
+    def __init__(self, broker: Broker, meanwhile: Callable[[Sequence[Claim]], Awaitable[object]]) -> None:
+        self._broker = broker
+        self._meanwhile = meanwhile
+        self.heard = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    @asynccontextmanager
+    async def queue(self, name: str, rules: QueueRules) -> AsyncIterator[Queue]:
+        async with self._broker.queue(name, rules) as queue:
+            yield cast("Queue", SlowQueue(queue, self._meanwhile, self.heard))
+
+
+class SentFences(QueueCounters):
+    """Keeps the fences of the claims that were sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fences: list[str] = []
+
+    def sent(self, claim: Claim) -> None:
+        super().sent(claim)
+        self.fences.append(claim.fence)
 
 
 def status(code: int, **headers: str) -> Callable[[Asked], Awaitable[web.StreamResponse]]:
@@ -75,9 +118,11 @@ def status(code: int, **headers: str) -> Callable[[Asked], Awaitable[web.StreamR
 
 
 async def test_a_request_is_sent_and_its_answer_is_its_result(broker: Broker, target: Target) -> None:
-    config = configured(target.url, {"name": "batch", "objective": "low"})
+    config = configured(target.url, {"name": "batch", "objective": "low"}, caller_headers=["X-Own"])
     async with producer(broker, config) as queue, dispatching(broker, config):
-        request = await queue.submit("r1", tenant="acme", seconds=30, headers={"x-own": "1"})
+        request = await queue.submit(
+            "r1", tenant="acme", seconds=30, headers={"x-own": "1", "x-prefiller-host-port": "h:1"}
+        )
         result = await queue.result(request)
     assert (result.status_code, result.error_code, result.attempts) == (200, None, 1)
     assert json.loads(result.payload) == {"served": "r1"}
@@ -87,6 +132,7 @@ async def test_a_request_is_sent_and_its_answer_is_its_result(broker: Broker, ta
     assert asked.headers["x-llm-d-inference-fairness-id"] == "acme"
     assert asked.headers["x-llm-d-inference-objective"] == "low"
     assert asked.headers["x-own"] == "1"
+    assert "x-prefiller-host-port" not in asked.headers
 
 
 async def test_06_what_is_left_of_the_deadline_goes_along(broker: Broker, target: Target) -> None:
@@ -126,12 +172,10 @@ async def test_06_a_deadline_in_flight(
 
 
 @with_more_time(100)  # a hundred times as much is less than a lease
-async def test_06_nothing_is_sent_after_its_deadline(
-    broker: Broker, target: Target, monkeypatch: pytest.MonkeyPatch, ms: int
-) -> None:
-    slowly_claimed(monkeypatch, lambda _: asyncio.sleep(ms / 1000 + 0.1))
+async def test_06_nothing_is_sent_after_its_deadline(broker: Broker, target: Target, ms: int) -> None:
+    slow = SlowBroker(broker, lambda _: asyncio.sleep(ms / 1000 + 0.1))
     config = configured(target.url, {"name": f"q{ms}"})
-    async with producer(broker, config, f"q{ms}") as queue, dispatching(broker, config):
+    async with producer(broker, config, f"q{ms}") as queue, dispatching(slow, config):
         async with by(await broker.now_ms() + ms, broker.now_ms):
             request = await queue.submit("r1", seconds=ms / 1000)
         result = await queue.result(request)
@@ -139,23 +183,25 @@ async def test_06_nothing_is_sent_after_its_deadline(
     assert target.asked == []
 
 
-async def test_02_whoever_stood_still_for_a_lease_sends_nothing(
-    broker: Broker, target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_02_whoever_stood_still_for_a_lease_sends_nothing(broker: Broker, target: Target) -> None:
+    """Its claim is told by the fence: if it is released unsent, the next one has the same attempt number."""
     config = configured(target.url, {"name": "batch", "lease": "1s"})
-    async with producer(broker, config) as queue:
+    stale: list[str] = []
+    sent = SentFences()
 
-        async def stand_still(claims: Sequence[Claim]) -> None:
-            while await queue.broker.now_ms() <= claims[0].leased_until_ms:
-                await asyncio.sleep(0.05)
+    async def stand_still(claims: Sequence[Claim]) -> None:
+        stale.extend(claim.fence for claim in claims)
+        await until_ms(broker, claims[0].leased_until_ms + 1)
 
-        slowly_claimed(monkeypatch, stand_still)
-        async with dispatching(broker, config):
-            result = await queue.result(await queue.submit("r1"))
+    async with (
+        producer(broker, config) as queue,
+        dispatching(SlowBroker(broker, stand_still), config, lambda *_: sent),
+    ):
+        result = await queue.result(await queue.submit("r1"))
     assert result.status_code == 200
-    attempts = [asked.headers["x-dispatch-attempt"] for asked in target.asked]
-    assert "1" not in attempts, "its owner stood still"
-    assert str(result.attempts) in attempts
+    assert len(stale) == 1
+    assert sent.fences
+    assert stale[0] not in sent.fences
 
 
 async def test_a_clock_that_went_back_as_after_a_failover_holds_nobody_up(target: Target) -> None:
@@ -172,28 +218,17 @@ async def test_a_clock_that_went_back_as_after_a_failover_holds_nobody_up(target
 
 
 async def test_21_what_is_cancelled_before_its_owner_has_it_is_not_sent(
-    broker: Broker, target: Target, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, target: Target
 ) -> None:
     config = configured(target.url)
-    heard = asyncio.Event()
     async with producer(broker, config) as queue:
 
         async def cancel(claims: Sequence[Claim]) -> None:
             assert await queue.queue.cancel(claims[0].request.id) is State.CLAIMED
-            await heard.wait()
+            await slow.heard.wait()
 
-        slowly_claimed(monkeypatch, cancel)
-        kind = type(queue.queue)
-        original = kind.cancelled
-
-        async def cancelled(self: Any, timeout: float) -> Collection[str]:
-            fences = await original(self, timeout)
-            if fences:
-                heard.set()
-            return fences
-
-        monkeypatch.setattr(kind, "cancelled", cancelled)
-        async with dispatching(broker, config):
+        slow = SlowBroker(broker, cancel)
+        async with dispatching(slow, config):
             result = await queue.result(await queue.submit("r1"))
             assert (await queue.result(await queue.submit("r2"))).status_code == 200
     assert result.error_code is ErrorCode.CANCELLED
@@ -220,6 +255,41 @@ async def test_16_what_is_tried_again(broker: Broker, target: Target, code: int)
         result = await queue.result(await queue.submit("r1"))
     assert (result.status_code, result.attempts) == (200, 2)
     assert target.asked[1].at - target.asked[0].at >= 0.9
+
+
+async def test_a_request_that_ends_its_connection_becomes_a_dead_letter(
+    broker: Broker, target: Target
+) -> None:
+    async def answer(asked: Asked) -> web.StreamResponse:
+        return await (kill if asked.headers["x-request-id"] == "poison" else ok)(asked)
+
+    target.answer = answer
+    config = configured(target.url, {"name": "batch", "max_disconnects": 1})
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        result = await queue.result(await queue.submit("poison"))
+        assert (await queue.result(await queue.submit("r2"))).status_code == 200
+        [letter] = await queue.queue.dead_letters(5)
+    assert (result.error_code, result.attempts) == (ErrorCode.INFERENCE_ERROR, 1)
+    assert "ended before an answer (max_disconnects)" in result.error_message
+    assert (letter.id, letter.reason) == ("poison", result.error_message)
+
+
+async def test_12_a_tenant_over_its_limit_does_not_stop_the_others(broker: Broker, target: Target) -> None:
+    """429 without the picker's reason, as of a rate limit at the gateway."""
+
+    async def answer(asked: Asked) -> web.StreamResponse:
+        over = asked.headers["x-llm-d-inference-fairness-id"] == "over"
+        return await (status(429, Retry_After="86400") if over else ok)(asked)
+
+    target.answer = answer
+    config = configured(target.url)
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        limited = await queue.submit("r1", tenant="over", seconds=3600)
+        while not (await queue.queue.totals()).delayed:
+            await asyncio.sleep(0.01)
+        others = await queue.submit_all(["r2", "r3", "r4"], tenant="others")
+        assert {result.status_code for result in await queue.results(others)} == {200}
+        assert (await queue.queue.state(limited.id))[0] is State.DELAYED
 
 
 @pytest.mark.parametrize("code", [400, 401, 404, 408, 422])

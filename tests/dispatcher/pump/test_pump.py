@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.broker.contract.message import Claim, DispatchCandidate, Request
+from dispatcher.broker.contract.queue import Queue, QueueError, QueueRules
 from dispatcher.broker.memory.broker import MemoryBroker
-from dispatcher.broker.message import Claim, DispatchCandidate, Request
-from dispatcher.broker.queue import Queue, QueueError, QueueRules
 from dispatcher.delivery.sender import Admission
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
 from dispatcher.pump.pump import Pump, match_claims

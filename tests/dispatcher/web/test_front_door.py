@@ -14,8 +14,9 @@ from redis.asyncio import Redis
 from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.config.config_file import read_config
 from dispatcher.server import DispatcherServer
-from tests.dispatcher.dispatching import document, producer
+from tests.dispatcher.dispatching import configured, document, producer
 from tests.dispatcher.target import Asked, Target, ok
+from tests.eventually import eventually
 
 ENQUEUE = {"X-Dispatch": "enqueue"}
 BODY = {"model": "m", "messages": []}
@@ -77,7 +78,9 @@ async def opened(given: dict[str, Any]) -> AsyncIterator[Door]:
 async def test_enqueued_and_fetched(target: Target, redis_url: str) -> None:
     for broker in ("memory://", redis_url):
         async with door(target, broker) as way_in:
-            status, said, headers = await way_in.post({"X-Trace": "t", "Accept": "*/*"} | ENQUEUE)
+            status, said, headers = await way_in.post(
+                {"OpenAI-Project": "t", "X-Original-Url": "/admin", "Accept": "*/*"} | ENQUEUE
+            )
             assert status == 202
             assert headers["Location"] == f"/v1/requests/{said['id']}"
             shown = await way_in.done(said["id"])
@@ -85,7 +88,7 @@ async def test_enqueued_and_fetched(target: Target, redis_url: str) -> None:
             assert (shown["error"], shown["attempts"], shown["status"]) == (None, 1, "succeeded")
             sent = target.asked[-1]
             assert json.loads(sent.body) == BODY
-            assert sent.headers["x-trace"] == "t"
+            assert (sent.headers["openai-project"], "x-original-url" in sent.headers) == ("t", False)
             assert "accept" not in sent.headers
 
 
@@ -94,6 +97,54 @@ async def test_a_client_that_waits(target: Target) -> None:
         status, said, _ = await way_in.post({"X-Dispatch": "wait"})
         assert status == 200
         assert said["served"].startswith("req-")
+
+
+async def test_what_a_waiting_client_has_is_not_kept(target: Target, redis_url: str) -> None:
+    """Without a key it cannot ask again, and nobody else knows the id."""
+    config = configured(target.url)
+    async with (
+        RedisBroker(redis_url) as broker,
+        producer(broker, config) as queue,
+        door(target, redis_url) as way_in,
+    ):
+
+        async def kept() -> list[str]:
+            leased = await queue.queue.lease_results(9, lease_ms=1)
+            return [one.result.id for one in leased]
+
+        async def nothing_is_kept() -> bool:
+            return await kept() == []
+
+        _, said, _ = await way_in.post({"X-Dispatch": "wait"})
+        await eventually(nothing_is_kept)
+        status, _, _ = await way_in.ask("GET", f"/v1/requests/{said['served']}")
+        assert status == 404
+        key = {"Idempotency-Key": "k", "X-Dispatch": "wait"}
+        first, second = [(await way_in.post(key))[1]["served"] for _ in range(2)]
+        assert first == second, "asked again, it is answered as before"
+        assert await kept() == [first]
+        assert (await queue.queue.totals()).succeeded == 2
+
+
+async def test_an_answer_that_its_client_did_not_take_is_kept(target: Target, redis_url: str) -> None:
+    """It leaves when half of the answer is on its way: the rest is in our memory."""
+
+    async def large(asked: Asked) -> web.StreamResponse:
+        return web.Response(body=b'"' + b"x" * 20_000_000 + b'"')
+
+    target.answer = large
+    config = configured(target.url)
+    async with RedisBroker(redis_url) as broker, producer(broker, config) as queue:
+        async with door(target, redis_url) as way_in:
+            answer = await way_in.client.post(
+                "/v1/completions", json=BODY, headers={"X-Dispatch": "wait"}, read_bufsize=1024
+            )
+            await answer.content.readexactly(1024)
+            answer.close()
+            async with way_in.client.get("/healthz") as healthy:
+                assert healthy.status == 200
+        [leased] = await queue.queue.lease_results(9)
+        assert len(leased.result.payload) == 20_000_002
 
 
 async def test_the_payload_is_forwarded_byte_for_byte(target: Target) -> None:
@@ -117,6 +168,13 @@ async def test_22_the_same_key_is_the_same_request(target: Target) -> None:
         assert "idempotency key" in said["error"]["message"]
 
 
+async def test_nobody_waits_for_a_request_that_is_not_there(target: Target, redis_url: str) -> None:
+    for broker in ("memory://", redis_url):
+        async with door(target, broker) as way_in, asyncio.timeout(30):
+            status, said, _ = await way_in.ask("GET", "/v1/requests/req-none?wait=60")
+            assert (status, "there is no request" in said["error"]["message"]) == (404, True)
+
+
 async def test_21_a_request_is_cancelled(target: Target, eventually: Eventually) -> None:
     target.answer = never
     async with door(target) as way_in:
@@ -129,12 +187,17 @@ async def test_21_a_request_is_cancelled(target: Target, eventually: Eventually)
 
 
 async def test_a_trace_that_cannot_go_on_is_no_reason_to_refuse_a_request(target: Target) -> None:
-    wrong = {"traceparent": "\xff", "tracestate": "v=\xff", "baggage": "b" * 8000 + "\xff", "x-mine": "1"}
+    wrong = {
+        "traceparent": "\xff",
+        "tracestate": "v=\xff",
+        "baggage": "b" * 8000 + "\xff",
+        "openai-project": "1",
+    }
     async with door(target) as way_in:
         status, _, _ = await way_in.post({"X-Dispatch": "wait"} | wrong)
     assert status == 200
     sent = target.asked[-1].headers
-    assert sent["x-mine"] == "1"
+    assert sent["openai-project"] == "1"
     assert not {"traceparent", "tracestate", "baggage"} & sent.keys()
 
 
@@ -150,7 +213,7 @@ async def test_a_trace_that_cannot_go_on_is_no_reason_to_refuse_a_request(target
         (ENQUEUE, b'{"a": "' + b"x" * 11_000_000 + b'"}', 413, "larger than 10485760 bytes"),
         ({"X-Dispatch-Deadline": "tomorrow"} | ENQUEUE, BODY, 400, "is not a duration"),
         ({"X-Dispatch-Deadline": "0s"} | ENQUEUE, BODY, 400, "deadline"),
-        ({"X-Own": "\u00e9\u20ac"} | ENQUEUE, BODY, 400, "header"),
+        ({"OpenAI-Project": "\u00e9\u20ac"} | ENQUEUE, BODY, 400, "header"),
     ],
 )
 async def test_what_is_refused(
@@ -291,3 +354,16 @@ async def test_without_a_front_door_in_the_file(target: Target) -> None:
         async with client.post(f"http://{http}/v1/completions", json=BODY, headers=ENQUEUE) as answer:
             assert answer.status == 503
             assert "its file has no front_door" in (await answer.json())["error"]["message"]
+
+
+async def test_a_full_queue_is_429_with_its_limit(target: Target) -> None:
+    target.answer = never
+    queue = {"name": "batch", "max_tenant_requests": 1}
+    given = yaml.safe_load(document(target.url, queue)) | {"front_door": {"queue": "batch"}}
+    async with opened(given) as way_in:
+        assert (await way_in.post(ENQUEUE))[0] == 202
+        status, said, headers = await way_in.post(ENQUEUE)
+    assert status == 429
+    assert said["error"]["code"] == "queue_full"
+    assert "1 requests of tenant 'default' (max_tenant_requests)" in said["error"]["message"]
+    assert 1 <= int(headers["Retry-After"]) <= 4

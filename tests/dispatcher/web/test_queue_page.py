@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.broker.queue import TenantBacklog, Totals
-from dispatcher.gates.meter import MeterState
+from dispatcher.broker.contract.queue import TenantBacklog, Totals
+from dispatcher.gates.metering.meter import MeterState
 from dispatcher.telemetry.counters import DispatcherTelemetry
 from dispatcher.telemetry.recent_results import STEPS, RecentResults
 from dispatcher.web.queue_page import MOST_TENANTS, QueueState, queues_document

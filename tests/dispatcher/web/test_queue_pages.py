@@ -12,12 +12,12 @@ import pytest
 import yaml
 from aiohttp import web
 
-from dispatcher.broker.message import Request
+from adsum.config.problems import ConfigError
+from dispatcher.broker.contract.message import Request
+from dispatcher.broker.contract.queue import QueueRules
 from dispatcher.broker.opening import open_broker
-from dispatcher.broker.queue import QueueRules
 from dispatcher.config.config_file import read_config
 from dispatcher.server import DispatcherServer
-from runtime.config.problems import ConfigError
 from tests.dispatcher.dispatching import document
 from tests.dispatcher.queued import HOUR
 from tests.dispatcher.target import Asked, Target
@@ -37,6 +37,7 @@ UNREADABLE = {
     },
 }
 CLOSED = {"name": "batch", "gate": UNREADABLE}
+NONE_RECENT = {"succeeded": 0, "failed": 0, "expired": 0, "retries": 0, "shed": 0}
 OPEN = {"name": "batch", "weights": {"gold": 3.0}}
 
 
@@ -111,9 +112,9 @@ async def test_a_queue_from_idle_to_its_results(target: Target) -> None:
         await eventually(lambda: _is(page, activity="sending", in_flight=3, slots=slots))
         release.set()
         await eventually(lambda: _is(page, in_flight=0, activity="idle"))
-        queue = await page.queue()
-        assert queue["recent"] == {"succeeded": 3, "failed": 0, "expired": 0, "retries": 0, "shed": 0}
         await eventually(lambda: _totals(page, submitted=3, succeeded=3, pending=0))
+        queue = await page.queue()
+        assert queue["recent"] == {**NONE_RECENT, "succeeded": 3}
         assert queue["steps"][-1][0] + sum(good for good, _ in queue["steps"][:-1]) == 3
         assert queue["latency"]["p95"] is not None
         assert queue["front_door"] is True
@@ -224,3 +225,15 @@ async def _blocked(page: Page) -> bool:
 
 async def _problem(page: Page, expected: str) -> bool:
     return expected in (await page.found())["problem"]
+
+
+async def test_no_more_have_succeeded_than_were_submitted(target: Target) -> None:
+    """The broker is asked now and then, and what this process counted is shown as of then."""
+    async with running(target.url, OPEN) as page:
+        for _ in range(20):
+            await page.enqueue(5)
+            queue = await page.queue()
+            if queue["totals"] is not None:
+                assert queue["recent"]["succeeded"] <= queue["totals"]["succeeded"]
+        await eventually(lambda: _totals(page, submitted=100, succeeded=100))
+        await eventually(lambda: _is(page, recent={**NONE_RECENT, "succeeded": 100}))

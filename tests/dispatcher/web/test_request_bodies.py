@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from dispatcher.broker.contract.queue import QueueRules
 from dispatcher.broker.memory.broker import MemoryBroker
-from dispatcher.broker.queue import QueueRules
 from dispatcher.delivery.route import Route
 from dispatcher.web.front_door import FrontDoor, FrontDoorQueue
 from dispatcher.web.request_bodies import RequestBodies
@@ -74,7 +74,7 @@ async def way_in(most: int = 1024 * KIB, seconds: float = 600.0) -> AsyncIterato
         door = FrontDoorQueue(queue, Route(), 60.0, {}, LARGEST)
         bodies = RequestBodies(most, seconds)
         app = web.Application()
-        FrontDoor(lambda: door, lambda: int(time.time() * 1000), bodies).add_routes(app)
+        FrontDoor(lambda: door, lambda: int(time.time() * 1000), 8, bodies).add_routes(app)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from adsum.config.problems import ConfigError
 from epp.config.picker_config import PickerConfig, load_config
-from runtime.config.problems import ConfigError
 
 
 def load(given: str) -> PickerConfig:
@@ -28,7 +28,7 @@ ALIASES = "a0: &a0 [x, x]\n" + "".join(
         ("{}", "apiVersion"),
         ("plugins: &a [*a]", "contains itself"),
         ("plugins: &a {b: *a}", "contains itself"),
-        pytest.param(ALIASES, "more than 1000000 values with those that its aliases repeat", id="aliases"),
+        pytest.param(ALIASES, "more than 1,000,000 values with those that its aliases repeat", id="aliases"),
         pytest.param("plugins: " + "[" * 1500 + "]" * 1500, "nested too deeply", id="deep"),
         pytest.param("plugins: " + "9" * 5000, "not YAML", id="a long number"),
         ("plugins: 2001-99-99", "not YAML"),

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from adsum.config.problems import ConfigError
 from epp.config.picker_config import PickerConfig, load_config
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
-from runtime.config.problems import ConfigError
 
 HEAD = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}
 ON = {"featureGates": ["flowControl"]}
@@ -123,6 +123,15 @@ def test_validate_says_what_the_concurrency_detector_needs() -> None:
     [said] = [step for step in config.steps if "needs" in step]
     assert said.startswith("flow control: mine needs an Envoy of")
     assert "--response-trailer SEND" in said
+
+
+def test_a_limit_of_each_picker_is_warned_of() -> None:
+    flow = {"saturationDetector": {"pluginRef": "mine"}}
+    plugins = [{"type": "concurrency-detector", "name": "mine"}]
+    for given in ({}, ON):
+        [warning] = load(**given, flowControl=flow, plugins=plugins).warnings
+        assert warning.startswith("mine counts what this picker alone has in flight")
+    assert load(**ON, plugins=plugins).warnings == (), "as a filter only"
 
 
 def test_a_file_that_says_the_same_keeps_the_same_settings() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from adsum.config.problems import ConfigError
 from epp.config.picker_config import load_config
-from runtime.config.problems import ConfigError
 
 FILES = Path(__file__).parent / "go_files"
 PAGE = (Path(__file__).parents[3] / "docs" / "picker.md").read_text()

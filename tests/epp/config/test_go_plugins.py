@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
+from adsum.config.problems import ConfigError
 from epp.config.picker_config import PickerConfig, load_config
 from epp.scheduling.affinity.session_affinity import SessionAffinityFilter
 from epp.scheduling.affinity.session_strategies import SessionBindings
 from epp.scheduling.prefix.plugins import PrefixCacheProducer, PrefixCacheScorer
 from epp.scheduling.scorers.no_hit_lru import NoHitLruScorer
-from runtime.config.problems import ConfigError
 
 HEAD = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}
 
@@ -296,3 +296,30 @@ def test_a_sound_file_with_one_misspelt_key_has_one_problem() -> None:
         "unknown field '5'",
         "unknown field 'Plugins'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("disaggregatedset-rollout-screener", "leave it out: no request is split"),
+        ("test-profile-handler", "use single-profile-handler"),
+    ],
+)
+def test_what_the_go_picker_has_alone_comes_with_advice(given: str, advice: str) -> None:
+    [said] = faults(plugin(given))
+    assert "adsum does not have" in said
+    assert advice in said
+
+
+def test_a_models_data_source_has_the_go_pickers_parameters() -> None:
+    given = {
+        "scheme": "https", "path": "/v1/models", "interval": "5m", "insecureSkipVerify": False,
+        "caCertPath": "/ca.pem", "clientCertPath": "/client.pem", "clientKeyPath": "/client.key",
+    }  # fmt: skip
+    models = load(plugin("models-data-source", **given)).models
+    assert models is not None
+    assert models.model_dump(by_alias=True) == given | {"interval": 300.0}
+    assert load(plugin("queue-scorer")).models is None
+    check_fault(
+        plugin("models-data-source", interval="1ms"), "plugins[0].parameters.interval", "greater than"
+    )

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from epp.config.installed import BuildContext
+from adsum.config.problems import ConfigError
 from epp.config.picker_config import PickerConfig, load_config
 from epp.config.validate import validate
-from epp.extension import DataProducer
-from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.profile import SchedulerProfile
-from runtime.config.problems import ConfigError
 from tests.installed_package import install, see
 
 MODULE = """\
@@ -219,11 +216,6 @@ def test_a_producer_is_one_object_for_all_who_name_it_wherever_it_stands(load: L
     assert set(scheduler.producers) == {one, other}
 
 
-def test_a_handler_may_ask_for_any_producer() -> None:
-    context = BuildContext(random.Random(1), {"mine": PrefixCacheProducer()}.__getitem__)
-    assert context.producer("mine", DataProducer)  # type: ignore[type-abstract]
-
-
 POLICIES = """\
 - {type: acme-by-name}
 - {type: acme-one-flow}
@@ -314,7 +306,7 @@ def test_a_profile_handler_says_which_profiles_it_needs(load: Load) -> None:
         ),
         (
             "- {type: acme-note-scorer, parameters: {notes: acme-note}}",
-            "line 4: plugins[0].parameters: no data producer is named 'acme-note'; did you mean 'acme-notes'?",
+            "line 4: plugins[0].parameters: no plugin is named 'acme-note'; did you mean 'acme-notes'?",
         ),
         (
             "- {type: acme-note-scorer, parameters: {notes: acme-halves}}",

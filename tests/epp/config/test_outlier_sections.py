@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from adsum.config.problems import ConfigError
 from epp.config.document import OutlierDetectionSection, SlowStartSection
 from epp.config.picker_config import PickerConfig, load_config
 from epp.outliers.settings import OutlierSettings
 from epp.outliers.slow_start import SlowStartSettings
-from runtime.config.problems import ConfigError
 
 PAGE = (Path(__file__).parents[3] / "docs" / "failing-workers.md").read_text()
 

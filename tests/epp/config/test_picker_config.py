@@ -9,9 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adsum.config.problems import ConfigError
 from epp.config.catalogue import PLUGINS
+from epp.config.data_layer import MetricsSourceParameters
 from epp.config.go_plugins import GO_ONLY
-from epp.config.parameters import MetricsSourceParameters
 from epp.config.picker_config import PickerConfig, load_config
 from epp.scheduling.filters.label_filters import DECODE_ROLES, LabelSelectorFilter, Requirement, RoleFilter
 from epp.scheduling.pickers.score_pickers import MaxScorePicker, WeightedRandomPicker
@@ -19,7 +20,6 @@ from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer, PrefixC
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.scorers.load_scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer
 from epp.scheduling.work_ahead.plugins import LeastCostScorer, WorkAheadProducer
-from runtime.config.problems import ConfigError
 
 HEAD = {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}
 
@@ -448,12 +448,17 @@ def test_a_prefix_scorer_brings_its_producer() -> None:
 
 
 def test_prefix_scorers_use_the_producer_that_is_there_or_that_they_name() -> None:
-    parameters = {"blockSizeTokens": 128, "maxPrefixTokensToMatch": 0, "maxPrefixBlocksToMatch": 256}
-    mine = {"type": PRODUCER, "name": "mine", "parameters": parameters | {"lruCapacityPerServer": 100}}
+    parameters: dict[str, object] = {
+        "blockSizeTokens": 128,
+        "maxPrefixTokensToMatch": 0,
+        "maxPrefixBlocksToMatch": 256,
+    }
+    parameters |= {"lruCapacityPerServer": 100, "maxIndexBytes": "1Gi"}
+    mine = {"type": PRODUCER, "name": "mine", "parameters": parameters}
     (producer,) = load_of(plugins=[mine, PREFIX]).scheduler.profiles["default"].producers
     assert isinstance(producer, PrefixCacheProducer)
     assert (producer.block_tokens, producer.max_tokens, producer.max_blocks) == (128, 0, 256)
-    assert producer.capacity == 100
+    assert (producer.capacity, producer.index.max_bytes) == (100, 1024**3)
     second = {"type": PRODUCER, "name": "second", "parameters": {"autoTune": False, "blockSize": 64}}
     given = {
         "prefixMatchInfoProducerName": "second",

@@ -64,12 +64,12 @@ DETECTOR = {"saturationDetector": {"pluginRef": "concurrency-detector"}}
         (
             plugin("token-load-scorer", inFlightLoadProducerName="approx-prefix-cache-producer"),
             "inFlightLoadProducerName",
-            "counts nothing in flight",
+            "cannot be used here, expected an inflight-load-producer",
         ),
         (
             plugin("inflight-load-producer", prefixMatchInfoProducerName="token-producer"),
             "prefixMatchInfoProducerName",
-            "'token-producer' finds no prefixes",
+            "'token-producer' cannot be used here, expected an approx-prefix-cache-producer",
         ),
     ],
 )

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from epp.config.parameters import FileDiscoveryParameters
+from adsum.config.problems import ConfigError
+from epp.config.data_layer import FileDiscoveryParameters
 from epp.config.settings import Settings
 from epp.config.worker_source import SourceError, WorkerSource, choose_source, metrics_pool_name
-from runtime.config.problems import ConfigError
 
 FILE = FileDiscoveryParameters(path="/etc/endpoints.yaml")
 POOL = {

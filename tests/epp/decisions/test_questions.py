@@ -84,6 +84,8 @@ async def test_decisions_and_what_became_of_them_in_the_terminal(running_envoy: 
         assert "request r-slow" in out
         assert "least-cost-scorer x 1" in out
         assert "chosen" in out
+        for command in ("decisions", "explain"):
+            assert await run(command, "r-slow", "--picker", url) == (0, out, "")
         said = await run("decisions", "--picker", url, "--slow", "1h")
         assert said == (0, "", "no decision of the last 3 took 3600 s\n")
         code, out, err = await run("decisions", "--picker", url, "--request", "r-unknown")
@@ -161,7 +163,15 @@ async def test_explain_from_a_file_a_whole_request_and_standard_input(
         ],
         (("decisions", "--slow", "500"), 2, "'500' is not a duration"),
         (("decisions", "--limit", "0"), 2, "'0' is not a whole number from 1 to 1000"),
-        (("explain",), 2, "required: --request"),
+        (("explain",), 2, "a request is missing; expected --request FILE, or the ID of a past one"),
+        (("explain", "r-1", "--request", "-"), 2, "the ID of a past request, or a request by --request"),
+        (
+            ("explain", "r-1", "--path", "/v1/completions"),
+            2,
+            "the ID of a past request, or a request by --request",
+        ),
+        (("decisions", "r-1", "--request", "r-2"), 2, "two requests are named: 'r-1' and 'r-2'"),
+        (("decisions", "r-1", "--follow"), 2, "--follow and a request's ID exclude each other"),
         (("explain", "--request", "/nowhere"), 2, "/nowhere cannot be read: No such file or directory"),
         (("explain", "--request", "-", "-H", "x"), 2, "'x' is not 'NAME: VALUE'"),
         (

@@ -1,3 +1,4 @@
+import logging
 import math
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -178,6 +179,36 @@ async def test_follow_reads_the_metadata_of_each_event() -> None:
     await follow_discovery(events(), store)
     (endpoint,) = store.endpoints
     assert (endpoint.id, endpoint.models, endpoint.reachable) == ("w1", frozenset({"m"}), False)
+
+
+async def test_a_flood_of_changes_is_logged_with_bounds(caplog: pytest.LogCaptureFixture) -> None:
+    async def events() -> AsyncIterator[InstanceEvent]:
+        worker = instance(reader=Reader({}))
+        yield InstanceAddedEvent(worker)
+        for number in range(1000):
+            yield InstanceUpdatedEvent(worker, replace(worker, revision=f"x.y.{number}"))
+        yield InstanceRemovedEvent(worker, "deleted")
+
+    with caplog.at_level(logging.INFO):
+        await follow_discovery(events(), Datastore())
+    lines = caplog.messages
+    assert len(lines) == 102
+    assert lines[100].endswith("changed; more such lines of this minute are only counted")
+    assert "is gone: deleted" in lines[-1], "another kind is not held back"
+
+
+async def test_what_is_ignored_is_logged_once_for_each_value(caplog: pytest.LogCaptureFixture) -> None:
+    async def events() -> AsyncIterator[InstanceEvent]:
+        for port in ("x" * 1000, "x" * 1000, 22, 22, 9000):
+            yield InstanceAddedEvent(instance(reader=Reader({"transport": {"http": {"metrics_port": port}}})))
+
+    store = Datastore()
+    await follow_discovery(events(), store)
+    lines = caplog.messages
+    assert len(lines) == 2
+    assert all(line.startswith("w1: metadata transport.http.metrics_port is ") for line in lines)
+    assert max(map(len, lines)) < 200
+    assert store.endpoints[0].ignored == ()
 
 
 LOADED = Load(waiting=1.0, kv_usage=0.5, adapters=Adapters(frozenset({"x"})))

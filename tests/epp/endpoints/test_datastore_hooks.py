@@ -1,7 +1,11 @@
 """Who is told of released requests and of changed loads, when, and in what order."""
 
+import asyncio
 import logging
+import time
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from discovery import InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedEvent
@@ -129,3 +133,66 @@ def test_a_hook_may_leave_while_it_is_told() -> None:
         store.reserve(endpoint)
         store.release(endpoint)
     assert heard == ["w1", "other", "other"]
+
+
+async def test_listeners_hear_once_of_all_changes_of_a_turn() -> None:
+    store = datastore("w0")
+    told: list[int] = []
+    store.on_change.append(lambda: told.append(len(store.endpoints)))
+    for number in range(1, 1000):
+        store.apply(InstanceAddedEvent(instance(f"w{number}")), {})
+    assert told == []
+    await asyncio.sleep(0)
+    assert told == [1000]
+    await asyncio.sleep(0)
+    assert told == [1000]
+
+
+async def test_whoever_reads_sees_a_change_at_once_and_listeners_have_heard_of_it() -> None:
+    store = datastore("w1", "w2")
+    told: list[tuple[str, ...]] = []
+    store.on_change.append(lambda: told.append(tuple(one.id for one in store.endpoints)))
+    store.apply(InstanceRemovedEvent(instance("w1"), "deleted"))
+    assert [one.id for one in store.pool(0.0).endpoints] == ["w2"]
+    assert told == [("w2",)]
+    store.apply(InstanceAddedEvent(instance("w3")), {"model": {"name": "m"}})
+    mask = store.serving("m")
+    assert mask is None, "w2 says nothing of models"
+    assert told == [("w2",), ("w2", "w3")]
+    await asyncio.sleep(0)
+    assert len(told) == 2
+
+
+async def test_a_listener_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    store = datastore()
+    told: list[int] = []
+
+    def failing() -> None:
+        raise ZeroDivisionError
+
+    store.on_change += [failing, lambda: told.append(len(store.endpoints))]
+    store.apply(InstanceAddedEvent(instance("w1")), {})
+    assert len(store.pool(0.0)) == 1
+    assert told == [1]
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_large_pool_with_many_adapters_that_becomes_unreachable_costs_little() -> None:
+    """Claimed: 0.02 s. A mask for each worker and adapter took 7 s."""
+    document = {"model": {"name": "m", "adapters": [f"lora-{number}" for number in range(32)]}}
+    store = datastore()
+    store.on_change.append(lambda: len(store.endpoints))
+    workers = [instance(f"w{number}") for number in range(1000)]
+    began = time.process_time()
+    for worker in workers:
+        store.apply(InstanceAddedEvent(worker), document)
+    for worker in workers:
+        store.apply(InstanceUpdatedEvent(worker, replace(worker, reachable=False)), document)
+    assert store.serving("lora-3") is None
+    assert not store.all_reachable
+    for worker in workers[:20]:
+        store.apply(InstanceUpdatedEvent(worker, worker), {"model": {"name": "other"}})
+        mask = store.serving("lora-3")
+        assert mask is not None
+        assert 980 <= np.count_nonzero(mask) < 1000
+    assert time.process_time() - began < 0.5

@@ -131,8 +131,8 @@ def test_the_engine_comes_from_metadata_else_a_label_else_the_default() -> None:
 
 
 @pytest.mark.parametrize("name", ["port", "metrics_port"])
-def test_metadata_move_nothing_to_a_port_of_the_host(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_metadata_move_nothing_to_a_port_of_the_host(name: str) -> None:
     endpoint = read({"transport": {"http": {name: 22}}})
     assert (endpoint.port, endpoint.metrics_port) == (8000, 8000)
-    [line] = [record.getMessage() for record in caplog.records]
+    [line] = endpoint.ignored
     assert f"metadata transport.http.{name} is 22, below 1024 and not the registered port" in line

@@ -50,7 +50,7 @@ def test_a_pool_that_is_cut_off_does_not_fill_the_log(
         missing_workers.check()
     lines = taken(caplog)
     assert lines[0] == "w000 gets no requests: refused"
-    assert lines[10:] == ["90 more get no requests; python -m discovery explain names them"]
+    assert lines[10:] == ["90 more get no requests; adsum discovery explain names them"]
 
 
 async def test_who_is_missing_at_first_has_been_waited_for(

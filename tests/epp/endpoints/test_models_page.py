@@ -1,5 +1,8 @@
 import json
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.models_page import ModelsPage
@@ -51,6 +54,30 @@ def test_what_a_worker_lists_says_more_than_a_declared_name_whoever_comes_first(
     declaring, listing = endpoint("one", {"base"}), endpoint("two", listed=(BASE,))
     for order in ((declaring, listing), (listing, declaring)):
         assert [model["owned_by"] for model in shown(ModelsPage(frozenset()).render(order))] == ["vllm"]
+
+
+LIE = ServedModel(id="base", created=1, owned_by="liar", root="/tmp", parent="x", max_model_len=1)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_one_worker_that_says_something_else_describes_no_model(place: int) -> None:
+    said = [BASE, BASE]
+    said.insert(place, LIE)
+    endpoints = tuple(endpoint(f"w{number}", listed=(one,)) for number, one in enumerate(said))
+    [model] = shown(ModelsPage(frozenset()).render(endpoints))
+    assert model == shown(ModelsPage(frozenset()).render((endpoint("w", listed=(BASE,)),)))[0]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "shown_as"), [((8, 4), 4), ((8, 4, 8), 8), ((None, 4), 4), ((8, None, None), None)]
+)
+def test_the_shorter_context_counts_where_as_many_state_it(
+    lengths: tuple[int | None, ...], shown_as: int | None
+) -> None:
+    listed = [replace(BASE, max_model_len=length) for length in lengths]
+    endpoints = tuple(endpoint(f"w{number}", listed=(one,)) for number, one in enumerate(listed))
+    [model] = shown(ModelsPage(frozenset()).render(endpoints))
+    assert model.get("max_model_len") == shown_as
 
 
 def test_what_a_worker_declares_counts_and_not_its_list() -> None:

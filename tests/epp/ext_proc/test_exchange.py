@@ -288,6 +288,9 @@ class Recorder:
     def responded(self, pick: Pick, status: int, now: float) -> None:
         self.seen.append(("responded", status, now))
 
+    def not_renamed(self) -> None:
+        self.seen.append("not renamed")
+
     def released(self, pick: Pick, started: float, now: float) -> None:
         self.seen.append(("released", started, now))
 

@@ -174,3 +174,39 @@ def test_answers_that_name_a_model_are_read(kind: str) -> None:
 )
 def test_all_others_pass(headers: dict[str, str]) -> None:
     assert restorer(**headers) is None
+
+
+@pytest.mark.parametrize("events", [False, True])
+@pytest.mark.parametrize("repeated", [b"[", b"{", b",", b'"",', b'[{"', b'"model":', b"\n", b"data:[\n"])
+def test_whatever_is_given_up_passes_byte_for_byte(repeated: bytes, events: bool) -> None:
+    """Beyond, the bytes pass as they are."""
+    given_up: list[str] = []
+    restorer = ModelRestorer("m", "gpt", events=events, given_up=lambda: given_up.append("once"))
+    piece = (b"data:" if events else b"") + b'{"model":"m","a":' + repeated * (100_000 // len(repeated))
+    out = [piece if read is None else read for read in (restorer.read(piece, 0.0) for _ in range(5))]
+    out.append(restorer.end(0.0))
+    assert b"".join(out).replace(b'"gpt"', b'"m"') == piece * 5
+    assert len(given_up) <= 1
+
+
+def test_an_answer_that_is_all_brackets_passes_with_the_worker_s_name() -> None:
+    given_up: list[str] = []
+    restorer = ModelRestorer("m", "gpt", events=False, given_up=lambda: given_up.append("once"))
+    for _ in range(10):
+        restorer.read(b"[" * 10_000, 0.0)
+    assert restorer.read(b'{"model":"m"}', 0.0) is None
+    assert given_up == ["once"]
+
+
+def test_what_real_answers_hold_is_renamed_to_the_end() -> None:
+    """A million tokens with their probabilities, and a stream of as many events, the model behind the choices."""
+    token = b'{"token":"abc","logprob":-0.12,"bytes":[97,98],"top_logprobs":[{"token":"a","logprob":-1,"bytes":[97]}]},'
+    restorer = ModelRestorer("m", "gpt", events=False)
+    restorer.read(b'{"id":"1","choices":[{"index":0,"logprobs":{"content":[', 0.0)
+    for _ in range(300):
+        restorer.read(token * 100, 0.0)
+    assert restorer.read(token[:-1] + b']}}],"model":"m"}', 0.0) == token[:-1] + b']}}],"model":"gpt"}'
+    event = b'data: {"id":"1","object":"chunk","created":1,"choices":[{"index":0,"delta":{"content":"a"}}],"model":"m"}\n\n'
+    restorer = ModelRestorer("m", "gpt", events=True)
+    for _ in range(20_000):
+        assert restorer.read(event, 0.0) == event.replace(b'"m"', b'"gpt"')

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.ext_proc import protocol
-from epp.ext_proc.exchange_settings import ProtocolVersion
+from epp.ext_proc.exchange_settings import ExchangeSettings, ProtocolVersion
 from epp.request.control_headers import DESTINATION, SUBSET
 from epp.request.rejection import Rejection
 from epp.request.unreadable import UnreadableError
 from epp.wire.messages.ext_proc_pb2 import HeaderMap, HeaderValue, HeaderValueOption, Metadata
+from tests.decoded_exchange import DecodedExchange
 
 HINT = protocol.SUBSET_NAMESPACE
 
@@ -141,6 +142,20 @@ def test_a_rejection_is_an_openai_error() -> None:
             "code": "saturated",
         }
     }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "chance", "after"),
+    [(1.0, 0.49, 1), (1.0, 0.5, 2), (1.0, 1.0, 2), (2.5, 0.0, 3), (2.5, 0.99, 6)],
+)
+def test_who_is_refused_comes_back_after_once_to_twice_the_time(
+    director: Any, messages: Any, seconds: float, chance: float, after: int
+) -> None:
+    director.outcome = Rejection(429, "saturated", "later", retry_after=seconds)
+    exchange = DecodedExchange(director, ExchangeSettings(chance=lambda: chance))
+    (answer,) = exchange.ask(messages.headers({":method": "GET"}, end_of_stream=True), 0)
+    said = {o.header.key: o.header.raw_value for o in answer.immediate_response.headers.set_headers}
+    assert int(said["retry-after"]) == after
 
 
 @pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.4, "1"), (1.0, "1"), (29.01, "30")])

@@ -381,3 +381,25 @@ def test_a_stream_may_break_at_any_moment(director: Any, messages: Any) -> None:
     exchange.close("reset", 8)
     assert read(exchange.feed(messages.response_body(b"d", end_of_stream=True), 9)) == []
     assert director.released == [director.outcome]
+
+
+@pytest.mark.parametrize(
+    ("mode", "read"), [(DUPLEX, True), ("BUFFERED", True), (STREAMED, False), ("NONE", False)]
+)
+def test_an_answer_that_comes_anyway_is_read_and_nothing_waits_for_it(
+    director: Any, messages: Any, mode: str, read: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ask(settings: ExchangeSettings) -> list[Any]:
+        exchange = DecodedExchange(director, settings)
+        asked(exchange, messages, response_mode=mode)
+        done = [
+            exchange.ask(messages.response_headers(values=JSON), 5),
+            exchange.may_end,
+            exchange.ends_early,
+        ]
+        return [*done, exchange.ask(messages.response_body(b"abc", end_of_stream=True), 6), exchange.may_end]
+
+    seen = list[bytes]()
+    assert ask(ExchangeSettings(passing_readers=(lambda *_: Watcher(seen),))) == ask(ExchangeSettings())
+    assert seen == ([b"abc", b"end"] if read else [])
+    assert not caplog.records

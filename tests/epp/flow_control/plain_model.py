@@ -148,20 +148,48 @@ class PlainModel:
         return True
 
     def _gives_way_to(self, one: Waits) -> bool:
-        """Where flows take turns: the newest of the longest flow, of equally long ones of the one that changed last."""
-        if not self.turns or self._fits_band(one):
-            return False
+        """Where flows take turns: the newest of the longest flow, of equally long ones of the one that changed last.
+
+        Where there are too many bytes and not too many requests: the newest ones of the flow with most bytes.
+        """
         band = [other for other in self.waiting if other.priority == one.priority]
+        if not self.turns or not band:
+            return False
+        limits = self.band(one.priority)
+        if len(band) < limits.max_requests and len(self.waiting) < (self.settings.max_requests or 10**9):
+            return self._bytes_give_way_to(one, band)
         lengths = Counter(other.fairness_id for other in band)
         longest = max(lengths, key=lambda name: (lengths[name], self.changed[one.priority, name]))
         if lengths[longest] <= lengths[one.fairness_id] + 1:
             return False
         victim = [other for other in band if other.fairness_id == longest][-1]
         left = [other for other in band if other is not victim]
-        limits = self.band(one.priority)
         fits = len(left) < limits.max_requests and sum(o.size for o in left) + one.size <= limits.max_bytes
         if not fits or not self._fits_all(one, [other for other in self.waiting if other is not victim]):
             return False
         self._remove(victim)
         self.outcomes.append((victim.name, "evicted"))
+        return True
+
+    def _bytes_give_way_to(self, one: Waits, band: list[Waits]) -> bool:
+        held = Counter[str]()
+        for other in band:
+            held[other.fairness_id] += other.size
+        heaviest = min(held, key=lambda name: (-held[name], name))
+        if held[heaviest] <= held[one.fairness_id] + one.size:
+            return False
+        victims: list[Waits] = []
+        for other in reversed([other for other in band if other.fairness_id == heaviest]):
+            victims.append(other)
+            stay = [other for other in self.waiting if other not in victims]
+            of_band = sum(other.size for other in stay if other.priority == one.priority)
+            if of_band + one.size <= self.band(one.priority).max_bytes and self._fits_all(one, stay):
+                break
+            if len(victims) == 16:
+                return False
+        else:
+            return False
+        for victim in victims:
+            self._remove(victim)
+            self.outcomes.append((victim.name, "evicted"))
         return True

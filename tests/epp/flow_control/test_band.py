@@ -1,6 +1,8 @@
 """The requests of one priority that wait: what remains of those that left, and orders that are none."""
 
 import gc
+import random
+from collections import Counter
 from dataclasses import dataclass
 
 import pytest
@@ -90,26 +92,67 @@ def test_in_a_full_band_the_longest_flow_gives_way_where_flows_take_turns() -> N
     band = band_of(PriorityBand(max_requests=4, fairness=RoundRobin()))
     for sequence, name in enumerate("aaab"):
         band.add(queued(sequence, name))
-    assert not band.fits(1)
-    gives = band.gives_way("c", 1)
-    assert gives is not None
+    assert band.over(1)[0] == 1
+    (gives,) = band.gives_way("c", 1, *band.over(1))
     assert (gives.request.fairness_id, gives.sequence) == ("a", 2)
-    assert band.gives_way("b", 1) is gives
-    assert band.gives_way("a", 1) is None
+    assert band.gives_way("b", 1, *band.over(1)) == [gives]
+    assert band.gives_way("a", 1, *band.over(1)) == []
     band.remove(gives)
     band.add(queued(4, "c"))
-    assert band.gives_way("c", 1) is None  # it would have as many as the longest
+    assert band.gives_way("c", 1, *band.over(1)) == []  # it would have as many as the longest
 
 
 def test_nobody_gives_way_where_flows_are_as_one() -> None:
     band = band_of(PriorityBand(max_requests=2))
     for sequence in range(2):
         band.add(queued(sequence, "a"))
-    assert band.gives_way("b", 1) is None
+    assert band.gives_way("b", 1, *band.over(1)) == []
 
 
 def test_nobody_gives_way_to_a_body_that_would_not_fit() -> None:
     band = band_of(PriorityBand(max_requests=3, max_bytes=100, fairness=RoundRobin()))
     for sequence in range(3):
         band.add(queued(sequence, "a"))
-    assert band.gives_way("b", 101) is None
+    assert band.gives_way("b", 101, *band.over(101)) == []
+
+
+def test_in_a_band_full_of_bytes_the_flow_with_most_of_them_gives_way() -> None:
+    """It has few requests, and the newest of them go, as many as the new one needs."""
+    band = band_of(PriorityBand(max_bytes=100, fairness=RoundRobin()))
+    for sequence, (name, size) in enumerate(
+        [("huge", 30), ("huge", 30), ("small", 5), ("small", 5), ("small", 5)]
+    ):
+        one = queued(sequence, name)
+        one.size = size
+        band.add(one)
+
+    def gives(name: str, size: int) -> list[int]:
+        return [one.sequence for one in band.gives_way(name, size, *band.over(size))]
+
+    assert gives("new", 40) == [1]
+    assert gives("new", 56) == [1, 0]
+    assert gives("new", 60) == []  # it would have as much
+    assert gives("small", 44) == [1]
+    assert gives("small", 45) == []
+    assert gives("huge", 30) == []
+    band.remove(band.gives_way("new", 40, *band.over(40))[0])
+    assert gives("small", 60) == []
+
+
+def test_the_heaviest_flow_is_known_whatever_came_and_left() -> None:
+    rng = random.Random(4)
+    band, waiting = band_of(PriorityBand(max_bytes=1, fairness=RoundRobin())), list[QueuedRequest]()
+    for sequence in range(3000):
+        if waiting and rng.random() < 0.49:
+            band.remove(waiting.pop(rng.randrange(len(waiting))))
+        else:
+            one = queued(sequence, rng.choice("abcdefgh"))
+            one.size = rng.randrange(1000)
+            band.add(one)
+            waiting.append(one)
+        held = Counter[str]()
+        for one in waiting:
+            held[one.request.fairness_id] += one.size
+        gives = band.gives_way("new", 0, 0, 1)
+        most = max(held.values(), default=0)
+        assert not most or held[gives[0].request.fairness_id] == most

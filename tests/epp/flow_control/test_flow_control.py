@@ -1,6 +1,7 @@
 """Flow control through the exchange: what waits, what goes next, and how each wait ends."""
 
 import gc
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
 from epp.flow_control.controller import FlowController
+from epp.flow_control.round_robin import RoundRobin
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.flow_control.switch import FlowControlSwitch
 from epp.flow_control.usage_limit_policy import StaticUsageLimit
@@ -279,11 +281,62 @@ def test_a_full_queue_refuses(picker: Any) -> None:
 
 
 def test_bytes_are_limited_too(picker: Any) -> None:
-    it = picker(bands={0: PriorityBand(max_bytes=100)})
+    it = picker(bands={0: PriorityBand(max_bytes=2000)})
     it.fill()
-    assert it.ask("x" * 20).said == []
-    refused = it.ask("y" * 60)
+    assert it.ask("x" * 500).said == []
+    refused = it.ask("y" * 500)
     assert (refused.status, refused.reason) == (429, "rejected-saturated")
+
+
+def test_bytes_of_headers_are_limited_with_those_of_bodies(picker: Any) -> None:
+    it = picker(bands={0: PriorityBand(max_bytes=1000)})
+    it.fill()
+    refused = it.ask("x", **{"x-large": "y" * 1000})
+    assert (refused.status, refused.reason) == (429, "rejected-saturated")
+    held = it.memory.held
+    assert it.ask("x", **{"x-large": "y" * 500}).said == []
+    assert it.memory.held - held > 500
+
+
+def test_a_flow_of_huge_bodies_leaves_room_for_others(picker: Any) -> None:
+    """Whether its band is full or all bands are; one of another band gives no way."""
+    for limits in ({"default_band": PriorityBand(max_bytes=10_000, fairness=RoundRobin())},
+                   {"default_band": PriorityBand(fairness=RoundRobin()), "max_bytes": 10_000}):  # fmt: skip
+        it = picker(**limits)
+        it.fill()
+        huge = [it.objective("x" * 2100, fairness_id="a") for _ in range(2)]
+        small = it.objective("x" * 1500, fairness_id="b")
+        assert (small.said, huge[0].said) == ([], [])
+        assert (huge[1].status, huge[1].reason) == (429, "evicted-queue-pressure")
+        assert it.objective("x" * 2100, fairness_id="a").reason == "rejected-saturated"
+
+
+@pytest.mark.parametrize("limits", [{"max_requests": 1}, {"bands": {0: PriorityBand(max_requests=1)}}])
+def test_an_explained_request_is_refused_where_the_real_one_is(picker: Any, limits: dict[str, Any]) -> None:
+    """Also while there is no endpoint."""
+    it = picker(workers=0, **limits)
+    headers = {":path": "/v1/completions"}
+    body = b'{"model": "m", "prompt": "Hello"}'
+    assert it.director.explain(headers, body, None, it.now).would_wait
+    assert it.ask("first").said == []
+    explained = it.director.explain(headers, body, None, it.now)
+    real = it.ask("second")
+    assert (explained.would_wait, explained.refused_status, explained.refused_reason) == (
+        False,
+        real.status,
+        real.reason,
+    )
+
+
+def test_an_explained_request_is_refused_that_no_band_of_its_priority_would_take(picker: Any) -> None:
+    """The band does not exist yet."""
+    it = picker(default_band=PriorityBand(max_bytes=100))
+    it.fill()
+    headers = {":path": "/v1/completions", "x-gateway-inference-objective": "high"}
+    body = json.dumps({"model": "m", "prompt": "x" * 100}).encode()
+    explained = it.director.explain(headers, body, None, it.now)
+    assert it.objective("x" * 100, "high").status == explained.refused_status == 429
+    assert not explained.would_wait
 
 
 def test_a_sheddable_request_makes_room_where_eviction_is_enabled(picker: Any) -> None:
@@ -454,11 +507,11 @@ def test_bodies_that_wait_leave_memory_to_those_that_come(messages: Any) -> None
     it = Held(
         store, FlowController(FlowControlSettings(), UtilizationDetector(), store.pool), client_of(messages)
     )
-    FlowControlSwitch(it.director, store, 400).use(FlowControlSettings(), UtilizationDetector(), it.now)
+    FlowControlSwitch(it.director, store, 2000).use(FlowControlSettings(), UtilizationDetector(), it.now)
     it.turns()
     it.fill()
-    assert it.ask("x" * 200).said == []
-    refused = it.ask("y" * 60)
+    assert it.ask("x" * 500).said == []
+    refused = it.ask("y" * 100)
     assert (refused.status, refused.reason) == (429, "rejected-saturated")
 
 
@@ -495,3 +548,21 @@ def test_flow_control_is_switched_on_changed_and_switched_off_while_requests_wai
     it.turns()
     assert went(waiting) == [True] * 4
     assert it.ask("another").destination is not None
+
+
+def test_what_waits_when_it_is_switched_off_goes_in_turns(messages: Any) -> None:
+    store = store_of("")
+    it = Held(
+        store, FlowController(FlowControlSettings(), UtilizationDetector(), store.pool), client_of(messages)
+    )
+    it.fill()
+    waiting = [it.ask(f"{number}") for number in range(300)]
+    FlowControlSwitch(it.director, store, 2**20).use(None, UtilizationDetector(), it.now)
+    it.director.use_admission(None)
+    counts = []
+    due: float | None = it.now
+    while due is not None:
+        due = it.director.dispatch(it.now)
+        counts.append(sum(went(waiting)))
+    assert counts == [128, 256, 300]
+    assert went(waiting)[:256] == [True] * 256, "the first that came are the first to go"

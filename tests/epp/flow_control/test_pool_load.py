@@ -157,6 +157,8 @@ class Strange:
     def __init__(self, saturation: float) -> None:
         self.says = saturation
 
+    counts_in_flight = False
+
     def saturation(self, pool: EndpointPool) -> float:
         return self.says
 

@@ -25,6 +25,8 @@ class Fixed:
 
     value: float
 
+    counts_in_flight = False
+
     def saturation(self, pool: EndpointPool) -> float:
         return self.value
 

@@ -5,7 +5,16 @@ from typing import Any
 import pytest
 
 from discovery.kubernetes.inference_pool import POOL_GROUP
-from epp.kubernetes.inference_resources import PoolIdentity, read_priorities, read_rewrites
+from epp.kubernetes.inference_resources import (
+    MAX_ALL_PARTS,
+    MAX_PARTS,
+    MAX_PRIORITIES,
+    PoolIdentity,
+    parsed_rewrites,
+    picker_reference,
+    read_priorities,
+    read_rewrites,
+)
 from epp.request.model_rewrite import RewriteRule, RewriteTarget
 
 POOL = PoolIdentity("serving", "vllm", labels={"team": "a", "tier": "gold"})
@@ -117,3 +126,90 @@ def test_a_weight_that_no_arithmetic_takes_leaves_the_rule_out() -> None:
 def test_a_match_without_a_model_is_not_a_rule_for_every_model() -> None:
     rule = {"matches": [{}], "targets": [{"modelRewrite": "base"}]}
     assert read_rewrites([resource("a", poolRef=REF, rules=[rule])], POOL).rules == []
+
+
+def rules(count: int) -> list[dict[str, Any]]:
+    """Of three parts each."""
+    return [
+        {"matches": [{"model": {"value": f"m{number}"}}], "targets": [{"modelRewrite": "t"}]}
+        for number in range(count // 3)
+    ]
+
+
+def test_a_resource_of_too_many_rules_is_left_out() -> None:
+    large, small = rules(MAX_PARTS + 3), rules(3)
+    read = read_rewrites(
+        [resource("a", poolRef=REF, rules=large), resource("b", poolRef=REF, rules=small)], POOL
+    )
+    assert (read.names, len(read.rules)) == ({"b"}, 1)
+    assert read.problems == {"a": "it has 1002 rules, matches and targets; expected at most 1000"}
+
+
+def test_the_oldest_resources_have_their_rules_where_there_are_too_many() -> None:
+    given = [
+        resource(f"r{number:02}", f"2026-01-01T00:00:{59 - number:02}Z", poolRef=REF, rules=rules(MAX_PARTS))
+        for number in range(12)
+    ]
+    read = read_rewrites(given, POOL)
+    assert sorted(read.problems) == ["r00", "r01"], "the newest"
+    assert len(read.rules) * 3 <= MAX_ALL_PARTS
+    assert "more than 10000 rules" in read.problems["r00"]
+
+
+def test_different_priorities_are_bounded() -> None:
+    given = [resource(f"o{number:04}", priority=number, poolRef=REF) for number in range(MAX_PRIORITIES + 2)]
+    read = read_priorities([*given, resource("z", priority=1, poolRef=REF)], POOL)
+    assert len(read.by_objective) == MAX_PRIORITIES + 1
+    assert sorted(read.problems) == ["o0100", "o0101"]
+    assert read.by_objective["z"] == 1
+
+
+class Counted(dict[str, Any]):
+    """A spec that knows how often its rules were read."""
+
+    reads = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        Counted.reads += key == "rules"
+        return super().get(key, default)
+
+
+def test_only_what_changed_is_parsed_again() -> None:
+    def version(number: int, *, of: str = "a") -> dict[str, Any]:
+        given = resource(of, poolRef=REF, rules=[{"targets": [{"modelRewrite": f"t{number}"}]}])
+        return {
+            "metadata": {**given["metadata"], "uid": of, "resourceVersion": str(number)},
+            "spec": Counted(given["spec"]),
+        }
+
+    parsed = parsed_rewrites()
+    Counted.reads = 0
+    for _ in range(3):
+        read_rewrites([version(1), version(7, of="b")], POOL, parsed)
+    assert Counted.reads == 2
+    read = read_rewrites([version(2), version(7, of="b")], POOL, parsed)
+    assert Counted.reads == 3
+    assert [rule.targets[0].model for rule in read.rules] == ["t2", "t7"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "port"),
+    [
+        ({"endpointPickerRef": {"name": "p", "port": {"number": 9002}}}, 9002),
+        ({"extensionRef": {"name": "p", "portNumber": 9003}}, 9003),
+        ({"endpointPickerRef": {"name": "p"}}, None),
+        ({"endpointPickerRef": {"name": "p", "port": {"number": "9002"}}}, None),
+        ({"endpointPickerRef": {"name": "p", "port": {"number": 10**30}}}, None),
+    ],
+)
+def test_the_picker_that_a_pool_refers_to(spec: dict[str, Any], port: int | None) -> None:
+    found = picker_reference({"spec": spec})
+    assert found is not None
+    assert (found.name, found.port, found.failure_mode) == ("p", port, "FailClose")
+
+
+@pytest.mark.parametrize(
+    "pool", [{}, {"spec": None}, {"spec": {}}, {"spec": {"endpointPickerRef": {"name": 5}}}]
+)
+def test_a_pool_may_refer_to_no_picker(pool: dict[str, Any]) -> None:
+    assert picker_reference(pool) is None

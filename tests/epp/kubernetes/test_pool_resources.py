@@ -103,6 +103,35 @@ async def test_a_pool_that_is_being_deleted_is_none(api: FakeApiServer) -> None:
         await eventually(lambda: told.reasons[-1] is None)
 
 
+async def test_a_picker_that_gateways_ask_on_another_port_is_told(
+    api: FakeApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def referring(port: int, **more: str) -> dict[str, Any]:
+        made = pool()
+        made["spec"]["endpointPickerRef"] = {"name": "picker", "port": {"number": port}, **more}
+        return made
+
+    api.api.put("inferencepools", referring(9003, failureMode="FailOpen"))
+    transport = ClusterTransport(Cluster(api.url))
+    identity, readers = PoolIdentity("default", "vllm"), Told().readers
+    async with PoolResources(transport, identity, readers, grpc_port=9002, timings=QUICK) as resources:
+        described = resources.describe()["pool"]
+        assert described["endpoint_picker_ref"] == {
+            "name": "picker",
+            "port": 9003,
+            "failure_mode": "FailOpen",
+        }
+        problem = described["endpoint_picker_ref_problem"]
+        assert problem.startswith(
+            "endpointPickerRef names port 9003 of the Service 'picker', and this picker listens on 9002"
+        )
+        assert "follow failureMode 'FailOpen'" in problem
+        api.api.put("inferencepools", referring(9002))
+        await eventually(lambda: resources.describe()["pool"]["endpoint_picker_ref_problem"] is None)
+        assert resources.describe()["pool"]["endpoint_picker_ref"]["failure_mode"] == "FailClose"
+    assert len([line for line in caplog.messages if "endpointPickerRef names port 9003" in line]) == 1
+
+
 async def test_an_outage_of_the_api_server_changes_nothing(api: FakeApiServer) -> None:
     told = Told()
     api.api.put("inferencepools", pool())

@@ -1,6 +1,8 @@
 """Which endpoints are ejected, for how long, and how they come back; at times that the test chooses."""
 
+import itertools
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +14,7 @@ from epp.endpoints.endpoint import Endpoint
 from epp.outliers.detection import OutlierDetection
 from epp.outliers.failure import Failure
 from epp.outliers.outlier_record import Cause
+from epp.outliers.requesters import WINDOW, Requester
 from epp.outliers.settings import OutlierSettings
 from tests.python_steps import python_steps
 
@@ -34,11 +37,17 @@ class Pool:
         return self.store.endpoints[number]
 
     def answer(
-        self, number: int, status: int = 200, times: int = 1, failure: Failure | None = None, **sent: bool
+        self,
+        number: int,
+        status: int = 200,
+        times: int = 1,
+        failure: Failure | None = None,
+        of: Requester | None = None,
+        **sent: bool,
     ) -> None:
         for _ in range(times):
             request = self.send(number, **sent)
-            self.detection.answered(request, self.endpoint(number), status, failure, self.now)
+            self.detection.answered(request, self.endpoint(number), status, failure, self.now, of)
             self.detection.ended(request, self.now)
 
     def send(self, number: int, *, streamed: bool = True) -> object:
@@ -105,6 +114,93 @@ def test_the_percentage_of_failures_ejects_at_the_end_of_an_interval() -> None:
     pool.wait(10)
     assert pool.ejected() == [1]
     assert list(pool.detection.ejections) == [Cause.FAILURE_PERCENTAGE]
+
+
+def distinct(fairness_id: str = "default-flow") -> Iterator[Requester]:
+    """Requests with one fairness id, each with a prompt of its own."""
+    return (Requester(fairness_id, (fairness_id, number)) for number in itertools.count())
+
+
+POISON = Requester("tenant", ("m", 10, 4711))
+
+
+@pytest.mark.parametrize("failure", [None, Failure.RESET, Failure.TIMEOUT])
+def test_a_prompt_that_fails_everywhere_is_no_workers_fault(failure: Failure | None) -> None:
+    pool = Pool(6, {"probe_path": ""})
+    pool.answer(0, 500, 9, failure, POISON)
+    assert pool.ejected() == [0], "nothing is known of the prompt"
+    for number in range(1, 6):
+        pool.answer(number, 500, 9, failure, POISON)
+    assert pool.ejected() == [0]
+    pool.wait(1)
+    assert pool.ejected() == [], "it fails elsewhere too"
+    pool.answer(0, 200)
+    for number in range(6):
+        pool.answer(number, 500, 9, failure, POISON)
+    assert pool.detection.ejected == []
+
+
+def test_the_trial_of_such_a_prompt_is_none() -> None:
+    pool = Pool(3, {"probe_path": ""})
+    pool.answer(0, 500, 1, of=POISON)
+    pool.answer(1, 500, 5)
+    pool.wait(30)
+    pool.answer(1, 500, 1, of=POISON)
+    assert pool.ejected() == [], "it gets another request"
+    pool.answer(1, 200)
+    assert pool.detection.ejected == []
+    assert pool.detection.ejections == {Cause.CONSECUTIVE_5XX: 1}
+
+
+def test_the_prompts_of_one_tenant_that_all_fail_eject_one_worker_while_others_succeed() -> None:
+    pool = Pool(6)
+    good, bad = distinct("good"), distinct("bad")
+    for number in range(6):
+        pool.answer(number, of=next(good))
+    for number in range(6):
+        for _ in range(5):
+            pool.answer(number, 500, of=next(bad))
+    assert list(pool.detection.ejections) == [Cause.CONSECUTIVE_5XX]
+    assert pool.detection.ejections.total() == 1
+    pool.wait(1)
+    assert [one.endpoint for one in pool.detection.ejected] == list(pool.detection.to_probe), (
+        "its pause ended"
+    )
+
+
+def test_one_tenant_whose_requests_succeed_elsewhere_finds_all_that_fail() -> None:
+    pool = Pool(6)
+    requests = distinct("only")
+    for _ in range(5):
+        for number in range(6):
+            pool.answer(number, 500 if number < 3 else 200, of=next(requests))
+    assert pool.ejected() == [0, 1, 2]
+
+
+def test_where_nothing_succeeds_no_tenant_is_blamed() -> None:
+    pool = Pool(4)
+    requests = distinct()
+    for _ in range(5):
+        for number in range(4):
+            pool.answer(number, 500, of=next(requests))
+    assert pool.detection.ejections.total() == 2
+
+
+def test_a_prompt_that_is_sent_again_finds_a_worker_that_fails() -> None:
+    pool = Pool()
+    pool.answer(1, 500, 5, of=POISON)
+    assert pool.ejected() == [1]
+    pool.answer(2, 200, of=POISON)
+    pool.answer(3, 500, 5, of=POISON)
+    assert pool.ejected() == [1, 3]
+
+
+def test_what_a_prompt_did_is_forgotten() -> None:
+    pool = Pool()
+    pool.answer(1, 500, of=POISON)
+    pool.wait(int(WINDOW) + 1)
+    pool.answer(2, 500, 5, of=POISON)
+    assert pool.ejected() == [2]
 
 
 def test_few_requests_make_no_percentage() -> None:

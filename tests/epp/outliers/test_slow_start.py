@@ -89,3 +89,39 @@ def test_its_end_leaves_no_hook() -> None:
     pool.slow_start.close()
     assert not pool.store.on_change
     assert not pool.store.on_reset
+
+
+def test_many_new_endpoints_leave_few_different_pools() -> None:
+    """Plugins remember what they know of the same endpoints; a pool of its own for each pick would cost it all anew."""
+    pool = Pool(*(f"old-{n}" for n in range(50)))
+    for n in range(50):
+        pool.add(f"new-{n}")
+    for at in (4.0, 12.0, 20.0):
+        pool.at = at
+        seen = {pool.slow_start.thin(pool.store.pool(at)).endpoints for _ in range(500)}
+        assert 2 <= len(seen) <= 10
+
+
+def test_the_share_grows_while_the_same_endpoints_are_new() -> None:
+    pool = Pool("a", "b")
+    pool.add("new")
+    seen = []
+    for at in (1.0, 9.0, 17.0, 25.0, 29.0):
+        pool.at = at
+        seen.append(pool.shares()["new"])
+    assert seen == sorted(seen)
+    assert seen[0] < 0.2
+    assert seen[-1] > 0.8
+
+
+def test_a_share_between_two_steps_is_right_on_the_average() -> None:
+    shares = []
+    for seed in range(200):
+        pool = Pool("a", "b")
+        pool.slow_start = SlowStart(
+            pool.store, SlowStartSettings(min_weight_percent=4.0), lambda: 0.0, random.Random(seed)
+        )
+        pool.add("new")
+        considered = [len(pool.slow_start.thin(pool.store.pool(0.0))) == 3 for _ in range(100)]
+        shares.append(sum(considered) / 100)
+    assert sum(shares) / 200 == pytest.approx(0.04, abs=0.015)

@@ -69,7 +69,7 @@ def test_many_unfinished_bodies_are_bounded_together(director: Any, messages: An
     refused = exchanges[0][1][0].immediate_response
     assert refused.status.code == 503
     headers = {option.header.key: option.header.raw_value for option in refused.headers.set_headers}
-    assert headers["retry-after"] == b"1"
+    assert headers["retry-after"] in (b"1", b"2")
     assert headers["x-llm-d-request-dropped-reason"] == b"rejected-too-many-bytes"
     assert budget.held == 200
     exchanges[2][0].close("reset", 1)

@@ -102,7 +102,7 @@ def test_many_braces_in_the_text_of_a_large_body_are_no_messages() -> None:
     ("path", "body", "expected"),
     [
         ("/v1/completions", b"no healthy upstream", "not valid JSON"),
-        ("/v1/completions", b'{"model": "m", "x": ' + b"[" * 200_000, "nested too deeply"),
+        ("/v1/completions", b'{"model": "m", "x": ' + b"[" * 2_000_000, "nested too deeply"),
         ("/v1/completions", b'{"model": "\xff", "prompt": "p"}', "not UTF-8"),
         ("/v1/completions", b"[]", "wrong type"),
         ("/v1/completions", b"null", "wrong type"),

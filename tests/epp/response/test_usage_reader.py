@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from epp.response.object_scanner import MAX_OBJECT
 from epp.response.usage import NO_USAGE, Usage
-from epp.response.usage_reader import UsageReader
+from epp.response.usage_reader import UsageReader, read_end
 
 USED: Final = {"prompt_tokens": 7, "total_tokens": 17, "completion_tokens": 10, "prompt_tokens_details": None}
 TOOLS: Final = [{"type": "function", "parameters": {"usage": {"prompt_tokens": 1}, "a": [{"usage": {}}]}}]
@@ -221,3 +221,31 @@ def test_a_key_that_never_ends_is_not_kept() -> None:
         tracemalloc.stop()
     reader.feed(b'": 1, "usage": {"prompt_tokens": 7}}')
     assert reader.end() == Usage(7)
+
+
+@pytest.mark.parametrize(
+    ("answer", "usage"),
+    [
+        pytest.param(written(chat()), Usage(7, 10), id="chat"),
+        pytest.param(written(chat(), indent=1), Usage(7, 10), id="indented"),
+        pytest.param(events(delta("a"), {"choices": [], "usage": USED}), Usage(7, 10), id="events"),
+        pytest.param(
+            events(delta("a", usage=USED), delta("b", usage=None)), Usage(7, 10), id="not in the last"
+        ),
+        pytest.param(
+            events({"message": {"usage": {"input_tokens": 5}}}, {"usage": {"output_tokens": 9}}),
+            Usage(5),
+            id="Anthropic's messages",
+        ),
+        pytest.param(written({"text": SAYS}), NO_USAGE, id="a text about usage"),
+        pytest.param(b'{"usage": {"prompt_tokens": 1', NO_USAGE, id="cut"),
+        pytest.param(b"", NO_USAGE, id="empty"),
+    ],
+)
+def test_the_end_of_an_answer_is_enough_to_know_its_prompt(answer: bytes, usage: Usage) -> None:
+    assert read_end(answer) == usage
+    assert read_end(b'"}}, "a": [{"b": "' + answer) == usage, "which may begin anywhere"
+
+
+def test_an_end_full_of_usage_is_searched_a_few_times_only() -> None:
+    assert read_end(b'{"usage": {"prompt_tokens": 7}}' + b'{"usage":{}}' * 100) == NO_USAGE

@@ -26,6 +26,9 @@ class Fifo:
     def would_admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
         return self.admit(request, candidates, now)
 
+    def would_enqueue(self, request: InferenceRequest, now: float) -> None:
+        """There is always room."""
+
     def enqueue(self, waiting: WaitingRequest, now: float) -> None:
         self.queue.append(waiting)
 
@@ -40,9 +43,10 @@ class Fifo:
             self.queue.popleft().dispatch(now)
         return self.queue[0].queued_at + self._ttl if self.queue else None
 
-    def close(self, now: float) -> None:
+    def close(self, now: float) -> float | None:
         while self.queue:
             self.queue.popleft().dispatch(now)
+        return None
 
     def _has_room(self, waiting: WaitingRequest, now: float) -> bool:
         try:

@@ -5,13 +5,13 @@ from collections import Counter
 
 import pytest
 
+from adsum.config.problems import ConfigError
 from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.scorers.in_flight import InFlightScorer
-from runtime.config.problems import ConfigError
 from tests.epp.scheduling.test_director import NOW, direct, director, load, store_of
 from tests.epp.scheduling.test_profile import REQUEST, pool_of
 

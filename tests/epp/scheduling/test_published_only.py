@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
-from epp.config.catalogue import PLUGINS, Role
+from epp.config.catalogue import PLUGINS
 from epp.config.picker_config import load_config
 from epp.endpoints.endpoint import EndpointPool, Floats
 from epp.extension import check_published_only
+from epp.plugins.declaration import Role
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.pickers.score_pickers import MaxScorePicker

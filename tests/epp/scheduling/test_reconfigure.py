@@ -123,6 +123,21 @@ CUSTOM = """\
 """
 
 
+def test_sessions_stay_where_a_profile_is_added() -> None:
+    plugins = (
+        "- {type: session-affinity-scorer, parameters: {strategy: session_id}}\n"
+        "- {type: header-profile-handler}\n"
+        "schedulingProfiles:\n- {name: default, plugins: [{pluginRef: session-affinity-scorer}]}\n"
+    )
+    first = config(plugins)
+    second = config(f"{plugins}- {{name: other, plugins: [{{pluginRef: session-affinity-scorer}}]}}\n", first)
+    kept, sessions = (
+        [one for one in it.scheduler.producers if isinstance(one, SessionBindings)] for it in (first, second)
+    )
+    assert len(kept) == 1
+    assert kept[0] is sessions[0]
+
+
 def test_the_columns_of_custom_metrics_stay() -> None:
     first = config(CUSTOM.replace("SPEC", "gpu:temperature"))
     second = config(CUSTOM.replace("SPEC", "gpu:degrees"), first)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discovery import Instance, InstanceAddedEvent
-from epp.config.parameters import ExtractorParameters
+from epp.config.data_layer import ExtractorParameters
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import (
     NEVER,

@@ -104,7 +104,9 @@ async def test_a_worker_names_its_path_but_no_host(path: str, eventually: Eventu
     assert worker.paths[0].endswith(path.removeprefix("/"))
 
 
-async def test_the_metrics_port_can_be_another_one(eventually: Eventually) -> None:
+async def test_the_metrics_port_can_be_another_one_and_an_unknown_engine_is_said(
+    eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
     worker, metrics, store = Worker(), Worker(), Datastore()
     metrics.page = b"sglang:num_queue_reqs 4\n"
     async with serving(worker, metrics), scraping(store):
@@ -112,6 +114,8 @@ async def test_the_metrics_port_can_be_another_one(eventually: Eventually) -> No
         add(store, worker, document={"transport": {"http": http}})
         await eventually(lambda: waiting(store) == [4])
     assert worker.asked == 0
+    [line] = [line for line in caplog.messages if "engine" in line]
+    assert line.startswith("w1: the engine 'no-engine-that-we-know' is not known, expected one of vllm, ")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def head(kind: str = "application/json", status: int | None = 200, **headers: st
 
 @pytest.fixture
 def telemetry() -> Telemetry:
-    return Telemetry(reads_usage=True)
+    return Telemetry()
 
 
 def answer(
@@ -190,3 +190,56 @@ def test_the_older_names_tell_few_models_apart(picking: Any) -> None:
     assert len(counts) == OLDER_MODELS + 1
     assert counts["other"] == 50
     assert sum(counts.values()) == OLDER_MODELS + 50
+
+
+def pass_by(telemetry: Telemetry, pick: Any, start: ResponseHead, pieces: list[bytes], *, ends: bool) -> None:
+    """One request whose answer passes the picker although nobody asked for it."""
+    pick.request.prompt_size = 400
+    telemetry.picked(pick, 100.5)
+    reader = telemetry.read_usage(pick, start, 100.0, 101.0)
+    for piece in pieces if reader is not None else ():
+        assert reader is not None
+        assert reader.read(piece, 102.0) is None
+    if reader is not None and ends:
+        assert reader.end(103.0) == b""
+    telemetry.released(pick, 100.0, 120.0)
+
+
+@pytest.mark.parametrize(
+    ("start", "pieces"),
+    [
+        pytest.param(head(), [CHAT], id="whole"),
+        pytest.param(head(), [CHAT[:40], memoryview(CHAT)[40:50], CHAT[50:], b""], id="pieces"),
+        pytest.param(head("text/event-stream; charset=utf-8"), [EVENTS, b"data: [DONE]\n\n"], id="events"),
+        pytest.param(head(), [bytes([one]) for one in b"x" * 5000 + CHAT], id="bytes"),
+    ],
+)
+def test_an_answer_that_passes_anyway_says_the_tokens_of_its_prompt_and_nothing_else(
+    picking: Any, start: ResponseHead, pieces: list[bytes]
+) -> None:
+    telemetry = Telemetry()
+    told: list[Any] = []
+    telemetry.on_usage = [lambda *said: told.append(said)]
+    pass_by(telemetry, picking("10.0.0.1:8000"), start, pieces, ends=True)
+    assert counted(telemetry) == {"input_tokens": (1, 700)}
+    assert told == [], "the end of an answer can be mistaken: good enough for a metric, not for a decision"
+
+
+@pytest.mark.parametrize(
+    ("start", "body", "ends"),
+    [
+        pytest.param(head(), CHAT, False, id="breaks off"),
+        pytest.param(head(status=500), CHAT, True, id="an error"),
+        pytest.param(head(status=None), CHAT, True, id="no status"),
+        pytest.param(head("audio/mpeg"), CHAT, True, id="no JSON"),
+        pytest.param(head(content_encoding="gzip"), CHAT, True, id="compressed"),
+        pytest.param(head(), CHAT + b" " * 3000, True, id="too far from the end"),
+        pytest.param(head(), b'{"usage": {"prompt_tokens": -1}}', True, id="no count"),
+    ],
+)
+def test_an_answer_that_passes_and_does_not_say_leaves_the_estimate(
+    picking: Any, start: ResponseHead, body: bytes, ends: bool
+) -> None:
+    telemetry = Telemetry()
+    pass_by(telemetry, picking("10.0.0.1:8000"), start, [body], ends=ends)
+    assert counted(telemetry) == {"input_tokens": (1, 100)}

@@ -7,7 +7,7 @@ from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
 from epp.scheduling.waiting import Dequeued
 from epp.telemetry.counters import Telemetry, TimedDirector
-from epp.telemetry.request_tally import UNUSED_AFTER, UNUSED_AFTER_AT_LIMIT
+from epp.telemetry.request_tally import HISTOGRAM_SETS, UNUSED_AFTER, UNUSED_AFTER_AT_LIMIT
 
 M = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}
 NOBODY = dict.fromkeys(M, "")
@@ -122,6 +122,46 @@ def test_a_client_cannot_make_labels_of_any_length(picking: Any) -> None:
         telemetry.picked(pick, 1)
     assert {labels["model_name"] for labels in _request_labels(telemetry)} == {"a" * 256, "other"}
     assert {labels["fairness_id"] for labels in _request_labels(telemetry)} == {"a" * 256, "other"}
+
+
+def _page_of_strangers(picking: Any, requests: int, length: int) -> bytes:
+    """The page after so many requests, each with a fairness id and a model of its own, `length` characters long."""
+    telemetry = Telemetry()
+    for number in range(requests):
+        pick = picking("10.0.0.1:8000")
+        request = pick.request
+        request.body_size, request.prompt_size = 400, 300
+        request.model, request.fairness_id = (f"{kind}{number:0{length - 1}}" for kind in "mf")
+        telemetry.picked(pick, 1)
+        telemetry.responded(pick, 500, 2)
+        telemetry.released(pick, 1, 2)
+    return generate_latest(telemetry.registry)
+
+
+@pytest.mark.parametrize("length", [6, 30, 60, 250])
+def test_a_client_cannot_make_the_page_large(picking: Any, length: int) -> None:
+    assert len(_page_of_strangers(picking, 2000, length)) < 2_300_000
+
+
+def test_models_keep_their_histograms_whatever_fairness_ids_clients_invent(picking: Any) -> None:
+    telemetry = Telemetry()
+    for number in range(500):
+        pick = picking("10.0.0.1:8000")
+        pick.request.model, pick.request.fairness_id = ("a", "b")[number % 2], f"f{number}"
+        telemetry.picked(pick, 1)
+        telemetry.released(pick, 1, 2)
+    counts: dict[tuple[str, str], float] = {}
+    for family in telemetry.registry.collect():
+        for sample in family.samples:
+            if sample.name == "llm_d_epp_request_duration_seconds_count":
+                counts[sample.labels["model_name"], sample.labels["fairness_id"]] = sample.value
+    assert len(counts) == HISTOGRAM_SETS + 2
+    assert counts["a", "f0"] == 1
+    assert sum(counts.values()) == 500
+    assert counts["a", "other"] + counts["b", "other"] == 500 - HISTOGRAM_SETS
+    value = telemetry.registry.get_sample_value
+    older = {"model_name": "a", "target_model_name": "a"}
+    assert value("inference_objective_request_duration_seconds_count", older) == 250
 
 
 def test_picks_are_timed(telemetry: Telemetry, director: Any) -> None:

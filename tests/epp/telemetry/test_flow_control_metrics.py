@@ -140,7 +140,7 @@ def test_no_page_is_stale_for_who_reads_none() -> None:
 
 
 def test_who_wants_to_know_is_told_what_an_answer_used(picking: Any) -> None:
-    telemetry = Telemetry(reads_usage=True)
+    telemetry = Telemetry()
     told: list[Any] = []
     telemetry.on_usage = [lambda *said: told.append(said)]
     pick = picking("10.0.0.1:8000")

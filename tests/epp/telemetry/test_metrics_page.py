@@ -76,7 +76,7 @@ class Nobody:
 
 def everything(picking: Any) -> Iterator[Metric]:
     """What a picker shows that has done all that it can."""
-    telemetry = Telemetry(reads_usage=True)
+    telemetry = Telemetry()
     pick = picking("10.0.0.1:8000")
     pick.request.body_size = 100
     telemetry.flow_control.enabled = True

@@ -44,6 +44,8 @@ def test_endpoints_are_described_with_null_for_what_is_not_known() -> None:
                 "destination": "10.0.0.1:8000",
                 "reachable": True,
                 "models": ["l", "m"],
+                "engine": None,
+                "ignored": (),
                 "inflight": 1,
                 "waiting": 2,
                 "running": 3,
@@ -55,6 +57,8 @@ def test_endpoints_are_described_with_null_for_what_is_not_known() -> None:
                 "destination": "[fd00::1]:8000",
                 "reachable": False,
                 "models": [],
+                "engine": None,
+                "ignored": (),
                 "inflight": 0,
                 "waiting": None,
                 "running": None,
@@ -85,6 +89,7 @@ async def test_pages(accept: str, content_type: str) -> None:
             assert (answer.status, await answer.text()) == (200, "ok\n")
         async with client.get("/debug/endpoints") as answer:
             assert [each["id"] for each in (await answer.json())["endpoints"]] == ["a", "b"]
+            assert (await answer.text()).endswith("}\n"), "a shell's prompt stands on a line of its own"
 
 
 class Witness(Collector):

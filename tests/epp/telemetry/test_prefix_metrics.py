@@ -5,6 +5,7 @@ from prometheus_client import CollectorRegistry
 
 from epp.endpoints.endpoint import NO_NUMBERS, EndpointPool
 from epp.request.inference_request import parse_request
+from epp.scheduling.prefix.index import BLOCK_BYTES, PrefixIndex
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.telemetry.prefix_metrics import PrefixMetrics
 
@@ -55,3 +56,12 @@ def test_the_older_names_count_all_producers_together(producer: PrefixCacheProdu
 
 def test_without_producers_there_are_no_families() -> None:
     assert list(page().collect()) == []
+
+
+def test_its_memory_and_what_it_forgot_for_want_of_it(picking: Any) -> None:
+    producer = PrefixCacheProducer(block_tokens=64, index=PrefixIndex(2 * BLOCK_BYTES))
+    send(producer, picking("10.0.0.1:8000"), "a" * 768)
+    value = page(producer).get_sample_value
+    assert value("llm_d_epp_prefix_indexer_bytes", NAMED) == 2 * BLOCK_BYTES
+    assert value("llm_d_epp_prefix_indexer_limit_bytes", NAMED) == 2 * BLOCK_BYTES
+    assert value("llm_d_epp_prefix_indexer_evicted_blocks_total", NAMED) == 1

@@ -11,11 +11,11 @@ import aiohttp
 import pytest
 
 import registry
+from adsum.serving.sockets import ListenError
+from adsum.tasks import background
 from epp.config.settings import Settings
 from epp.server import PickerServer
 from epp.web.picker_page import PickerPage, PickerParts
-from runtime.serving.sockets import ListenError
-from runtime.tasks import background
 from tests.eventually import eventually
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.api_server import FakeApiServer

@@ -97,6 +97,18 @@ def test_members_are_told_again_only_if_they_changed() -> None:
     assert json.loads(shown.load())["version"] == second["version"] == first["version"] + 1
 
 
+def test_a_detected_engine_is_shown_once_its_page_was_read() -> None:
+    shown, engines = pool(a=numbers()), dict[str, str]()
+    view = PoolView(
+        lambda: shown, lambda: 0.0, lambda one: statuses(one, STALE_AFTER, []), PickHistory({}, dict),
+        lambda endpoint: engines.get(endpoint.id), lambda: len(engines),
+    )  # fmt: skip
+    assert [one["engine"] for one in json.loads(view.members() or b"")["endpoints"]] == [None]
+    engines["a"] = "sglang"
+    assert [one["engine"] for one in json.loads(view.members() or b"")["endpoints"]] == ["sglang"]
+    assert view.members() is None
+
+
 def test_many_models_and_long_texts_are_cut() -> None:
     many = endpoint("x" * 1000, models=frozenset(f"m{number}" for number in range(100)), engine="e" * 1000)
     shown = view(EndpointPool([many], numbers(), [NO_ADAPTERS], NOW))

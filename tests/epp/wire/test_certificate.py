@@ -8,7 +8,7 @@ import pytest
 from cryptography import x509
 
 from epp.wire import certificate
-from epp.wire.certificate import Certificate, CertificateError, KeyPair
+from epp.wire.certificate import Certificate, CertificateError, CertificateFiles, KeyPair
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -61,7 +61,7 @@ async def test_a_pair_that_was_replaced_is_said_once_with_what_it_is(
     old, new = certificate.self_signed(NOW), certificate.self_signed(NOW)
     write(old, tmp_path)
     served = Certificate(old)
-    following = asyncio.create_task(served.reload_when_changed(tmp_path, 0.01))
+    following = asyncio.create_task(served.reload_when_changed(CertificateFiles(tmp_path), 0.01))
     await asyncio.sleep(0)  # it has looked at what is there
     write(new, tmp_path)
     await eventually(lambda: served.pair == new and caplog.records)

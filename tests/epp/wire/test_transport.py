@@ -155,6 +155,19 @@ async def test_a_header_that_cannot_be_read_ends_its_stream_and_fills_no_log(
     assert (await routed(served.stream(), messages)).HasField("request_headers")
 
 
+async def test_messages_out_of_order_fill_no_log(
+    served: Served, messages: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(20):
+        stream = served.stream()
+        await stream.write(messages.body(b"first", end_of_stream=True))
+        assert await stream.code() is grpc.StatusCode.INTERNAL
+        assert "expected request_header_mode: SEND" in await stream.details()
+    (said,) = [record for record in caplog.records if record.name.startswith("epp")]
+    assert "expected request_header_mode: SEND" in said.getMessage()
+    assert "File " not in said.getMessage()
+
+
 async def test_after_the_response_headers_even_a_fault_ends_ok(
     served: Served, director: Any, messages: Any
 ) -> None:

@@ -4,17 +4,22 @@ import asyncio
 import logging
 import resource
 import shutil
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import registry
 from discovery import Instance, RegistrationError
-from discovery.filesystem.record import TEMPORARY_SUFFIX
+from discovery.filesystem.record import TEMPORARY_SUFFIX, Record, read_record
+from discovery.instance import InstanceStatus
 from registry.filesystem.locks import component_lock
 from registry.filesystem.membership import FilesystemMembership
+from registry.filesystem.record_file import write_record
 
 Eventually = Callable[..., Awaitable[float]]
 
@@ -119,3 +124,88 @@ async def test_an_id_that_somebody_took_is_an_error_in_the_log(
     settled = {name for name in names(component) if not name.endswith(TEMPORARY_SUFFIX)}
     assert settled == {".lock", "a.json", "a.lock"}, "what is another's stays"
     await second.leave()
+
+
+class SlowDisk:
+    """Writes records while it `answers`, else once it does; `error`: what a write raises then."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.answers.set()
+        self.error: OSError | None = None
+
+    def write(self, directory: Path, record: Record, *, mode: int) -> None:
+        self.answers.wait()
+        if self.error is not None:
+            raise self.error
+        write_record(directory, record, mode=mode)
+
+
+def with_status(status: InstanceStatus) -> Instance:
+    return replace(an_instance(), status=status)
+
+
+def written(component: Path) -> InstanceStatus:
+    return read_record(component / "a.json").status
+
+
+async def test_a_disk_that_does_not_answer_holds_up_nothing_and_gets_the_last_status(
+    tmp_path: Path, component: Path, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = SlowDisk()
+    membership = FilesystemMembership(tmp_path, write=disk.write)
+    await membership.join(with_status(InstanceStatus.NOT_READY))
+    membership.update(with_status(InstanceStatus.READY))
+    assert written(component) is InstanceStatus.READY, "at once, if the disk answers"
+    disk.answers.clear()
+    safety = threading.Timer(30, disk.answers.set)
+    safety.start()
+    before = time.monotonic()
+    for status in [InstanceStatus.NOT_READY, InstanceStatus.READY] * 20 + [InstanceStatus.DRAINING]:
+        membership.update(with_status(status))
+    assert time.monotonic() - before < 10, "40 writes did not wait for the disk"
+    assert written(component) is InstanceStatus.READY
+    assert [record.getMessage() for record in caplog.records] == [
+        "a: its status is not written yet, the disk has not answered for 0.1 s; it is written once it does"
+    ]
+    safety.cancel()
+    disk.answers.set()
+    await eventually(lambda: written(component) is InstanceStatus.DRAINING)
+    await membership.leave()
+    assert names(component) == {".lock"}
+
+
+async def test_a_write_that_fails_is_raised_and_one_that_fails_late_is_repeated(
+    tmp_path: Path, component: Path, eventually: Eventually
+) -> None:
+    disk = SlowDisk()
+    membership = FilesystemMembership(tmp_path, write=disk.write)
+    await membership.join(with_status(InstanceStatus.READY))
+    disk.error = OSError(28, "No space left on device")
+    with pytest.raises(RegistrationError, match="the record of a cannot be written: No space left on device"):
+        membership.update(with_status(InstanceStatus.DRAINING))
+    disk.answers.clear()
+    membership.update(with_status(InstanceStatus.NOT_READY))
+    disk.answers.set()  # it fails now
+    await asyncio.sleep(0.1)
+    assert written(component) is InstanceStatus.READY
+    disk.error = None
+    await eventually(lambda: written(component) is InstanceStatus.NOT_READY)
+    await membership.leave()
+
+
+async def test_leaving_waits_for_the_disk_and_nothing_is_written_after_it(
+    tmp_path: Path, component: Path
+) -> None:
+    disk = SlowDisk()
+    membership = FilesystemMembership(tmp_path, write=disk.write)
+    await membership.join(with_status(InstanceStatus.READY))
+    disk.answers.clear()
+    membership.update(with_status(InstanceStatus.DRAINING))
+    leaving = asyncio.create_task(membership.leave())
+    assert not (await asyncio.wait([leaving], timeout=0.3))[0]
+    disk.answers.set()
+    await leaving
+    assert names(component) == {".lock"}
+    with pytest.raises(RegistrationError, match="a has left"):
+        membership.update(with_status(InstanceStatus.READY))

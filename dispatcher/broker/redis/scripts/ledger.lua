@@ -1,4 +1,4 @@
--- The ledger of one target: the rules of dispatcher/broker/account.py, applied to several operations in their order.
+-- The ledger of one target: the rules of dispatcher/broker/capacity/account.py, applied to several operations in order.
 -- A script is atomic (https://redis.io/docs/latest/develop/programmability/), so no two dispatchers get the same room.
 --
 -- KEYS: began (sorted set: reservation by start), leases (sorted set: reservation by end of lease), state (hash).
@@ -14,7 +14,7 @@
 -- {0, code of the refusal, until}, for L {units in flight}.
 local began, leases, state = KEYS[1], KEYS[2], KEYS[3]
 local channel, lease, known = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local RAMP_END, ALWAYS_NEWER, LONGEST_RETRY_AFTER = 1024, 2 ^ 53, 3600000
+local RAMP_END, ALWAYS_NEWER, LONGEST_RETRY_AFTER = 1024, 2 ^ 53, 30000
 local FIELDS = { 'life', 'recounted', 'rejected', 'retry', 'window', 'probe', 'opened', 'wanted', 'units' }
 local call = redis.call
 -- The server's clock: the clocks of dispatchers differ. TIME before a write is allowed since Redis 5, which replicates

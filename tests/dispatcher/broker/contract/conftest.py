@@ -5,12 +5,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from dispatcher.broker.ledger import Ledger
+from dispatcher.broker.contract.ledger import Ledger
+from dispatcher.broker.contract.quota import Quotas
 from dispatcher.broker.memory.broker import wall_clock_ms
 from dispatcher.broker.memory.ledger import MemoryLedger
 from dispatcher.broker.opening import open_broker
-from dispatcher.broker.quota import Quotas
-from dispatcher.broker.redis.connection import connect
+from dispatcher.broker.redis.client.connection import connect
 from dispatcher.broker.redis.ledger import RedisLedger
 
 LedgerPair = tuple[Ledger, Ledger]

@@ -1,6 +1,6 @@
 """Who waits, and how many."""
 
-from dispatcher.broker.queue import Broker, QueueRules, TenantBacklog
+from dispatcher.broker.contract.queue import Broker, QueueRules, TenantBacklog
 from tests.dispatcher.queued import HOUR, submitted
 
 

@@ -5,8 +5,8 @@ import time
 from dataclasses import replace
 from fractions import Fraction
 
-from dispatcher.broker.account import REASONS
-from dispatcher.broker.ledger import Ledger, Reading, Refusal, Reservation
+from dispatcher.broker.capacity.account import REASONS
+from dispatcher.broker.contract.ledger import Ledger, Reading, Refusal, Reservation
 from tests.dispatcher.broker.contract.conftest import OpenLedgers
 from tests.eventually import eventually
 from tests.in_time import by, with_more_time

@@ -2,8 +2,8 @@
 
 import asyncio
 
+from dispatcher.broker.contract.queue import QueueRules, State
 from dispatcher.broker.opening import open_broker
-from dispatcher.broker.queue import QueueRules, State
 from tests.dispatcher.owner import owner
 from tests.dispatcher.queued import answer, claimed, counts, submitted, until
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from dispatcher.broker.message import ErrorCode
-from dispatcher.broker.queue import Broker, QueueRules, State
+from dispatcher.broker.contract.message import ErrorCode, Fault, Result
+from dispatcher.broker.contract.queue import Broker, QueueRules, State
 from tests.dispatcher.queued import HOUR, answer, claimed, claimed_again, counts, submitted, until, until_ms
 from tests.in_time import by, with_more_time
 
@@ -149,6 +149,33 @@ async def test_attempts_are_counted_over_deliveries(broker: Broker) -> None:
         assert await queue.release([unsent]) == 1
         assert await queue.release([unsent]) == 1  # said again: nothing more
         assert (await claimed(queue)).attempt == 4
+
+
+async def test_failed_attempts_are_counted_and_others_are_not(broker: Broker) -> None:
+    async with broker.queue("q", QueueRules()) as queue:
+        await submitted(broker, queue, "a")
+        for fault in (Fault.FAILED, None, Fault.DISCONNECTED):
+            claim = await claimed(queue)
+            assert await queue.retry(claim, 0, fault=fault)
+            assert await queue.retry(claim, 0, fault=fault)  # said again: counted once
+        assert await queue.release([await claimed(queue)], sent=True) == 1
+        claim = await claimed(queue)
+        assert (claim.failures, claim.disconnects, claim.attempt) == (2, 1, 4)
+
+
+async def test_a_request_that_is_given_up_is_a_dead_letter_with_its_result(broker: Broker) -> None:
+    async with broker.queue("q", QueueRules()) as queue:
+        request = await submitted(broker, queue, "a", payload=b"p" * 70_000)
+        claim = await claimed(queue)
+        result = Result("", "", 500, b"broken", ErrorCode.INFERENCE_ERROR, "too often", 20)
+        for _ in range(2):  # said again: one dead letter
+            assert await queue.finish(claim, result, dead_letter="too often")
+        [letter] = await queue.dead_letters(5)
+        assert (letter.id, letter.raw, letter.reason) == ("a", b"p" * 65_536, "too often")
+        _, kept = await queue.state("a", request.token)
+        assert kept is not None
+        assert (kept.status_code, kept.payload, kept.attempts) == (500, b"broken", 20)
+        assert await counts(queue) == {"submitted": 1, "failed": 1, "dead_letters": 1}
 
 
 async def test_whoever_was_killed_with_a_claim_may_have_sent_it(broker: Broker) -> None:

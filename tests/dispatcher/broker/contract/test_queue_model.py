@@ -19,10 +19,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from dispatcher.broker.contract.message import Claim, ErrorCode, Fault, Request, Result
+from dispatcher.broker.contract.queue import LeasedResult, Queue, QueueRules
 from dispatcher.broker.memory.broker import MemoryBroker
-from dispatcher.broker.message import Claim, ErrorCode, Request, Result
 from dispatcher.broker.opening import open_broker
-from dispatcher.broker.queue import LeasedResult, Queue, QueueRules
 
 T = TypeVar("T")
 TENANTS = st.sampled_from(["a", "b", "c", "d"])
@@ -114,20 +114,23 @@ class BothBrokers(RuleBasedStateMachine):
             tested.claim(limit, owner="o", skip_tenants=skip),
         )
         assert [claim.request for claim in ones] == [claim.request for claim in twos]
-        assert [(c.delivery, c.attempt) for c in ones] == [(c.delivery, c.attempt) for c in twos]
+        assert [_counts(claim) for claim in ones] == [_counts(claim) for claim in twos]
         assert [claim.request.token for claim in ones] == [head.token for head in seen]
         return multiple(*zip(ones, twos, strict=True))
 
-    @rule(claim=claims, what=RESULTS)
-    def finish(self, claim: tuple[Claim, Claim], what: tuple[int, ErrorCode | None]) -> None:
+    @rule(claim=claims, what=RESULTS, letter=st.sampled_from(["", "why"]))
+    def finish(self, claim: tuple[Claim, Claim], what: tuple[int, ErrorCode | None], letter: str) -> None:
         memory, tested = self.queues
         result = Result("", "", what[0], b"body", what[1], "said", 1)
-        self.same(memory.finish(claim[0], result), tested.finish(claim[1], result))
+        self.same(
+            memory.finish(claim[0], result, dead_letter=letter),
+            tested.finish(claim[1], result, dead_letter=letter),
+        )
 
-    @rule(claim=claims, delay=st.sampled_from([0, 3_600_000]))
-    def retry(self, claim: tuple[Claim, Claim], delay: int) -> None:
+    @rule(claim=claims, delay=st.sampled_from([0, 3_600_000]), fault=st.sampled_from([None, *Fault]))
+    def retry(self, claim: tuple[Claim, Claim], delay: int, fault: Fault | None) -> None:
         memory, tested = self.queues
-        self.same(memory.retry(claim[0], delay), tested.retry(claim[1], delay))
+        self.same(memory.retry(claim[0], delay, fault=fault), tested.retry(claim[1], delay, fault=fault))
 
     @rule(some=st.lists(claims, max_size=3), sent=st.booleans())
     def release(self, some: list[tuple[Claim, Claim]], sent: bool) -> None:
@@ -173,6 +176,10 @@ class BothBrokers(RuleBasedStateMachine):
             totals = self.same(memory.totals(), tested.totals())
             ended = totals.succeeded + totals.failed + totals.expired + totals.cancelled + totals.dropped
             assert totals.submitted == self.submitted == ended + totals.pending
+
+
+def _counts(claim: Claim) -> tuple[int, ...]:
+    return (claim.delivery, claim.attempt, claim.failures, claim.disconnects)
 
 
 def _timeless(result: Result) -> tuple[object, ...]:

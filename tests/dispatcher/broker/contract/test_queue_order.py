@@ -3,8 +3,8 @@
 import math
 from collections import Counter
 
-from dispatcher.broker.message import Claim
-from dispatcher.broker.queue import Broker, Queue, QueueRules
+from dispatcher.broker.contract.message import Claim
+from dispatcher.broker.contract.queue import Broker, Queue, QueueRules
 from tests.dispatcher.queued import HOUR, lapsed, submitted
 
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from dispatcher.broker.message import ErrorCode, Result
-from dispatcher.broker.queue import Broker, Queue, QueueRules, State
+from dispatcher.broker.contract.message import ErrorCode, Result
+from dispatcher.broker.contract.queue import Broker, Queue, QueueRules, State
 from tests.dispatcher.queued import answer, claimed, counts, submitted, until_ms
 
 
@@ -178,3 +178,24 @@ async def test_21_an_older_cancellation_does_not_touch_an_id_used_again(broker: 
         assert await queue.cancel("a", old.token) is State.DONE
         assert await queue.cancel("a", "some other token") is State.UNKNOWN
         assert (await claimed(queue)).request.token == new.token
+
+
+async def test_a_delivered_result_is_forgotten(broker: Broker) -> None:
+    """Held by a consumer or not; another request of that id is not touched, and `finish` may be repeated."""
+    async with broker.queue("q", QueueRules()) as queue:
+        request = await submitted(broker, queue, "a")
+        assert not await queue.forget("a", request.token), "it has no result"
+        claim = await claimed(queue)
+        assert await queue.finish(claim, answer(claim))
+        assert not await queue.forget("a", "another token")
+        assert not await queue.forget("b", request.token)
+        await finished(broker, queue, "held", "kept")
+        [first, held] = await queue.lease_results(2)
+        assert await queue.forget("a", request.token)
+        assert await queue.forget("held", held.result.token)
+        assert not await queue.forget("a", request.token), "it is gone"
+        assert await queue.ack_results([first, held]) == 0
+        assert (await queue.state("a"), await queue.state("held")) == ((State.UNKNOWN, None),) * 2
+        assert await queue.finish(claim, answer(claim)), "its answer may have been lost"
+        assert [one.result.id for one in await queue.lease_results(9)] == ["kept"]
+        assert (await queue.totals()).succeeded == 3

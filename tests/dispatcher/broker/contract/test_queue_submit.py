@@ -5,8 +5,15 @@ import os
 
 import pytest
 
-from dispatcher.broker.message import ErrorCode, Request
-from dispatcher.broker.queue import Broker, ConflictError, QueueRules, State
+from dispatcher.broker.contract.message import ErrorCode, Request
+from dispatcher.broker.contract.queue import (
+    Broker,
+    ConflictError,
+    QueueFullError,
+    QueueLimits,
+    QueueRules,
+    State,
+)
 from tests.dispatcher.queued import HOUR, answer, claimed, counts, submitted, until_ms
 from tests.in_time import by, with_more_time
 
@@ -203,3 +210,53 @@ async def test_dead_letters_are_bounded(broker: Broker) -> None:
             await one
         assert len(await queue.dead_letters(5_000)) == 1_000
         assert (await counts(queue))["dead_letters"] == 1_010
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (QueueLimits(requests=3), r"it takes 3 requests \(max_requests\)"),
+        (QueueLimits(bytes=39), r"it takes 39 bytes of requests \(max_bytes\)"),
+        (QueueLimits(tenant_requests=2), r"it takes 2 requests of tenant 'a' \(max_tenant_requests\)"),
+        (QueueLimits(tenant_bytes=29), r"it takes 29 bytes of requests of tenant 'a' \(max_tenant_bytes\)"),
+    ],
+)
+async def test_what_passes_a_limit_is_refused_until_something_has_its_result(
+    broker: Broker, limits: QueueLimits, said: str
+) -> None:
+    async with broker.queue("q", QueueRules(limits=limits)) as queue:
+        for tenant in ("a", "a", "b"):
+            await submitted(broker, queue, "r", tenant=tenant, payload=b"x" * 10)
+        once = {"payload": b"x" * 10, "tenant": "a", "token": "once", "idempotency_key": "k"}
+        for _ in range(2):
+            with pytest.raises(QueueFullError, match=said):
+                await submitted(broker, queue, "r", **once)
+        claim = await claimed(queue)
+        with pytest.raises(QueueFullError):  # claimed or delayed counts too
+            await submitted(broker, queue, "r", **once)
+        assert await queue.retry(claim, HOUR)
+        with pytest.raises(QueueFullError):
+            await submitted(broker, queue, "r", **once)
+        assert await queue.cancel(claim.request.id, claim.request.token) is State.DELAYED
+        for _ in range(2):  # said again: the same request, which passes no limit
+            await submitted(broker, queue, "r", **once)
+        with pytest.raises(QueueFullError):
+            await submitted(broker, queue, "r", tenant="a", payload=b"x" * 10)
+        totals = await counts(queue)
+        assert (totals["submitted"], totals["pending"]) == (4, 3)
+
+
+async def test_many_at_once_pass_no_limit(broker: Broker) -> None:
+    rules = QueueRules(limits=QueueLimits(requests=20, tenant_requests=7))
+    async with broker.queue("q", rules) as first, broker.queue("q", rules) as second:
+        for _ in range(2):
+            tries = [
+                submitted(broker, queue, "r", tenant=f"t{number % 4}")
+                for number in range(40)
+                for queue in (first, second)
+            ]
+            said = await asyncio.gather(*tries, return_exceptions=True)
+            assert sum(isinstance(one, Request) for one in said) == 20
+            assert sum(isinstance(one, QueueFullError) for one in said) == 60
+            for claim in await first.claim(50, owner="o"):
+                assert await first.finish(claim, answer(claim))

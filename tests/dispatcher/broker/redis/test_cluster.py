@@ -5,8 +5,8 @@ from importlib.resources import files
 
 import pytest
 
-from dispatcher.broker.message import ErrorCode
-from dispatcher.broker.queue import QueueRules, State
+from dispatcher.broker.contract.message import ErrorCode
+from dispatcher.broker.contract.queue import QueueRules, State
 from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.broker.redis.scripting import script_text
 from tests.dispatcher.queued import answer, claimed, counts, lapsed, submitted

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from dispatcher.broker.contract.message import Claim, ErrorCode, Result
+from dispatcher.broker.contract.queue import Queue, QueueError, QueueRules, State
 from dispatcher.broker.memory.broker import MemoryBroker
-from dispatcher.broker.message import Claim, ErrorCode, Result
-from dispatcher.broker.queue import Queue, QueueError, QueueRules, State
 from dispatcher.broker.redis.broker import RedisBroker
-from dispatcher.broker.redis.connection import connect
+from dispatcher.broker.redis.client.connection import connect
 from tests.dispatcher.owner import owner
 from tests.dispatcher.queued import HOUR, answer, claimed, counts, submitted, until, until_ms
 from tests.in_time import by, with_more_time
@@ -105,8 +105,8 @@ shift = float(sys.argv[2])
 real = time.time
 time.time = lambda: real() + shift
 time.time_ns = lambda: int((real() + shift) * 1e9)
-from dispatcher.broker.message import Request, Result
-from dispatcher.broker.queue import QueueRules
+from dispatcher.broker.contract.message import Request, Result
+from dispatcher.broker.contract.queue import QueueRules
 from dispatcher.broker.redis.broker import RedisBroker
 
 async def main():
@@ -319,6 +319,36 @@ async def test_nothing_is_left_of_what_is_over(redis_url: str) -> None:
         assert {key for key in left if not key.startswith("adsum:{q}:f:")} == {
             f"adsum:{{q}}:{name}" for name in ("counts", "events", "last", "now", "pulse", "s:0")
         }
+
+
+async def test_many_that_wait_under_one_id_cost_a_submission_no_more(redis_url: str) -> None:
+    async def commands(queue: Queue, id: str) -> int:
+        """Redis counts the commands of scripts too."""
+        before = await calls(broker)
+        await submitted(broker, queue, id)
+        assert (await queue.state(id))[0] is State.PENDING
+        return await calls(broker) - before
+
+    async with RedisBroker(redis_url) as broker, broker.queue("q", QueueRules()) as queue:
+        await asyncio.gather(*(submitted(broker, queue, "same id") for _ in range(500)))
+        assert await commands(queue, "same id") < await commands(queue, "its own id") + 40
+
+
+async def test_the_index_of_an_id_forgets_what_is_gone_behind_many_that_wait(redis_url: str) -> None:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", QueueRules()) as queue:
+        for _ in range(40):
+            await submitted(broker, queue, "same id", tenant="waits")
+        for _ in range(200):
+            await submitted(broker, queue, "same id", tenant="gone", within_ms=1000)
+            claim = await claimed(queue, skip_tenants=["waits"])
+            await queue.finish(claim, answer(claim))
+            await broker._client.delete(*await broker._client.keys("adsum:{q}:r:*"))
+        assert await broker._client.zcard("adsum:{q}:i:same id") <= 80
+
+
+async def calls(broker: RedisBroker) -> int:
+    stats = await broker._client.info("commandstats")
+    return sum(count["calls"] for count in stats.values())
 
 
 @with_more_time(20)

@@ -9,17 +9,19 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
-from dispatcher.broker.ledger import Reading, Reservation
-from dispatcher.broker.message import Request
-from dispatcher.broker.queue import QueueError, QueueRules, State
-from dispatcher.broker.quota import Grant, Quota, QuotaMode
+from dispatcher.broker.contract.ledger import Reading, Reservation
+from dispatcher.broker.contract.message import Request
+from dispatcher.broker.contract.queue import QueueError, QueueRules, State
+from dispatcher.broker.contract.quota import Grant, Quota, QuotaMode
 from dispatcher.broker.redis.broker import RedisBroker
-from dispatcher.broker.redis.intake import GoSource
-from tests.dispatcher.broker.redis.test_intake import message
+from dispatcher.broker.redis.go_queues.intake import GoSource
+from tests.dispatcher.broker.redis.go_queues.test_intake import message
 from tests.dispatcher.dispatching import configured, document, producer
 from tests.dispatcher.processes import dispatcher
 from tests.dispatcher.queued import answer, claimed, submitted, until
 from tests.dispatcher.target import Target
+from tests.dispatcher.web.test_front_door import ENQUEUE, door
+from tests.eventually import eventually
 from tests.redis_server import RedisServer
 
 
@@ -148,3 +150,28 @@ async def test_nothing_new_is_taken_in_and_nothing_of_it_stays(full: Full) -> No
         await full.free()
         await queue.submit(later, idempotency_key="k")
         assert (await queue.totals()).pending == 2
+
+
+async def test_the_front_door_is_not_ready_and_names_no_broker(
+    full: Full, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Target() as target, door(target, full.url) as way_in:
+
+        async def is_ready(status: int, said: str) -> bool:
+            async with way_in.client.get("/readyz") as answer:
+                return answer.status == status and said in await answer.text()
+
+        await eventually(lambda: is_ready(200, "ready"))
+        await full.fill()
+        status, said, _ = await way_in.post(ENQUEUE)
+        assert status == 503
+        assert said["error"]["message"] == "the queue is away, or takes nothing in now; try again"
+        await eventually(lambda: is_ready(503, "the broker takes nothing in: it refuses to write: "))
+        await full.free()
+        await eventually(lambda: is_ready(200, "ready"))
+        assert (await way_in.post(ENQUEUE))[0] == 202
+    lines = [record.getMessage() for record in caplog.records if "the broker" in record.getMessage()]
+    assert [line.partition(":")[0] for line in lines] == [
+        "the broker takes nothing in",
+        "the broker is well again",
+    ]

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from dispatcher.broker.account import REASONS
-from dispatcher.broker.ledger import Reading, Refusal, Reservation
-from dispatcher.broker.queue import QueueError
-from dispatcher.broker.quota import Grant, Quota, QuotaMode
-from dispatcher.broker.redis.connection import connect
+from dispatcher.broker.capacity.account import REASONS
+from dispatcher.broker.contract.ledger import Reading, Refusal, Reservation
+from dispatcher.broker.contract.queue import QueueError
+from dispatcher.broker.contract.quota import Grant, Quota, QuotaMode
+from dispatcher.broker.redis.client.connection import connect
 from dispatcher.broker.redis.ledger import RedisLedger
 from dispatcher.broker.redis.quota import RedisQuotas
+from dispatcher.gates.built_in.heartbeat import heartbeat
 from dispatcher.gates.gate import Outcome
-from dispatcher.gates.heartbeat import heartbeat
 from tests.dispatcher.gates.gate_tools import HeldSlots, open_gate
 from tests.dispatcher.replica import replica
 from tests.dispatcher.target_simulator import TargetSimulator

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis as BlockingRedis
 
-from dispatcher.broker.account import REASONS, TargetAccount
-from dispatcher.broker.ledger import Reading, Reservation
+from dispatcher.broker.capacity.account import REASONS, TargetAccount
+from dispatcher.broker.contract.ledger import Reading, Reservation
 from dispatcher.broker.redis.ledger import SCRIPT
 from tests.redis_server import RedisServer
 

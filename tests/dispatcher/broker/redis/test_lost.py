@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from dispatcher.broker.queue import QueueError, QueueRules
+from dispatcher.broker.contract.queue import QueueError, QueueFullError, QueueLimits, QueueRules
 from dispatcher.broker.redis.broker import RedisBroker
+from dispatcher.broker.redis.queue import RedisQueue
 from tests.dispatcher.queued import answer, claimed, counts, submitted, until, until_ms
 from tests.in_time import by, with_more_time
 from tests.redis_server import RedisServer
@@ -95,9 +96,9 @@ async def test_a_server_that_may_only_be_read_any_more_is_left(
         async with address.listening() as port:
             url = f"redis://127.0.0.1:{port}/0"
             async with (
-                RedisBroker(url) as broker,
+                RedisBroker(url, answer_timeout=60) as broker,
                 broker.queue("q", QueueRules()) as queue,
-                RedisBroker(old.url) as there,
+                RedisBroker(old.url, answer_timeout=60) as there,
             ):
                 await asyncio.gather(*(submitted(broker, queue, f"r{n}") for n in range(20)))
                 await there._client.execute_command("REPLICAOF", "127.0.0.1", str(new.port))
@@ -113,3 +114,32 @@ async def test_a_server_that_may_only_be_read_any_more_is_left(
                     return True
 
                 await until(written)
+
+
+async def test_a_large_body_is_that_of_its_claim_though_the_broker_counts_anew(redis_url: str) -> None:
+    """It is fetched after the claim. If Redis lost its data in between, the number is that of another request."""
+    async with RedisBroker(redis_url) as broker, broker.queue("q", QueueRules()) as queue:
+        assert isinstance(queue, RedisQueue)
+        await submitted(broker, queue, "mine", payload=b"m" * 100_000)
+        mine = await claimed(queue)
+        await broker._client.flushdb()
+        await submitted(broker, queue, "another", payload=b"a" * 100_000)
+        another = await claimed(queue)
+        assert mine.fence.partition(".")[0] == another.fence.partition(".")[0]
+        assert await queue._fetch_body(mine) is None
+        found = await queue._fetch_body(another)
+        assert found is not None
+        assert found.request.payload == b"a" * 100_000
+
+
+async def test_what_the_broker_lost_fills_no_queue(redis_url: str) -> None:
+    rules = QueueRules(limits=QueueLimits(requests=2))
+    async with RedisBroker(redis_url) as broker, broker.queue("q", rules) as queue:
+        for id in ("a", "b"):
+            await submitted(broker, queue, id)
+        await broker._client.delete(*await broker._client.keys("adsum:{q}:e:*"))
+        assert await queue.peek(9) == []
+        for id in ("c", "d"):
+            await submitted(broker, queue, id)
+        with pytest.raises(QueueFullError):
+            await submitted(broker, queue, "e")

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import yaml
 
+from adsum.config.problems import ConfigError
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
 from epp.config.picker_config import PickerConfig, load_config
 from epp.endpoints.datastore import Datastore
@@ -16,7 +17,6 @@ from epp.request.rejection import Rejection
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.pick import Pick
 from epp.scheduling.waiting import WaitingRequest
-from runtime.config.problems import ConfigError
 
 SCORER = {
     "type": "prefix-cache-scorer",
@@ -198,5 +198,5 @@ def test_a_request_waits_in_one_window_only() -> None:
 
 def test_what_has_to_remember_cannot_be_a_burst() -> None:
     lru = {"type": "no-hit-lru-scorer", "parameters": SCORER["parameters"]}
-    with pytest.raises(ConfigError, match="remembers no prefixes"):
+    with pytest.raises(ConfigError, match="cannot be used here, expected an approx-prefix-cache-producer"):
         load(lru)

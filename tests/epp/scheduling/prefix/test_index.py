@@ -318,3 +318,17 @@ def test_as_the_model(
 def names(chain: tuple[int, ...]) -> list[int]:
     """Blocks named as hashes are: by everything up to their end."""
     return [hash(chain[:end]) for end in range(1, len(chain) + 1)]
+
+
+def test_what_memory_makes_it_forget_is_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    index = PrefixIndex(8 * BLOCK_BYTES)
+    first, second = (endpoint.key for endpoint in POOL[:2])
+    index.record(list(range(10, 16)), first, 4)  # its cache is smaller than its share
+    assert index.evicted == 0
+    index.record(list(range(20, 24)), second, 100)
+    assert (index.evicted, caplog.messages) == (0, [])
+    for start in (30, 40):
+        index.record(list(range(start, start + 4)), second, 16)
+    assert (len(index), index.evicted) == (8, 8)
+    [line] = caplog.messages
+    assert "2 endpoints share its 0 MiB, enough for about 25 % of a cache" in line

@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 
+from adsum.config.problems import ConfigError
 from benchmarks.routing.arms import LEAST_COST
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
 from epp.config.picker_config import load_config
@@ -17,7 +18,6 @@ from epp.scheduling.director import Director, Policy
 from epp.scheduling.pick import Pick
 from epp.scheduling.work_ahead.ledger import TRANSIT
 from epp.scheduling.work_ahead.plugins import LeastCostScorer, WorkAheadProducer
-from runtime.config.problems import ConfigError
 
 HEADERS = {":path": "/v1/completions"}
 

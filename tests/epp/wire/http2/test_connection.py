@@ -451,6 +451,61 @@ def test_streams_that_are_reset_unanswered_are_rationed(wired: Wire, messages: A
     assert pair.processor.streams == set()
 
 
+def test_clients_that_give_up_waiting_cost_the_others_nothing(wired: Wire, messages: Any) -> None:
+    """Through Envoy all of them are streams of one connection."""
+    pair = wired()
+    streams = [pair.open() for _ in range(3_000)]
+    pair.connection.receive(pair.client.data_to_send())
+    pair.now += 1
+    for stream in streams[:2_200]:
+        pair.client.reset_stream(stream)
+    pair.connection.receive(pair.client.data_to_send())
+    assert pair.connection.failed is None
+    assert len(pair.processor.streams) == 800
+
+
+def test_resets_that_a_peer_provokes_are_rationed(wired: Wire, messages: Any) -> None:
+    """MadeYouReset, CVE-2025-8671: a frame that breaks a rule makes the server reset the stream."""
+    pair = wired(Limits(resets=50, resets_per_second=10))
+    for _ in range(60):
+        stream = pair.open()
+        pair.send(stream, messages.headers(end_of_stream=True))
+        pair.connection.receive(pair.client.data_to_send())
+        pair.output()
+        pair.connection.receive(window_update(stream, 0))
+    assert pair.connection.failed == "too many streams are reset unanswered"
+
+
+def test_streams_that_ask_for_nothing_are_ended(wired: Wire, messages: Any, director: Any) -> None:
+    pair = wired()
+    begun, silent, half = pair.open(), pair.open(), pair.open()
+    pair.send(begun, messages.headers())
+    pair.client.send_data(half, b"\0\0\0\0\7half")
+    answered = pair.client.get_next_available_stream_id()
+    pair.client.send_headers(answered, _replaced(":path", "/nothing/There"))
+    pair.pump()
+    assert not pair.connection.idle
+    pair.now += 9
+    young = pair.open()
+    pair.pump()
+    pair.connection.end_silent_streams()
+    pair.pump()
+    assert pair.resets() == {}
+    pair.now += 2
+    pair.connection.end_silent_streams()
+    pair.pump()
+    assert pair.resets() == {
+        silent: Http2ErrorCode.CANCEL,
+        half: Http2ErrorCode.CANCEL,
+        answered: Http2ErrorCode.NO_ERROR,
+    }
+    assert pair.memory.held == 0
+    assert list(pair.connection.streams.open) == [begun, young]
+    pair.client.reset_stream(begun)
+    pair.pump()
+    assert pair.connection.idle
+
+
 @pytest.mark.parametrize("responded", [True, False])
 def test_streams_that_are_reset_after_their_answer_are_not(
     wired: Wire, messages: Any, director: Any, responded: bool

@@ -15,6 +15,7 @@ from epp.wire.http2.frames import (
     frame,
     rst_stream,
     settings,
+    window_update,
 )
 from epp.wire.http2.limits import Limits
 
@@ -61,19 +62,40 @@ def test_a_connection_that_failed_is_left_alone_when_its_peer_reads_again(wired:
     assert pair.connection.can_close
 
 
-def test_one_frame_of_settings_resizes_windows_once(wired: Wire) -> None:
-    """It may name the window 2,730 times, each time for thousands of streams."""
+def settings_of(*windows: int) -> bytes:
+    """One frame that names the window several times."""
+    one = settings({INITIAL_WINDOW_SIZE: 0})[9:]
+    return frame(SETTINGS, 0, 0, b"".join(one[:2] + window.to_bytes(4, "big") for window in windows))
+
+
+def cost_beside(silent: int, wired: Wire) -> float:
+    """Of settings that name the window again and again, in seconds, on a connection with so many silent streams."""
     pair = wired()
-    for _ in range(4_000):
+    for _ in range(silent):
         pair.open()
     pair.connection.receive(pair.client.data_to_send())
-    often = [window for _ in range(1300) for window in (0, 1_000)]
-    frame_of_many = settings({INITIAL_WINDOW_SIZE: 0})[9:]
-    payload = b"".join(frame_of_many[:2] + window.to_bytes(4, "big") for window in often)
+    pair.output()
+    changes = b"".join(settings_of(0, window) for window in (1_000, 2_000) for _ in range(200))
     costs = []
-    for _ in range(3):  # a collection of all that the tests before have left would count too
+    for _ in range(5):  # a collection of all that the tests before have left would count too
         began = time.process_time()
-        pair.connection.receive(frame(SETTINGS, 0, 0, payload))
+        pair.connection.receive(changes)
         costs.append(time.process_time() - began)
-    assert min(costs) < 0.05
-    assert {stream.window for stream in pair.connection.streams.open.values()} == {1_000}
+    assert pair.connection.failed is None
+    return min(costs)
+
+
+def test_settings_cost_the_same_beside_silent_streams(wired: Wire) -> None:
+    assert cost_beside(4_000, wired) < 5 * cost_beside(4, wired)
+
+
+def test_settings_that_make_a_window_too_large_end_the_connection(wired: Wire, messages: Any) -> None:
+    """RFC 9113 6.9.2. A stream that is gone has no window any more."""
+    for gone in (False, True):
+        pair = wired()
+        stream = pair.open()
+        pair.connection.receive(pair.client.data_to_send() + window_update(stream, 2**31 - 1 - 65_535))
+        if gone:
+            pair.connection.receive(rst_stream(stream, Http2ErrorCode.CANCEL))
+        pair.connection.receive(settings_of(65_536))
+        assert pair.connection.failed == (None if gone else "a stream's window is too large")

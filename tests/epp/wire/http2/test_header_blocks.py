@@ -1,3 +1,5 @@
+import tracemalloc
+
 import pytest
 from hpack import Encoder
 from hypothesis import given
@@ -168,3 +170,20 @@ def test_literals_are_what_hpack_reads(value: bytes) -> None:
 )
 def test_timeouts(written: bytes | None, seconds: float | None) -> None:
     assert parse_timeout(written) == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_what_is_kept_of_a_connections_blocks_is_little() -> None:
+    """A peer may send another block each time, on each of 2,048 connections, and then say nothing more."""
+    tracemalloc.start()
+    try:
+        decoding = blocks()
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(1_000):
+            path = b"/%d" % number + b"x" * 850
+            decoding.request(
+                without_table([(name, path if name == b":path" else value) for name, value in USUAL])
+            )
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept - before < 64 * 1024

@@ -28,7 +28,8 @@ class Peer:
         self.memory = MemoryBudget(2**30)
         streams = Streams()
         self.outgoing = Outgoing(streams, self.memory, lambda: None)
-        self.streams = {stream_id: Stream(stream_id, WINDOW, None) for stream_id in (1, 3)}
+        self.streams = {stream_id: Stream(stream_id, None) for stream_id in (1, 3)}
+        self.outgoing.set_initial_window(WINDOW)
         streams.open.update(self.streams)
         self.given = Counter({0: DEFAULT_WINDOW, 1: WINDOW, 3: WINDOW})
         self.sent = {1: b"", 3: b""}

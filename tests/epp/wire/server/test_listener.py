@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from grpc import aio
 
+from adsum.serving.sockets import ListenError
 from epp.config.settings import TransportKind
 from epp.health import Health
 from epp.request.body import MemoryBudget
@@ -14,7 +15,6 @@ from epp.wire.certificate import Certificate
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress, Listener
-from runtime.serving.sockets import ListenError
 from tests.free_port import free_port
 
 Listening = Callable[..., Listener]

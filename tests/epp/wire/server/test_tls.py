@@ -18,13 +18,16 @@ def test_nothing_is_written_to_a_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     """A container's may be read-only."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
     pair = certificate.self_signed(NOW)
-    assert server_context(Certificate(pair), pair.certificate, TlsRules()).verify_mode is ssl.CERT_REQUIRED
+    assert (
+        server_context(Certificate(pair, client_ca=pair.certificate), TlsRules()).verify_mode
+        is ssl.CERT_REQUIRED
+    )
 
 
 def test_a_pair_that_cannot_be_served_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "epp")
     served = Certificate(certificate.self_signed(NOW))
-    server_context(served, None, TlsRules())
+    server_context(served, TlsRules())
     served.pair = KeyPair(b"no key", b"no certificate")
     for changed in served.on_change:
         changed()
@@ -34,4 +37,6 @@ def test_a_pair_that_cannot_be_served_changes_nothing(caplog: pytest.LogCaptureF
 def test_a_ca_file_may_say_anything_between_its_certificates() -> None:
     pair = certificate.self_signed(NOW)
     authorities = "# Főtanúsítvány\n".encode() + pair.certificate
-    assert server_context(Certificate(pair), authorities, TlsRules()).cert_store_stats()["x509"] == 1
+    assert (
+        server_context(Certificate(pair, client_ca=authorities), TlsRules()).cert_store_stats()["x509"] == 1
+    )

@@ -7,7 +7,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +24,22 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from grpc import aio
 
+from adsum.serving.sockets import set_tcp_options
 from epp.config.settings import TransportKind
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.wire import certificate
-from epp.wire.certificate import Certificate, KeyPair
+from epp.wire.certificate import Certificate, CertificateFiles, KeyPair
 from epp.wire.http2.frames import PING as PING_KIND
 from epp.wire.http2.frames import PREFACE, Http2ErrorCode, frame, goaway, settings
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from epp.wire.opening import open_transport
 from epp.wire.server.grpc_messages import prefixed
-from epp.wire.server.transport import Http2Transport
+from epp.wire.server.transport import IDLE_TIMEOUT, Http2Transport
 from epp.wire.transport import ListenAddress, Listener
-from runtime.serving.sockets import set_tcp_options
 from tests.epp.wire.conftest import HEADERS, PATH
 from tests.in_time import TooLateError, with_more_time
 
@@ -50,7 +50,7 @@ PING = frame(PING_KIND, 0, 0, b"are you?")
 class Picker:
     """One port of our own server over a director."""
 
-    def __init__(self, director: Any, place: ListenAddress) -> None:
+    def __init__(self, director: Any, place: ListenAddress, *, processing: bool = True) -> None:
         self.memory = MemoryBudget(32 * 1024 * 1024)
         self.transport = Http2Transport(
             lambda: Exchange(director, ExchangeSettings(), budget=self.memory),
@@ -58,7 +58,7 @@ class Picker:
             self.memory,
             time.monotonic,
         )
-        self.listener: Listener = self.transport.listener(place, processing=True)
+        self.listener = self.transport.listener(place, processing=processing)
 
     async def connect(self) -> "Client":
         reader, writer = await asyncio.open_connection("127.0.0.1", self.listener.port)
@@ -113,8 +113,10 @@ class Client:
 
 
 @asynccontextmanager
-async def picking(director: Any, place: ListenAddress | None = None) -> AsyncIterator[Picker]:
-    picker = Picker(director, place or ListenAddress("127.0.0.1", 0))
+async def picking(
+    director: Any, place: ListenAddress | None = None, *, processing: bool = True
+) -> AsyncIterator[Picker]:
+    picker = Picker(director, place or ListenAddress("127.0.0.1", 0), processing=processing)
     async with picker.listener:
         yield picker
 
@@ -335,6 +337,79 @@ async def test_streams_aborted_at_every_stage_leave_nothing(
         assert picker.memory.held == 0
 
 
+async def left(client: Client) -> bytes:
+    """All that comes until the connection is closed or reset."""
+    said = b""
+    async with asyncio.timeout(90):
+        with suppress(ConnectionError):
+            while chunk := await client.reader.read(65_536):
+                said += chunk
+    return said
+
+
+async def test_silent_streams_keep_nobody_out(director: Any, messages: Any, eventually: Eventually) -> None:
+    """Nor do they cost an idle Envoy its connection: strangers have to go first."""
+    async with picking(director) as picker, AsyncExitStack() as stack:
+        picker.listener.connections.max_connections = 2
+        envoy, stream = await picker.answered(messages)
+        envoy.h2.reset_stream(stream)
+        envoy.flush()
+        await eventually(lambda: picker.transport.open_streams == 0)
+        for _ in range(3):
+            stranger = await picker.connect()
+            stack.push_async_callback(stranger.close)
+            stranger.open()
+            stranger.flush()
+            while not stranger.saw(h2.events.SettingsAcknowledged):
+                assert await stranger.read()
+        assert picker.transport.open_streams == 1
+        other, _ = await picker.answered(messages)
+        await left(stranger)
+        envoy.events.clear()
+        envoy.send(envoy.open(), messages.headers(end_of_stream=True))
+        envoy.flush()
+        while not envoy.saw(h2.events.DataReceived):
+            assert await envoy.read()
+        for client in (envoy, other):
+            await client.close()
+
+
+async def test_watches_of_health_keep_no_probe_out(director: Any) -> None:
+    request = prefixed([HealthCheckRequest(service="liveness").SerializeToString()])
+    watch = [(name, "/grpc.health.v1.Health/Watch" if name == ":path" else value) for name, value in HEADERS]
+    async with picking(director, processing=False) as picker, AsyncExitStack() as stack:
+        picker.listener.connections.max_connections = 2
+        for _ in range(4):
+            watcher = await picker.connect()
+            stack.push_async_callback(watcher.close)
+            stream = watcher.h2.get_next_available_stream_id()
+            watcher.h2.send_headers(stream, watch)
+            watcher.h2.send_data(stream, request)
+            watcher.flush()
+            while not watcher.saw(h2.events.DataReceived):
+                assert await watcher.read()
+
+
+async def test_a_connection_that_is_idle_for_long_ends_with_a_goaway(director: Any, messages: Any) -> None:
+    """What its peer sends meanwhile is served: it would fail where the socket is reset."""
+    async with picking(director) as picker:
+        client, stream = await picker.answered(messages)
+        client.h2.reset_stream(stream)
+        client.writer.write(client.h2.data_to_send() + PING)
+        while b"are you?" not in await client.reader.read(65_536):
+            pass
+        picker.listener.connections.expire(asyncio.get_running_loop().time() + IDLE_TIMEOUT + 1)
+        late = client.open()
+        client.send(late, messages.headers(end_of_stream=True), messages.response_headers())
+        client.h2.end_stream(late)
+        client.flush()
+        said = await left(client)
+        assert said.startswith(goaway(2**31 - 1, Http2ErrorCode.NO_ERROR))
+        assert b"grpc-status\x010" in said
+        assert said.endswith(goaway(late, Http2ErrorCode.NO_ERROR))
+        await client.close()
+
+
 def make_pair(name: str, signer: tuple[x509.Certificate, Any] | None = None) -> tuple[KeyPair, Any, Any]:
     key = ec.generate_private_key(ec.SECP256R1())
     now = datetime.datetime.now(datetime.UTC)
@@ -380,7 +455,7 @@ async def test_only_clients_of_a_ca(health_on: Callable[[ListenAddress], Listene
     server, _, _ = make_pair("server", (signed, key))
     client, _, _ = make_pair("client", (signed, key))
     stranger, _, _ = make_pair("stranger")
-    place = ListenAddress("127.0.0.1", 0, Certificate(server), authority.certificate)
+    place = ListenAddress("127.0.0.1", 0, Certificate(server, client_ca=authority.certificate))
     async with health_on(place) as listener:
         known = grpc.ssl_channel_credentials(authority.certificate, client.key, client.certificate)
         assert await check(listener.address, known) == HealthCheckResponse.SERVING
@@ -409,7 +484,7 @@ async def test_a_certificate_that_is_replaced_is_served(
 
     write(first.key, first.certificate)
     served = Certificate(certificate.read(tmp_path))
-    following = asyncio.create_task(served.reload_when_changed(tmp_path, interval=0.02))
+    following = asyncio.create_task(served.reload_when_changed(CertificateFiles(tmp_path), interval=0.02))
     try:
         async with health_on(ListenAddress("127.0.0.1", 0, served)) as listener:
             trusting_first = grpc.ssl_channel_credentials(first.certificate)
@@ -428,6 +503,35 @@ async def test_a_certificate_that_is_replaced_is_served(
         await asyncio.wait({following})
 
 
+async def test_a_client_ca_that_is_replaced_holds(
+    health_on: Callable[[ListenAddress], Listener], tmp_path: Path, eventually: Eventually
+) -> None:
+    """Its new clients are served, its old ones no longer."""
+    (old, *old_signer), (new, *new_signer) = make_pair("old"), make_pair("new")
+    server, _, _ = make_pair("server")
+    file = tmp_path / "ca.crt"
+    file.write_bytes(old.certificate)
+    files = CertificateFiles(None, file)
+    served = Certificate(server, client_ca=files.read_client_ca())
+    following = asyncio.create_task(served.reload_when_changed(files, interval=0.02))
+
+    def credentials(signer: list[Any]) -> grpc.ChannelCredentials:
+        client, _, _ = make_pair("client", (signer[0], signer[1]))
+        return grpc.ssl_channel_credentials(server.certificate, client.key, client.certificate)
+
+    try:
+        async with health_on(ListenAddress("127.0.0.1", 0, served)) as listener:
+            assert await check(listener.address, credentials(old_signer)) == HealthCheckResponse.SERVING
+            file.write_bytes(new.certificate)
+            await eventually(lambda: served.client_ca == new.certificate)
+            assert await check(listener.address, credentials(new_signer)) == HealthCheckResponse.SERVING
+            with pytest.raises(aio.AioRpcError):
+                await check(listener.address, credentials(old_signer))
+    finally:
+        following.cancel()
+        await asyncio.wait({following})
+
+
 async def test_tls_without_alpn_is_not_served(director: Any) -> None:
     pair = certificate.self_signed(datetime.datetime.now(datetime.UTC))
     async with picking(director, ListenAddress("127.0.0.1", 0, Certificate(pair))) as picker:
@@ -438,6 +542,50 @@ async def test_tls_without_alpn_is_not_served(director: Any) -> None:
         async with asyncio.timeout(90):
             assert await reader.read() == b""
         writer.close()
+
+
+async def test_handshakes_that_do_not_end_keep_nobody_out(director: Any, eventually: Eventually) -> None:
+    """They make room for each other: neither an idle Envoy nor the slow handshake of another address is closed for them."""
+    served = Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC)))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    async with picking(director, ListenAddress("127.0.0.1", 0, served)) as picker, AsyncExitStack() as stack:
+        connections = picker.listener.connections
+        connections.max_connections = 8
+        stack.push_async_callback(eventually, lambda: not connections.open and not connections.handshaking)
+        place = "127.0.0.1", picker.listener.port
+        idle = Client(*await asyncio.open_connection(*place, ssl=context))
+        stack.callback(idle.writer.transport.abort)
+        idle.flush()
+        while not idle.saw(h2.events.SettingsAcknowledged):
+            assert await idle.read()
+        slow = stack.enter_context(socket.create_connection(place))
+        strangers = [
+            stack.enter_context(socket.create_connection(place, source_address=("127.0.0.2", 0)))
+            for _ in range(30)
+        ]
+        await eventually(lambda: sum(map(closed, strangers)) == 24)
+        slow.setblocking(False)
+        client = Client(*await asyncio.open_connection(sock=slow, ssl=context, server_hostname=""))
+        stack.callback(client.writer.transport.abort)
+        for one in (idle, client):
+            one.writer.write(one.h2.data_to_send() + PING)
+            said = b""
+            while b"are you?" not in said:
+                chunk = await one.reader.read(65_536)
+                assert chunk
+                said += chunk
+
+
+def closed(client: socket.socket) -> bool:
+    """Whether the other side has closed or reset it."""
+    try:
+        return client.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
 
 
 def test_answers_leave_at_once() -> None:

@@ -23,6 +23,7 @@ from dispatcher.extension import (
     DeadLetter,
     DispatchCandidate,
     ErrorCode,
+    Fault,
     LeasedResult,
     Queue,
     QueueRules,
@@ -37,11 +38,14 @@ from dispatcher.extension import (
     deadline_error,
     digest,
     error_payload,
+    exceeded_limit,
+    full_error,
     new_token,
 )
 
 NEW = """INSERT INTO requests (queue, id, token, tenant, tier, deadline, size, request, state)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'new')"""
+HELD = "SELECT count(*), coalesce(sum(size), 0) FROM requests WHERE queue = ?"
 NEXT = "SELECT * FROM requests WHERE queue = ? AND state = 'pending' AND tier = ? AND tenant = ? ORDER BY deadline, number"
 TURNS = """SELECT DISTINCT tier, tenant, coalesce(at, 0) AS at FROM requests LEFT JOIN turns USING (queue, tier, tenant)
     WHERE queue = ? AND state = 'pending'"""
@@ -123,7 +127,8 @@ class SqliteQueue(Queue):
                     "SELECT payload FROM bodies WHERE number = ?", (row["number"],)
                 ).fetchone()
                 request = _decoded(row["request"], body)
-                claims.append(Claim(request, fence, row["delivery"] + 1, row["attempt"], until))
+                counts = (row["delivery"] + 1, row["attempt"], until, row["failures"], row["disconnects"])
+                claims.append(Claim(request, fence, *counts))
             self._seen = self._store.count(self._changes)
         return claims
 
@@ -135,20 +140,26 @@ class SqliteQueue(Queue):
                 db.execute(update, (until, _number(claim), claim.fence)).rowcount == 1 for claim in claims
             ]
 
-    async def finish(self, claim: Claim, result: Result) -> bool:
+    async def finish(self, claim: Claim, result: Result, *, dead_letter: str = "") -> bool:
         with self._store.transaction() as db:
             if row := _claimed(db, claim):
+                if dead_letter:
+                    self._give_up(db, now_ms(), row, dead_letter)
                 self._finish(db, now_ms(), row, result)
                 return True
             query = "SELECT 1 FROM results WHERE number = ? AND claim = ?"
             return db.execute(query, (_number(claim), claim.fence)).fetchone() is not None
 
-    async def retry(self, claim: Claim, delay_ms: int) -> bool:
+    async def retry(self, claim: Claim, delay_ms: int, *, fault: Fault | None = None) -> bool:
         with self._store.transaction() as db:
             row = _claimed(db, claim)
             if row is None:
                 return _was_returned(db, claim)
             self._store.add(f"retries {self._name}")
+            if fault is not None:
+                counted = (fault is Fault.DISCONNECTED, row["number"])
+                update = "UPDATE requests SET failures = failures + 1, disconnects = disconnects + ? WHERE number = ?"
+                db.execute(update, counted)
             if delay_ms <= 0:
                 self._enqueue(db, row)
             else:
@@ -265,6 +276,11 @@ class SqliteQueue(Queue):
             places = [(expires, int(one.fence.partition(".")[0]), one.fence) for one in leased]
             return sum(db.execute(update, place).rowcount for place in places)
 
+    async def forget(self, id: str, token: str) -> bool:
+        update = "UPDATE results SET acked = 1, payload = NULL, expires = ? WHERE NOT acked AND queue = ? AND id = ? AND token = ?"
+        with self._store.transaction() as db:
+            return bool(db.execute(update, (now_ms() + FINISH_REMEMBERED_MS, self._name, id, token)).rowcount)
+
     async def dead_letters(self, limit: int) -> Sequence[DeadLetter]:
         query = "SELECT reason, raw, id, at FROM letters WHERE queue = ? ORDER BY number DESC LIMIT ?"
         with self._store.transaction() as db:
@@ -309,6 +325,12 @@ class SqliteQueue(Queue):
             return _decoded(row["request"], row["payload"]) if row else request
         if request.deadline_ms <= now:
             raise deadline_error(request, now)
+        held = [
+            tuple(db.execute(HELD + more, values).fetchone())
+            for more, values in (("", (self._name,)), (" AND tenant = ?", (self._name, request.tenant)))
+        ]
+        if limit := exceeded_limit(self._rules.limits, held[0], held[1], len(request.payload)):
+            raise full_error(limit, request.tenant, self._rules.limits)
         accepted = replace(request, created_ms=request.created_ms or now)
         number = self._insert(db, accepted)
         db.execute("INSERT INTO bodies VALUES (?, ?)", (number, accepted.payload))
@@ -392,8 +414,7 @@ class SqliteQueue(Queue):
         values = (row["number"],)
         db.execute("UPDATE requests SET lapses = lapses + 1, fence = '' WHERE number = ?", values)
         if row["deadline"] > now and row["lapses"] + 1 >= self._rules.max_deliveries:
-            [body] = db.execute("SELECT payload FROM bodies WHERE number = ?", values).fetchone()
-            self._add_letter(db, now, POISON, body, row["id"])
+            self._give_up(db, now, row, POISON)
             self._fail(db, now, row, ErrorCode.INFERENCE_ERROR, POISON)
             return
         if row["deadline"] > now:
@@ -427,6 +448,11 @@ class SqliteQueue(Queue):
         db.execute(RESULT, (number, self._name, result.id, result.token, *said, *times, claim))
         self._store.add(f"{counted_as(result)} {self._name}")
         self._store.add(self._results)
+
+    def _give_up(self, db: sqlite3.Connection, now: int, row: sqlite3.Row, reason: str) -> None:
+        query = "SELECT payload FROM bodies WHERE number = ?"
+        [body] = db.execute(query, (row["number"],)).fetchone()
+        self._add_letter(db, now, reason, body, row["id"])
 
     def _add_letter(self, db: sqlite3.Connection, now: int, reason: str, raw: bytes, id: str | None) -> None:
         values = (self._name, reason, raw[:RAW_KEPT], id, now)

@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS requests (
     number INTEGER PRIMARY KEY AUTOINCREMENT, queue TEXT, id TEXT, token TEXT, tenant TEXT, tier INTEGER,
     deadline INTEGER, size INTEGER, request TEXT, state TEXT, due INTEGER DEFAULT 0, fence TEXT DEFAULT '',
     owner TEXT DEFAULT '', delivery INTEGER DEFAULT 0, attempt INTEGER DEFAULT 0, lapses INTEGER DEFAULT 0,
-    cost REAL DEFAULT 0, UNIQUE (queue, id, token));
+    failures INTEGER DEFAULT 0, disconnects INTEGER DEFAULT 0, cost REAL DEFAULT 0, UNIQUE (queue, id, token));
 CREATE INDEX IF NOT EXISTS by_turn ON requests (queue, state, tier, tenant, deadline, number);
 CREATE INDEX IF NOT EXISTS by_due ON requests (queue, state, due);
 CREATE TABLE IF NOT EXISTS bodies (number INTEGER PRIMARY KEY, payload BLOB);

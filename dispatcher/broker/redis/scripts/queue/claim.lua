@@ -1,6 +1,7 @@
 -- Claims the next requests. Arguments: limit, owner, nonce, size of the largest inline body, then the tenants to skip.
 -- Answers: events, end of the leases,
--- { { fence, id, token, tenant, deadline, created, meta, delivery, attempt, body, size } ... }
+-- { { fence, id, token, tenant, deadline, created, meta, delivery, attempt, body, size, failures,
+--   disconnects } ... }
 local limit, owner, nonce, inline = tonumber(ARGV[FIRST]), ARGV[FIRST + 1], ARGV[FIRST + 2], tonumber(ARGV[FIRST + 3])
 local until_ms = NOW + LEASE
 
@@ -29,7 +30,8 @@ end
 local function claim(request)
   local n, tier, tenant = unpack(request)
   local key = P .. 'e:' .. n
-  local f = call('HMGET', key, 'id', 'token', 'deadline', 'created', 'meta', 'delivery', 'attempt', 'size', 'source')
+  local f = call('HMGET', key, 'id', 'token', 'deadline', 'created', 'meta', 'delivery', 'attempt', 'size', 'source',
+    'failures', 'disconnects')
   local body = f[1] and body_of(n, tonumber(f[8]))
   local instead = ending(f, n, tier, tenant, body)
   if instead then
@@ -42,7 +44,7 @@ local function claim(request)
   call('HSET', key, 'state', 'c', 'fence', fence, 'owner', owner, 'delivery', f[6] + 1, 'attempt', f[7] + 1, 'charge', charge)
   score_later('waiting', n, false)
   score_later('leases', n, until_ms)
-  return { fence, f[1], f[2], tenant, f[3], f[4], f[5], f[6] + 1, f[7], body, f[8] }
+  return { fence, f[1], f[2], tenant, f[3], f[4], f[5], f[6] + 1, f[7], body, f[8], f[10], f[11] }
 end
 
 process_due(MANY)

@@ -1,10 +1,15 @@
 -- Moves messages from an intake into the queue. KEYS[2]: the intake's sorted set. Items of 13: its member, then the 12 of
 -- part_accept.lua. Removing and accepting are one atomic step, so that no message is lost or doubled.
--- Answers for each: 'new', 'same' (accepted before), 'gone' (another replica moved it), 'cancelled', 'expired'
+-- Answers for each: 'new', 'same' (accepted before), 'gone' (another replica moved it), 'cancelled', 'expired',
+-- 'full' (it stays in the intake)
 local function move(member, item)
-  if call('ZREM', KEYS[2], member) == 0 then
+  local same = known(item[1], item[2])
+  local over = tonumber(item[5]) <= NOW or cancelled_by_producer({ id = item[1], token = item[2], source = KEYS[2] })
+  if not same and not over and full(item[3], tonumber(item[7])) then
+    return 'full'
+  elseif call('ZREM', KEYS[2], member) == 0 then
     return 'gone'
-  elseif known(item[1], item[2]) then
+  elseif same then
     return 'same'
   end
   if item[6] == '0' then

@@ -11,13 +11,46 @@ local function known(id, token)
   end
 end
 
+-- The limit that one more request would pass; nil if it passes none. What Redis lost is never counted down: when nothing is
+-- left, the count begins anew.
+local LIMITS = { 'requests', 'bytes', 'tenant_requests', 'tenant_bytes' }
+local function exceeded(tenant, size)
+  local fields = { 'n', 'b', 'n:' .. tenant, 'b:' .. tenant }
+  local stored
+  for i, name in ipairs(LIMITS) do
+    local limit = tonumber(ARGV[4 + i])
+    if limit > 0 then
+      stored = stored or call('HMGET', P .. 'load', unpack(fields))
+      local now = tonumber(stored[i] or 0) + (held[fields[i]] or 0)
+      if now + (i % 2 == 0 and size or 1) > limit then
+        return name
+      end
+    end
+  end
+end
+
+local function full(tenant, size)
+  local name = exceeded(tenant, size)
+  if name and call('EXISTS', P .. 'waiting', P .. 'leases') == 0 then
+    call('DEL', P .. 'load')
+    held = {}
+    name = exceeded(tenant, size)
+  end
+  return name
+end
+
 -- Removes submissions whose request and result are gone. Without it, the index of an id that is used for every request
--- would grow for ever.
+-- would grow for ever. Looks at 16, from a random place on: many may wait under one id, and to look at all of them for each
+-- submission would hold up everybody. Redis seeds the generator alike for every script.
+math.randomseed(clock[2])
+
 local function prune(index)
-  if call('ZCARD', index) < 8 then
+  local size = call('ZCARD', index)
+  if size < 8 then
     return
   end
-  local found = call('ZRANGE', index, 0, -1, 'WITHSCORES')
+  local first = size > 16 and math.random(0, size - 1) or 0
+  local found = call('ZRANGE', index, first, first + 15, 'WITHSCORES')
   for i = 1, #found, 2 do
     local n = string.format('%012x', found[i + 1])
     if call('EXISTS', P .. 'e:' .. n, P .. 'r:' .. n) == 0 then
@@ -33,7 +66,7 @@ local function accept(item, source)
   local number, index = call('INCR', P .. 'last'), P .. 'i:' .. id
   local n = string.format('%012x', number)
   call('HSET', P .. 'e:' .. n, 'id', id, 'token', token, 'tenant', tenant, 'tier', tier, 'deadline', deadline, 'created',
-    created, 'size', size, 'meta', meta, 'list', list, 'source', source, 'state', 'p', 'fence', '', 'attempt', 0, 'delivery', 0)
+    created, 'held', 1, 'size', size, 'meta', meta, 'list', list, 'source', source, 'state', 'p', 'fence', '', 'attempt', 0, 'delivery', 0)
   call('SET', P .. 'b:' .. n, body)
   prune(index)
   call('ZADD', index, number, token)
@@ -42,6 +75,7 @@ local function accept(item, source)
     call('PEXPIRE', index, until_ms)
   end
   count('submitted')
+  hold(tenant, tonumber(size), 1)
   return { n = n, id = id, token = token, tenant = tenant, tier = tier, deadline = tonumber(deadline), list = list,
-    source = source, attempt = 0, state = 'p', fence = '' }
+    source = source, attempt = 0, state = 'p', fence = '', size = size, held = '1' }
 end

@@ -12,6 +12,7 @@
 --   counts: the counters of Totals                     dead: dead letters, the newest first
 --   last: the last number                              go: token and id of requests from an intake, by number
 --   events: counts what may make something claimable   armed: somebody waits for the next event
+--   load: requests without a result and bytes of their bodies: n and b of all, n:TENANT and b:TENANT
 --   pulse: when the queue was last processed, and until when lapsed claims are left alone
 local P, call = KEYS[1], redis.call
 -- TIME before a write is allowed since Redis 5, which replicates the writes of a script, not its text
@@ -19,7 +20,7 @@ local P, call = KEYS[1], redis.call
 local clock = call('TIME')
 local NOW = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local LEASE, MAX_LAPSES, KEPT = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local WEIGHTS, FIRST = ARGV[4], 5 -- FIRST: the index of the script's own first argument
+local WEIGHTS, FIRST = ARGV[4], 9 -- ARGV 5 to 8: the limits; FIRST: the index of the script's own first argument
 local MANY = 100 -- how many due requests one call processes; Redis serves nobody else meanwhile
 local SILENCE, GRACE = 3000, 3000 -- ms; a dispatcher processes its queue once a second
 local woken = false

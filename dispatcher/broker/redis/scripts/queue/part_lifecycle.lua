@@ -8,13 +8,14 @@ end
 
 -- The fields of a request without a result that its next step needs; nil if there is none.
 local function entry(n)
-  local f = call('HMGET', P .. 'e:' .. n, 'id', 'token', 'tenant', 'tier', 'deadline', 'state', 'fence', 'attempt', 'list', 'source')
+  local f = call('HMGET', P .. 'e:' .. n, 'id', 'token', 'tenant', 'tier', 'deadline', 'state', 'fence', 'attempt', 'list', 'source',
+    'size', 'held')
   if not f[1] then
     return nil
   end
   return {
     n = n, id = f[1], token = f[2], tenant = f[3], tier = f[4], deadline = tonumber(f[5]), state = f[6], fence = f[7],
-    attempt = f[8], list = f[9], source = f[10],
+    attempt = f[8], list = f[9], source = f[10], size = f[11], held = f[12],
   }
 end
 
@@ -104,6 +105,9 @@ local function finish(e, r, counter)
       remove_from_order(e.n, e.tier, e.tenant)
     end
   end
+  if e.held then -- not if a version that did not count accepted it
+    hold(e.tenant, tonumber(e.size), -1)
+  end
   count(counter)
   publish(e, r)
 end
@@ -136,6 +140,11 @@ local function add_dead_letter(reason, id, raw)
   count('dead_letters')
 end
 
+-- Records a request as a dead letter; its result follows.
+local function give_up(e, reason)
+  add_dead_letter(reason, e.id, call('GETRANGE', P .. 'b:' .. e.n, 0, RAW_KEPT - 1))
+end
+
 -- Removes a number whose entry is gone, evicted by Redis or deleted by hand: it must not stop the requests behind it.
 local function drop_lost(n, tier, tenant)
   local removed = 0
@@ -160,7 +169,7 @@ local function lapse(e)
   if e.deadline <= NOW then
     fail(e, 'expired', 'DEADLINE_EXCEEDED', EXPIRED)
   elseif lapses >= MAX_LAPSES then
-    add_dead_letter(POISON, e.id, call('GETRANGE', P .. 'b:' .. e.n, 0, RAW_KEPT - 1))
+    give_up(e, POISON)
     fail(e, 'failed', 'INFERENCE_ERROR', POISON)
   else
     call('ZREM', P .. 'leases', e.n)
@@ -240,18 +249,50 @@ local function was_returned(e, fence)
   return e and e.state ~= 'c' and e.fence == fence
 end
 
+-- Removes a result that was delivered; `finish` may still be repeated. Answers 1, or 0 if there is none.
+local function remove_result(n)
+  local key = P .. 'r:' .. n
+  local r = call('HMGET', key, 'fence', 'id', 'token')
+  if not r[2] then
+    return 0
+  end
+  call('DEL', key)
+  call('ZREM', P .. 'held', n)
+  call('ZREM', P .. 'ready', n)
+  call('ZREM', P .. 'i:' .. r[2], r[3])
+  if r[1] ~= '' then
+    call('SET', P .. 'f:' .. n, r[1], 'PX', REMEMBERED)
+  end
+  return 1
+end
+
 -- The number of a submission (without a token the newest of the id), and whether it has a result; nil if unknown.
 local function find(id, token)
-  local found = call('ZREVRANGE', P .. 'i:' .. id, 0, -1, 'WITHSCORES')
-  for i = 1, #found, 2 do
-    if token == '' or found[i] == token then
-      local n = string.format('%012x', found[i + 1])
-      if call('EXISTS', P .. 'e:' .. n) == 1 then
-        return n, false
-      elseif call('EXISTS', P .. 'r:' .. n) == 1 then
-        return n, true
-      end
+  local index = P .. 'i:' .. id
+  local function look(number)
+    local n = string.format('%012x', number)
+    if call('EXISTS', P .. 'e:' .. n) == 1 then
+      return n, false
+    elseif call('EXISTS', P .. 'r:' .. n) == 1 then
+      return n, true
     end
   end
-  return nil, false
+  if token ~= '' then
+    local number = call('ZSCORE', index, token)
+    return look(number or 0)
+  end
+  local seen = 0
+  while true do -- in pieces, since mostly the newest is found and there may be many
+    local found = call('ZREVRANGE', index, seen, seen + 15, 'WITHSCORES')
+    for i = 2, #found, 2 do
+      local n, done = look(found[i])
+      if n then
+        return n, done
+      end
+    end
+    if #found == 0 then
+      return nil, false
+    end
+    seen = seen + 16
+  end
 end

@@ -1,6 +1,12 @@
--- Returns claims to the queue for another attempt. Items of 2: fence, delay in ms. Answers 1 or 0 for each; a repeated item
+-- Returns claims to the queue for another attempt. Items of 3: fence, delay in ms, fault or ''. Answers 1 or 0 for each; a repeated item
 -- is answered 1 again.
-local function return_to_queue(e, delay)
+local function return_to_queue(e, delay, fault)
+  if fault ~= '' then
+    call('HINCRBY', P .. 'e:' .. e.n, 'failures', 1)
+  end
+  if fault == 'disconnected' then
+    call('HINCRBY', P .. 'e:' .. e.n, 'disconnects', 1)
+  end
   call('ZREM', P .. 'leases', e.n)
   count('retries')
   if delay <= 0 then
@@ -14,10 +20,10 @@ local function return_to_queue(e, delay)
 end
 
 local answers = {}
-for i = FIRST, #ARGV, 2 do
+for i = FIRST, #ARGV, 3 do
   local e, ours = claimed_by(ARGV[i])
   if ours then
-    return_to_queue(e, tonumber(ARGV[i + 1]))
+    return_to_queue(e, tonumber(ARGV[i + 1]), ARGV[i + 2])
   else
     ours = was_returned(e, ARGV[i])
   end

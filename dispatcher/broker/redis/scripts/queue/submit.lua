@@ -1,5 +1,5 @@
 -- Accepts requests. Items as in part_accept.lua. Answers for each:
--- { 'new', created } | { 'same', id, token, deadline, created } | { 'conflict' } | { 'past', NOW }
+-- { 'new', created } | { 'same', id, token, deadline, created } | { 'conflict' } | { 'past', NOW } | { 'full', limit }
 local function by_key(key, digest)
   local k = call('HMGET', key, 'digest', 'id', 'token', 'deadline', 'created')
   if not k[1] then
@@ -17,6 +17,10 @@ local function submit(item)
   local deadline = tonumber(item[5])
   if deadline <= NOW then
     return { 'past', NOW }
+  end
+  local limit = full(item[3], tonumber(item[7]))
+  if limit then
+    return { 'full', limit }
   end
   if item[6] == '0' then
     item[6] = NOW

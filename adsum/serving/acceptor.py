@@ -1,0 +1,215 @@
+"""Accepts connections within limits, evicts idle ones when there is no room, and logs each cause at most once a minute.
+
+asyncio's own server, when it is out of descriptors, logs a traceback and schedules a retry for each `accept` of the
+backlog (CPython gh-151615): 1,024 a second.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from adsum.serving.connections import Connections
+from adsum.serving.descriptors import SpareDescriptor
+
+HANDSHAKE_TIMEOUT: Final = 10.0
+"""Seconds for the TLS handshake."""
+_HANDSHAKES: Final = 8
+"""One in so many places may be taken by handshakes before they make room for each other."""
+_MAX_ACCEPTS: Final = 64
+"""Connections that are accepted in one iteration of the loop, before open ones are served."""
+_RETRY_DELAY: Final = 0.1
+"""Seconds until the next attempt after `accept` failed."""
+_DESCRIPTOR_ERRNOS: Final = (errno.EMFILE, errno.ENFILE)
+_NOTHING_TO_ACCEPT: Final = (BlockingIOError, InterruptedError, ConnectionAbortedError)
+
+log = logging.getLogger(__name__)
+
+
+class Acceptor:
+    """Accepts from `start` to `close`. `name`: the port's name in the log. Open connections survive `close`."""
+
+    def __init__(
+        self,
+        listening: Sequence[socket.socket],
+        protocol: Callable[[], asyncio.BaseProtocol],
+        connections: Connections,
+        *,
+        name: str,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._listening = listening
+        self._protocol = protocol
+        self._connections = connections
+        self._name = name
+        self._tls = tls
+        self._spare_descriptor = SpareDescriptor()
+        self._limited_log = RateLimitedLog(log)
+        self._handshaking: dict[asyncio.Task[None], _Handshake] = {}
+        self._waiting: set[socket.socket] = set()
+        """Accepted, and its task has not begun: cancelled now, it would never close the socket."""
+        self._closed = False
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._connections.start()
+        for one in self._listening:
+            one.setblocking(False)
+            self._loop.add_reader(one, self._accept, one)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._connections.close()
+        for one in self._listening:
+            self._loop.remove_reader(one)
+            one.close()
+        self._spare_descriptor.close()
+        for task in list(self._handshaking):
+            task.cancel()
+        for accepted in self._waiting:
+            accepted.close()
+        self._waiting.clear()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_MAX_ACCEPTS):
+            if self._tls is None and self._connections.filled_by_handshakes:
+                return  # they open in the loop's next iteration and can be evicted then; the backlog keeps the others
+            try:
+                accepted, address = listening.accept()
+            except _NOTHING_TO_ACCEPT:
+                return
+            except OSError as error:
+                if error.errno not in _DESCRIPTOR_ERRNOS or not self._free_descriptor(listening):
+                    self._pause_accepting(listening, error)
+                    return
+                continue
+            if self._admit():
+                self._open_connection(_Handshake(accepted, address[0]))
+            else:
+                accepted.close()
+                self._limited_log.warning(
+                    "full", "%s: %d connections are open and none is idle, others are closed",
+                    self._name, self._connections.max_connections,
+                )  # fmt: skip
+
+    def _free_descriptor(self, listening: socket.socket) -> bool:
+        """Evict an idle connection, so that the next one has a descriptor; False if there was nothing to free."""
+        self._limited_log.warning(
+            "descriptors", "%s: no file descriptor is left, idle connections are closed", self._name
+        )
+        evicted = self._connections.evict()
+        return self._spare_descriptor.reject_next(listening) or evicted
+
+    def _pause_accepting(self, listening: socket.socket, error: OSError) -> None:
+        self._limited_log.warning(
+            "accept", "%s: connections cannot be accepted: %s", self._name, error.strerror
+        )
+        self._loop.remove_reader(listening)
+        self._loop.call_later(_RETRY_DELAY, self._resume, listening)
+
+    def _resume(self, listening: socket.socket) -> None:
+        if not self._closed:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _admit(self) -> bool:
+        """Whether there is room for one more; handshakes that do not end may not take the places of open connections."""
+        connections = self._connections
+        if connections.full and len(self._handshaking) > connections.max_connections // _HANDSHAKES:
+            self._evict_handshake()
+        return connections.admit() or self._evict_handshake()
+
+    def _evict_handshake(self) -> bool:
+        """Close the oldest handshake of the address that has the most; False if there is none."""
+        if not self._handshaking:
+            return False
+        by_address = Counter(one.address for one in self._handshaking.values())
+        most = max(by_address.values())
+        task, one = next(
+            (task, one) for task, one in self._handshaking.items() if by_address[one.address] == most
+        )
+        self._connected(task)
+        task.cancel()
+        if one.accepted in self._waiting:
+            self._waiting.discard(one.accepted)
+            one.accepted.close()
+        return True
+
+    def _open_connection(self, handshake: "_Handshake") -> None:
+        self._connections.handshaking += 1
+        self._waiting.add(handshake.accepted)
+        task = self._loop.create_task(self._connect(handshake.accepted))
+        self._handshaking[task] = handshake
+        task.add_done_callback(self._connected)
+
+    def _connected(self, task: asyncio.Task[None]) -> None:
+        if self._handshaking.pop(task, None) is not None:
+            self._connections.handshaking -= 1
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        self._waiting.discard(accepted)
+        handshake = None if self._tls is None else HANDSHAKE_TIMEOUT
+        try:
+            accepted.setblocking(False)
+            await self._loop.connect_accepted_socket(
+                self._protocol, accepted, ssl=self._tls, ssl_handshake_timeout=handshake
+            )
+        except (OSError, TimeoutError) as error:
+            # OSError includes SSLError: the peer's fault, so not a warning
+            log.debug("%s: a connection failed before it began: %s", self._name, error)
+            accepted.close()
+
+
+class _Handshake(NamedTuple):
+    accepted: socket.socket
+    address: str
+
+
+LOG_INTERVAL: Final = 60.0
+"""Seconds between two log lines of one cause."""
+
+
+class RateLimitedLog:
+    """Logs each cause at most `most` times a minute, with the number of occurrences meanwhile.
+
+    Causes are constants, never input, so that a peer cannot grow the dictionary.
+    """
+
+    def __init__(
+        self, log: logging.Logger, clock: Callable[[], float] = time.monotonic, *, most: int = 1
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._most = most
+        self._began_at: dict[str, float] = {}
+        """When the minute of each cause began."""
+        self._seen: Counter[str] = Counter()
+        """In that minute."""
+
+    def warning(self, cause: str, message: str, *arguments: object) -> None:
+        self.log(logging.WARNING, cause, message, *arguments)
+
+    def info(self, cause: str, message: str, *arguments: object) -> None:
+        self.log(logging.INFO, cause, message, *arguments)
+
+    def log(self, level: int, cause: str, message: str, *arguments: object) -> None:
+        now, suppressed = self._clock(), 0
+        began_at = self._began_at.get(cause)
+        if began_at is None or now - began_at >= LOG_INTERVAL:
+            suppressed = max(0, self._seen[cause] - self._most)
+            self._began_at[cause], self._seen[cause] = now, 0
+        self._seen[cause] += 1
+        if self._seen[cause] > self._most:
+            return
+        if suppressed:
+            self._log.log(level, f"{message}; %d more times since the last such line", *arguments, suppressed)
+        elif self._seen[cause] == self._most > 1:
+            self._log.log(level, f"{message}; more such lines of this minute are only counted", *arguments)
+        else:
+            self._log.log(level, message, *arguments)

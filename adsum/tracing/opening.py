@@ -1,0 +1,82 @@
+"""Opens the tracing of a program from OTEL_* variables; OpenTelemetry is imported here, and only if traces are asked for."""
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from adsum.command_line import not_installed
+from adsum.errors import AdsumError
+from adsum.installed_version import installed_version
+from adsum.tracing.current import note_trace
+from adsum.tracing.recording import Recorder, SpanRecorder
+from adsum.tracing.sampling import read_sampling
+from adsum.tracing.span import Tracer
+
+if TYPE_CHECKING:
+    from adsum.tracing.exporting import Exporting
+
+FLUSH_TIMEOUT: Final = 3.0
+"""Seconds at the end of a program to send what was recorded."""
+
+log = logging.getLogger("tracing")
+
+
+class MissingTracingError(AdsumError):
+    """Traces were asked for without the extra that records them."""
+
+
+class Tracing:
+    """An async context manager; left, what was recorded is sent. Entering raises AdsumError."""
+
+    def __init__(self, service: str, scope: str, environment: Mapping[str, str] | None = None) -> None:
+        """`service`: its name where OTEL_SERVICE_NAME gives none; `scope`: the code that makes the spans."""
+        self._service = service
+        self._scope = scope
+        self._environment = os.environ if environment is None else environment
+        self._exporting: Exporting | None = None
+        self.tracer: Tracer | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+            log.warning("traces are asked for, but OTEL_SDK_DISABLED is true: nothing is recorded")
+            return self
+        try:
+            from adsum.tracing.exporting import Exporting
+        except ModuleNotFoundError as missing:
+            raise MissingTracingError(
+                f"traces cannot be recorded: {not_installed(missing, 'otel')}"
+            ) from missing
+        sampling, fault = read_sampling(self._environment)
+        if fault is not None:
+            log.warning("%s", fault)
+        version = installed_version() or "unknown"
+        self._exporting = Exporting(self._service, self._scope, version, self._environment)
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(note_trace)
+        self.tracer = SpanRecorder(Recorder(self._exporting.ended, random.Random()), sampling)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handler in logging.getLogger().handlers:
+            handler.removeFilter(note_trace)
+        exporting, self._exporting = self._exporting, None
+        if exporting is not None:
+            await asyncio.to_thread(exporting.close, FLUSH_TIMEOUT)
+
+    def describe(self) -> dict[str, Any]:
+        """For a status page: how many spans were sent and lost, and why the last ones were."""
+        exporter = None if self._exporting is None else self._exporting.exporter
+        if exporter is None:
+            return {"exporting": False}
+        return {
+            "exporting": True,
+            "sent": exporter.sent,
+            "lost": exporter.lost,
+            "problem": exporter.problem or None,
+        }

@@ -1,0 +1,1 @@
+"""The connection to Redis: its commands, batches of them, and what Redis publishes."""

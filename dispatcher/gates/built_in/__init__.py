@@ -1,0 +1,1 @@
+"""The gates of this package. `dispatcher.gates.building` puts them together."""

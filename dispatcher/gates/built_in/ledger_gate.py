@@ -1,0 +1,180 @@
+"""The gate over a target's ledger: admits while the metered headroom exceeds what was sent since the reading.
+
+After a 429 of the target the ledger refuses until a newer reading, then admits one probe and ramps up.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import UTC, datetime
+from fractions import Fraction
+from types import TracebackType
+from typing import Final, Protocol
+
+from adsum.resource_owner import ResourceOwner
+from adsum.tasks import first_of
+from dispatcher.broker.capacity.account import LONGEST_RETRY_AFTER_MS
+from dispatcher.broker.contract.ledger import Ledger, Reading, Refusal, Reservation
+from dispatcher.broker.contract.message import DispatchCandidate
+from dispatcher.broker.contract.queue import QueueError
+from dispatcher.gates.built_in.heartbeat import heartbeat
+from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
+from dispatcher.gates.metering.meter import MeterState
+
+RECHECK_INTERVAL: Final = 1.0
+"""Seconds after which a refused request is tried again: the lease of a killed replica ends without a wake-up."""
+OUTAGE_PAUSE: Final = 0.5
+"""Seconds between two tries while the broker is away."""
+PROBE_DELAY_MS: Final = 1000
+"""Milliseconds until a target that answered 429 is probed if no meter tells when it has room again."""
+
+
+class Gauge(Protocol):
+    """What a ledger gate reads: a `Meter`, several of them, or none."""
+
+    @property
+    def reading_count(self) -> int:
+        """Counts readings; for `wait`."""
+
+    def budget(self) -> Fraction:
+        """max(0, D - B)."""
+
+    def reading(self) -> Reading:
+        """The reading that the ledger compares with what was sent."""
+
+    @property
+    def states(self) -> Sequence[MeterState]:
+        """The meters, for metrics and for reasons of refusals; empty without one."""
+
+    async def wait(self, timeout: float, seen: int) -> None:
+        """Wait until `reading_count` is no longer `seen`, at most `timeout` seconds."""
+
+
+def count_requests(candidate: DispatchCandidate) -> int:
+    """Counts requests, or the units that the queue assigns to each."""
+    return max(1, candidate.units)
+
+
+def count_bytes(candidate: DispatchCandidate) -> int:
+    """Counts bytes of payload."""
+    return max(1, candidate.size)
+
+
+class _Admission(AbstractAsyncContextManager[Slot]):
+    """One admission, entered once. A class, since `asynccontextmanager` would take twice the time for each request."""
+
+    def __init__(self, gate: "LedgerGate", candidate: DispatchCandidate) -> None:
+        self._gate = gate
+        self._candidate = candidate
+
+    async def __aenter__(self) -> Slot:
+        self._reservation = await self._gate.enter(self._candidate)
+        self._slot = Slot()
+        return self._slot
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._gate.release(self._reservation, self._slot)
+
+
+class LedgerGate(ResourceOwner):
+    """Reserves the candidate's units in the ledger, under the gauge's reading."""
+
+    def __init__(
+        self,
+        gauge: Callable[[], AbstractAsyncContextManager[Gauge]],
+        ledger: Ledger,
+        units: Callable[[DispatchCandidate], int] = count_requests,
+    ) -> None:
+        self._open_gauge = gauge
+        self._ledger = ledger
+        self._units = units
+        self._held: dict[str, Reservation] = {}
+        self._gauge: Gauge | None = None
+
+    async def _open(self) -> None:
+        self._gauge = await self._stack.enter_async_context(self._open_gauge())
+        await self._stack.enter_async_context(heartbeat(self._send_heartbeat, self._ledger.lease_ms))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await super().__aexit__(kind, error, trace)
+        self._gauge = None
+
+    @property
+    def gauge(self) -> Gauge:
+        """Raises RuntimeError before the gate is entered."""
+        if self._gauge is None:
+            raise RuntimeError("use `async with gate`: nothing is read before that")
+        return self._gauge
+
+    def budget(self) -> float:
+        return float(self.gauge.budget()) if self._gauge is not None else 0.0
+
+    def admit(self, candidate: DispatchCandidate) -> AbstractAsyncContextManager[Slot]:
+        return _Admission(self, candidate)
+
+    async def enter(self, candidate: DispatchCandidate) -> Reservation:
+        """Reserve the candidate's units; raises RefusedError."""
+        reservation = await self._try_reserve(candidate)
+        self._held[reservation.id] = reservation
+        return reservation
+
+    async def release(self, reservation: Reservation, slot: Slot) -> None:
+        """Release the reservation and report the outcome in `slot`."""
+        del self._held[reservation.id]
+        with suppress(QueueError):  # the ledger releases it later, or its lease ends
+            await self._report_outcome(reservation, slot)
+
+    async def _try_reserve(self, candidate: DispatchCandidate) -> Reservation:
+        gauge = self.gauge
+        reading, seen = gauge.reading(), gauge.reading_count
+        if reading.headroom <= 0:
+            # Only another reading can open it, so a release in the ledger is no reason to ask again.
+            raise RefusedError(self._closed_reason(), Scope.QUEUE, lambda: gauge.wait(60.0, seen))
+        try:
+            answer = await self._ledger.reserve(reading, self._units(candidate))
+        except QueueError as error:
+            raise RefusedError(str(error), Scope.QUEUE, lambda: asyncio.sleep(OUTAGE_PAUSE)) from error
+        if isinstance(answer, Refusal):
+            raise RefusedError(_reason(answer), Scope.QUEUE, lambda: self._until_changed(answer, seen))
+        return answer
+
+    def _closed_reason(self) -> str:
+        states = self.gauge.states
+        for state in states:
+            if not state.available:
+                return f"{state.name} cannot be read: {state.reason}"
+        return f"the budget of {' and '.join(state.name for state in states)} is 0"
+
+    async def _until_changed(self, refusal: Refusal, seen: int) -> None:
+        if refusal.until_ms is not None:  # closed by a 429 until then, whatever is read or released
+            with suppress(QueueError):
+                await asyncio.sleep(max(0.0, (refusal.until_ms - await self._ledger.now_ms()) / 1000))
+            return
+        await first_of(
+            self.gauge.wait(RECHECK_INTERVAL, seen), self._ledger.wait(RECHECK_INTERVAL, seen=refusal.seen)
+        )
+
+    async def _report_outcome(self, reservation: Reservation, slot: Slot) -> None:
+        try:
+            if slot.outcome is Outcome.OVERLOADED:
+                least = 0 if self.gauge.states else PROBE_DELAY_MS
+                await self._ledger.report_overload(
+                    min(max(least, slot.retry_after_ms), LONGEST_RETRY_AFTER_MS)
+                )
+        finally:  # the target is closed first: a release before that would admit another request
+            await self._ledger.release(reservation, accepted=slot.outcome is Outcome.ACCEPTED)
+
+    async def _send_heartbeat(self) -> None:
+        if self._held:
+            await self._ledger.heartbeat(list(self._held.values()))
+
+
+def _reason(refusal: Refusal) -> str:
+    if refusal.until_ms is None:
+        return refusal.reason
+    until = datetime.fromtimestamp(refusal.until_ms / 1000, UTC)
+    return f"{refusal.reason}, until {until:%H:%M:%S} UTC"

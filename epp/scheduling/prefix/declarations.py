@@ -1,0 +1,114 @@
+"""The declarations of approx-prefix-cache-producer and prefix-cache-scorer; apart from them, because they are compiled."""
+
+from typing import Annotated, Final
+
+from pydantic import Field, model_validator
+
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import Quantity, Section
+from epp.scheduling.plugin import Scorer
+from epp.scheduling.prefix.index import MAX_BYTES, PrefixIndex
+from epp.scheduling.prefix.match_producer import PrefixMatchProducer
+from epp.scheduling.prefix.plugins import MIN_BLOCK_TOKENS, PRODUCER, PrefixCacheProducer
+
+
+class PrefixProducerParameters(Section):
+    """The size of a prompt's blocks, and how many of them are looked up and remembered."""
+
+    auto_tune: bool = True
+    """Remember as many blocks of a worker as its metrics page says that its KV cache has, instead of
+    `lruCapacityPerServer`."""
+    block_size_tokens: int = Field(default=16, ge=0)
+    """The tokens of a worker's block, 4 bytes each. Fewer than 64 count as 64 here, but not for
+    `lruCapacityPerServer`."""
+    block_size: int = 0
+    """No effect: the older name, in characters."""
+    max_prefix_blocks_to_match: int = Field(default=0, ge=0)
+    """How much of a prompt is looked up, in blocks; 0: no limit. `maxPrefixTokensToMatch` overrides it."""
+    max_prefix_tokens_to_match: int = Field(default=32_768, ge=0)
+    """The same in tokens. The default is a quarter of the Go picker's: longer prefixes distinguish few
+    prompts."""
+    lru_capacity_per_server: int = Field(default=31_250, ge=0)
+    """How many of a worker's blocks are remembered."""
+    max_index_bytes: Annotated[Quantity, Field(ge=1024 * 1024)] = MAX_BYTES
+    """The memory of the whole index, a parameter of adsum's own. Endpoints have equal shares of it."""
+
+
+_RENAMED: Final = {
+    "hashBlockSize": "blockSizeTokens, in tokens",
+    "blockSize": "blockSizeTokens, in tokens",
+    "maxPrefixBlocksToMatch": "maxPrefixBlocksToMatch",
+    "lruCapacityPerServer": "lruCapacityPerServer",
+}
+"""Parameters of the prefix plugin of the Gateway API Inference Extension, and the producer's names for them."""
+
+
+class PrefixScorerParameters(Section):
+    prefix_match_info_producer_name: str | None = None
+    """The `name` of the producer of prefixes; without it the file's producer, else one with the defaults."""
+    match_length_weight: float = Field(default=0.0, ge=0.0, le=1.0)
+    """The part of the score that is the square of (tokens cached / `matchLengthScaleTokens`) instead of the
+    share."""
+    match_length_scale_tokens: int = Field(default=8192, ge=1)
+    """The cached tokens at which that part is full."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reject_producer_parameters(cls, given: object) -> object:
+        for name in given if isinstance(given, dict) else ():
+            if newer := _RENAMED.get(name):
+                raise ValueError(
+                    f"{name!r} is a parameter of the plugin approx-prefix-cache-producer, as {newer}"
+                )
+        return given
+
+
+def prefix_matches(name: str | None, context: PluginContext) -> PrefixMatchProducer:
+    """The producer of prefixes of that name, else the file's first, else one with the defaults."""
+    return context.producer(
+        name,
+        PrefixMatchProducer,  # type: ignore[type-abstract]  # what a plugin needs, whoever provides it
+        default=PRODUCER,
+        field="prefixMatchInfoProducerName",
+    )
+
+
+def prefix_cache(name: str | None, context: PluginContext) -> PrefixCacheProducer:
+    """The same, but one that remembers what workers hold."""
+    return context.producer(name, PrefixCacheProducer, default=PRODUCER, field="prefixMatchInfoProducerName")
+
+
+def _producer(given: PrefixProducerParameters, context: PluginContext) -> PrefixCacheProducer:
+    block_tokens = max(given.block_size_tokens, MIN_BLOCK_TOKENS)
+    # the parameter counts the worker's blocks, not ours
+    tokens = given.lru_capacity_per_server * given.block_size_tokens
+    return PrefixCacheProducer(
+        block_tokens=block_tokens,
+        max_tokens=given.max_prefix_tokens_to_match,
+        max_blocks=given.max_prefix_blocks_to_match,
+        capacity=tokens // block_tokens,
+        auto_tune=given.auto_tune,
+        seed=context.rng.getrandbits(64),
+        index=PrefixIndex(given.max_index_bytes),
+    )
+
+
+def _scorer(given: PrefixScorerParameters, context: PluginContext) -> Scorer:
+    matches = prefix_matches(given.prefix_match_info_producer_name, context)
+    return matches.scorer(given.match_length_weight, given.match_length_scale_tokens)
+
+
+APPROX_PREFIX_CACHE_PRODUCER: Final = PluginDeclaration(
+    type=PRODUCER,
+    role=Role.PRODUCER,
+    parameters=PrefixProducerParameters,
+    build=_producer,
+    read_by_handlers=True,
+)
+PREFIX_CACHE_SCORER: Final = PluginDeclaration(
+    type="prefix-cache-scorer",
+    role=Role.SCORER,
+    parameters=PrefixScorerParameters,
+    build=_scorer,
+    reads_metrics=False,
+)

@@ -1,0 +1,32 @@
+"""The declaration of least-cost-scorer; apart from it, because the scorer is compiled."""
+
+from typing import Final
+
+from pydantic import Field
+
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import Section
+from epp.scheduling.prefix.declarations import prefix_cache
+from epp.scheduling.work_ahead.plugins import LeastCostScorer, WorkAheadProducer
+
+
+class LeastCostParameters(Section):
+    request_tokens: float = Field(default=150.0, ge=0.0, allow_inf_nan=False)
+    """What a request that is there costs, in tokens of a prompt."""
+    interference: float = Field(default=0.3, ge=0.0, allow_inf_nan=False)
+    """The share of a prompt's cost that each request there suffers while it is computed."""
+    adapter_load_seconds: float = Field(default=0.5, ge=0.0, allow_inf_nan=False)
+    """What it takes to load a LoRA adapter, in seconds."""
+    prefix_match_info_producer_name: str | None = None
+    """The `name` of the producer of prefixes; without it the file's producer, else one with the defaults."""
+
+
+def _build(given: LeastCostParameters, context: PluginContext) -> LeastCostScorer:
+    prefixes = prefix_cache(given.prefix_match_info_producer_name, context)
+    work_ahead = context.shared(WorkAheadProducer, prefixes, lambda: WorkAheadProducer(prefixes))
+    return LeastCostScorer(work_ahead, given.request_tokens, given.interference, given.adapter_load_seconds)
+
+
+LEAST_COST_SCORER: Final = PluginDeclaration(
+    type="least-cost-scorer", role=Role.SCORER, parameters=LeastCostParameters, build=_build
+)

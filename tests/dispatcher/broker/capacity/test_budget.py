@@ -1,0 +1,176 @@
+from fractions import Fraction
+from math import floor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.broker.capacity.budget import (
+    admits,
+    admitted_count,
+    closing_point,
+    dispatchable,
+    from_fullness,
+    from_load,
+    from_saturation,
+    parse_decimal,
+    spare,
+    system_capacity,
+)
+
+KIB = 1024
+GRID = [(Fraction(f, 100), Fraction(b, 100)) for f in range(101) for b in range(101)]
+
+
+def test_10_worked_example_of_the_seed_admits_exactly_30() -> None:
+    capacity = system_capacity(Fraction(5), Fraction(10))
+    budget = from_fullness(parse_decimal("0.3"))
+    baseline = parse_decimal("0.1")
+    assert baseline is not None
+    assert (capacity, budget) == (50, Fraction("0.7"))
+    assert dispatchable(capacity, budget, baseline) == 30
+    assert admitted_count(dispatchable(capacity, budget, baseline), [1] * 64) == 30
+
+
+def test_10_of_614_kib_only_the_first_request_goes() -> None:
+    headroom = dispatchable(Fraction(1024 * KIB), Fraction("0.7"), Fraction("0.1"))
+    assert headroom / KIB == Fraction("614.4")
+    assert admitted_count(headroom, [600 * KIB, 100 * KIB]) == 1
+    assert admitted_count(headroom, [700 * KIB, 100 * KIB]) == 0  # nobody overtakes
+    assert admitted_count(headroom, [500 * KIB, 100 * KIB, 14 * KIB, 1 * KIB]) == 3
+
+
+def test_10_just_above_the_baseline_one_goes_when_idle() -> None:
+    headroom = dispatchable(Fraction(50), Fraction("0.1001"), Fraction("0.1"))
+    assert 0 < headroom < 1
+    assert admitted_count(headroom, [1, 1], idle=True) == 1
+    assert admitted_count(headroom, [1, 1], idle=False) == 0
+
+
+@pytest.mark.parametrize(
+    ("budget", "baseline", "expected"),
+    [
+        ("0.7", "0.1", "0.6"),
+        ("0.1", "0.1", "0"),
+        ("0.05", "0.1", "0"),
+        ("0.5", "0", "0.5"),
+        ("1", "0", "1"),
+        ("0", "0.05", "0"),
+        ("0.03", "0.05", "0"),
+        ("0.70", "0.05", "0.65"),
+        ("1", "1", "0"),
+        ("-0.1", "0", "0"),
+        ("1.1", "0", "0"),
+    ],
+)
+def test_budget_table(budget: str, baseline: str, expected: str) -> None:
+    assert spare(parse_decimal(budget), Fraction(baseline)) == Fraction(expected)
+
+
+@pytest.mark.parametrize(
+    ("saturation", "threshold", "expected"),
+    [
+        ("0", "0.8", "0.8"),
+        ("0.3", "0.8", "0.5"),
+        ("0.8", "0.8", "0"),
+        ("0.95", "0.8", "0"),
+        ("0.79", "0.8", "0.01"),
+        ("0.99", "1", "0.01"),
+        ("1.5", "0.8", "0"),
+        ("-0.5", "0.8", "0"),
+        ("0.05", "0.8", "0.75"),
+    ],
+)
+def test_saturation_table(saturation: str, threshold: str, expected: str) -> None:
+    assert spare(from_saturation(parse_decimal(saturation)), 1 - Fraction(threshold)) == Fraction(expected)
+
+
+@pytest.mark.parametrize(
+    ("load", "capacity", "expected"), [("3", 5, "0.4"), ("7", 5, "0"), ("3", 20, "0.85"), ("-1", 5, "0")]
+)
+def test_load_table(load: str, capacity: int, expected: str) -> None:
+    assert from_load(parse_decimal(load), Fraction(capacity)) == Fraction(expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NaN",
+        "+Inf",
+        "-Inf",
+        "inf",
+        "",
+        "abc",
+        "1/2",
+        "1_0",
+        "0x1",
+        "1e",
+        "1e999999999",
+        "1e301",
+        "9" * 81,
+        "1.2.3",
+        "--1",
+        "\u0661",
+        "1e5e5",
+    ],
+)
+def test_what_is_no_decimal_number_is_nothing(text: str) -> None:
+    assert parse_decimal(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0.3", Fraction(3, 10)), (" 1e-05 ", Fraction(1, 100_000)), ("-2.5E+1", Fraction(-25))],
+)
+def test_decimal_text_is_exact(text: str, value: Fraction) -> None:
+    assert parse_decimal(text) == value
+
+
+def test_unknown_is_closed() -> None:
+    assert (
+        spare(None, Fraction(0))
+        == from_fullness(None)
+        == from_saturation(None)
+        == from_load(None, Fraction(5))
+        == 0
+    )
+    assert from_fullness(Fraction("1.01")) == from_fullness(Fraction("-0.01")) == 0
+    assert system_capacity(None, Fraction(10)) == system_capacity(Fraction(-1), Fraction(10)) == 0
+    assert from_load(Fraction(0), Fraction(0)) == 0
+
+
+def test_ready_servers_gone_while_requests_run() -> None:
+    assert dispatchable(system_capacity(Fraction(0), Fraction(10)), Fraction(1), Fraction(0)) == 0
+    assert from_load(Fraction(40), system_capacity(Fraction(2), Fraction(10))) == 0
+    assert not admits(Fraction(0), 40, 1, idle=False)
+    assert not admits(Fraction(0), 0, 1, idle=True)
+
+
+def test_fractions_agree_with_whole_numbers_where_floats_do_not() -> None:
+    wrong = 0
+    for capacity in (10, 50, 64, 100, 200):
+        for fullness, baseline in GRID:
+            percent = 100 - int(fullness * 100) - int(baseline * 100)
+            expected = max(0, capacity * percent // 100)
+            assert floor(dispatchable(Fraction(capacity), 1 - fullness, baseline)) == expected
+            wrong += floor(max(0.0, capacity * (1 - float(fullness) - float(baseline)))) != expected
+    assert wrong > 1000  # of 51,005: that is why fractions
+
+
+@given(
+    st.fractions(0, 1),
+    st.fractions(0, 1),
+    st.integers(0, 1000),
+    st.lists(st.integers(1, 50)),
+    st.integers(0, 99),
+)
+def test_what_is_cut_never_exceeds_the_capacity_above_the_baseline(
+    budget: Fraction, baseline: Fraction, capacity: int, sizes: list[int], unseen: int
+) -> None:
+    headroom = dispatchable(Fraction(capacity), budget, baseline)
+    load = capacity * (1 - budget)
+    admitted = sizes[: admitted_count(headroom, sizes, unseen=unseen)]
+    if admitted:
+        assert load + unseen + sum(admitted) <= closing_point(Fraction(capacity), baseline)
+    elif sizes:
+        assert unseen + sizes[0] > headroom

@@ -1,0 +1,93 @@
+"""One delivery, on clocks that the test sets."""
+
+import contextlib
+import random
+
+import pytest
+
+from dispatcher.broker.contract.message import Claim, DispatchCandidate
+from dispatcher.broker.contract.queue import Queue, QueueRules
+from dispatcher.broker.memory.broker import MemoryBroker
+from dispatcher.delivery.gateway import Gateway
+from dispatcher.delivery.outage_log import OutageLog
+from dispatcher.delivery.route import Route
+from dispatcher.delivery.sender import Admission, Delivery, Sender
+from dispatcher.gates.gate import Slot
+from dispatcher.telemetry.counters import QueueCounters
+from tests.dispatcher.queued import claimed, submitted
+from tests.dispatcher.target import Target
+
+LEASE_MS = 15_000
+
+
+class Clock:
+    """The broker's and this process's, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+
+def delivery(claim: Claim, lease_until: float) -> Delivery:
+    request = claim.request
+    candidate = DispatchCandidate(request.id, request.token, request.tenant, request.deadline_ms, 2)
+    return Delivery(claim, Admission(candidate, contextlib.nullcontext(Slot()), Slot()), lease_until)
+
+
+def sender(queue: Queue, gateway: Gateway, clock: Clock) -> Sender:
+    return Sender(
+        queue=queue,
+        gateway=gateway,
+        route=Route(),
+        request_timeout=60,
+        now_ms=clock.now_ms,
+        observer=QueueCounters(),
+        outage=OutageLog("pool"),
+        rng=random.Random(1),
+        monotonic=clock.monotonic,
+    )
+
+
+@pytest.mark.parametrize("swept", [False, True])
+async def test_02_a_claim_whose_owner_stood_still_for_its_lease_is_not_sent(swept: bool) -> None:
+    """The next claim has number 0 again if this one was released unsent, and 1 if it was taken away before."""
+    clock = Clock()
+    async with (
+        Target() as target,
+        MemoryBroker(clock.now_ms) as broker,
+        broker.queue("q", QueueRules(lease_ms=LEASE_MS)) as queue,
+        Gateway(target.url) as gateway,
+    ):
+        await submitted(broker, queue, "r1")
+        claim, lease_until = await claimed(queue), clock.monotonic() + LEASE_MS / 1000
+        clock.ms += LEASE_MS
+        if swept:
+            assert await queue.sweep() == 1
+        await sender(queue, gateway, clock).deliver(delivery(claim, lease_until))
+        assert target.asked == []
+        following = await claimed(queue)
+        assert following.attempt == (1 if swept else 0)
+        assert following.fence != claim.fence
+
+
+async def test_02_a_claim_is_sent_to_the_last_moment_of_its_lease() -> None:
+    clock = Clock()
+    async with (
+        Target() as target,
+        MemoryBroker(clock.now_ms) as broker,
+        broker.queue("q", QueueRules(lease_ms=LEASE_MS)) as queue,
+        Gateway(target.url) as gateway,
+    ):
+        request = await submitted(broker, queue, "r1")
+        claim, lease_until = await claimed(queue), clock.monotonic() + LEASE_MS / 1000
+        clock.ms += LEASE_MS - 1
+        await sender(queue, gateway, clock).deliver(delivery(claim, lease_until))
+        assert len(target.asked) == 1
+        _, result = await queue.state("r1", request.token)
+        assert result is not None
+        assert result.status_code == 200
