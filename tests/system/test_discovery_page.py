@@ -113,7 +113,7 @@ async def test_a_thousand_workers_are_found_by_words(browser: Browser, tmp_path:
     """None of them answers: a list says who is there."""
     hosts = ",".join(f"127.0.{n // 250 + 1}.{n % 250 + 1}:9" for n in range(1000))
     async with serve("--discovery", f"static://{hosts}") as served, page_of(browser, served.url) as page:
-        await expect(page.locator("#starting")).to_have_text("1,000")
+        await expect(page.locator("#unreachable")).to_have_text("1,000")
         await expect(page.locator("#workers tbody tr")).to_have_count(50)
         await page.fill("#filter", "127.0.4.250")
         await expect(page.locator("#workers tbody tr")).to_have_count(1)

@@ -64,7 +64,11 @@ async def test_every_page_on_a_phone(site: Path, address: str) -> None:
 async def test_the_search_finds_a_flag(site: Path, address: str, opened: str) -> None:
     start = f"{address}/index.html" if opened == "from a server" else (site / "index.html").as_uri()
     async with chromium() as browser, page_of(browser, start, size=DESK) as page:
-        await page.get_by_role("textbox", name="Search").fill("--drain-timeout")
+        search = page.get_by_role("textbox", name="Search")
+        await search.click()  # loads the index; what is typed before that is there is not searched for
+        await expect(page.locator(".md-search-result__meta")).not_to_contain_text("Initializing")
+        await search.fill("--drain-timeout")
+        await search.press("End")  # the theme searches when a key is released
         await expect(page.locator(".md-search-result__list")).to_contain_text("drain-timeout")
 
 
