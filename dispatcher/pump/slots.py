@@ -30,7 +30,7 @@ class Slots:
 
     async def acquire(self, max_count: int) -> int:
         """Wait for a slot, then take up to `max_count`: at least one, at most a fair share while others wait."""
-        if self._waiters or not self._free():
+        if self._waiters or self._free() <= 0:
             await self._wait_for_turn()
         share = self._free() // (1 + len(self._waiters))
         count = max(1, min(max_count, share))

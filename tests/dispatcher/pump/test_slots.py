@@ -72,6 +72,21 @@ async def test_a_limit_that_changes() -> None:
     assert await again == 1
 
 
+async def test_a_limit_lowered_while_all_are_taken() -> None:
+    slots = Slots(3)
+    assert await slots.acquire(3) == 3
+    slots.limit = 1
+    waiting = asyncio.create_task(slots.acquire(1))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    slots.release(2)
+    await asyncio.sleep(0)
+    assert not waiting.done(), "one is in flight, and the limit is one"
+    slots.release(1)
+    assert await waiting == 1
+    assert slots.in_use == 1
+
+
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=30), st.integers(1, 5))
 def test_never_more_than_there_are(steps: list[tuple[int, bool]], limit: int) -> None:
     async def run() -> None:
