@@ -121,7 +121,7 @@ _MAX_NUMBER: Final = 1000
 class _Loader(yaml.SafeLoader):
     """YAML as Go's strict decoder reads it: a duplicate key is an error, where PyYAML takes the last value; 1e1 is a float.
 
-    It counts keys and values while it reads, with those that a merge key (`<<`) copies: a few merges of merges make millions.
+    It counts keys and values while it reads, with those that a merge key (`<<`) copies: many mappings may copy a large one.
     """
 
     def __init__(self, text: str) -> None:
@@ -149,13 +149,27 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """What `<<` copies, as YAML's merge key says: a mapping's own keys win, then the first of several sources.
+
+        PyYAML 6.0.4 takes a source's older value where two key texts are one object, which short ones are.
+        """
+        own, copied = [], dict[object, tuple[yaml.Node, yaml.Node]]()
         for key, value in node.value:
-            if key.tag == "tag:yaml.org,2002:merge":
-                for merged in value.value if isinstance(value, yaml.SequenceNode) else (value,):
-                    if isinstance(merged, yaml.MappingNode):
-                        self.flatten_mapping(merged)  # so that all that it copies is there to be counted
-                        self._count(len(merged.value))
-        super().flatten_mapping(node)
+            if key.tag != "tag:yaml.org,2002:merge":
+                own.append((key, value))
+                continue
+            for source in value.value if isinstance(value, yaml.SequenceNode) else (value,):
+                if not isinstance(source, yaml.MappingNode):
+                    problem = f"expected a mapping or a list of mappings to merge, not a {source.id}"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                self.flatten_mapping(source)
+                self._count(len(source.value))
+                for pair in source.value:
+                    copied.setdefault(_key_of(pair[0]), pair)
+        for key, _ in own if copied else ():
+            copied.pop(_key_of(key), None)
+        node.value = [*copied.values(), *own]
+        super().flatten_mapping(node)  # the key `=`
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
@@ -168,6 +182,10 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(key.value)
         return node
+
+
+def _key_of(key: yaml.Node) -> object:
+    return (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
 
 
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")

@@ -46,8 +46,11 @@ def test_a_secret_is_quoted_neither_in_an_error_nor_later() -> None:
     assert parse_yaml("word: passw0rd", secrets=True).text(1) == ""
 
 
-MERGES = "a0: &a0 {x: 0, y: 1}\n" + "".join(
+MERGED_TWICE = "a0: &a0 {x: 0, y: 1}\n" + "".join(
     f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}\n" for i in range(1, 60)
+)
+MERGES = f"a: &a {{{', '.join(f'k{i}: 1' for i in range(200))}}}\n" + "".join(
+    f"b{i}: {{<<: *a}}\n" for i in range(300)
 )
 ALIASES = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
 
@@ -76,3 +79,14 @@ def test_a_small_text_that_would_take_long_is_refused(text: str, problem: str) -
 def test_what_a_merge_key_copies_is_there() -> None:
     given = parse_yaml("a: &a {x: 1, y: 2}\nb: &b {<<: *a, y: 3}\nc: {<<: [*b, *a], z: 4}\n").given
     assert given == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 1, "y": 3, "z": 4}}
+
+
+def test_merges_of_merges_copy_each_key_once() -> None:
+    assert parse_yaml(MERGED_TWICE).given["a59"] == {"x": 0, "y": 1}
+
+
+def test_only_mappings_are_merged() -> None:
+    with pytest.raises(
+        ConfigError, match="expected a mapping or a list of mappings to merge, not a scalar in line 2"
+    ):
+        parse_yaml("a: &a 1\nb: {<<: *a}\n")

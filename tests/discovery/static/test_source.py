@@ -157,8 +157,9 @@ async def test_the_go_pickers_file(tmp_path: Path) -> None:
             "endpoints:\n- {name: a, address: h, port: 1}\n- {name: a, address: h, port: 2}\n",
             "endpoints.yaml: line 3: endpoints.1.name: the name 'a' appears twice",
         ),
-        ("endpoints: " + "[" * 100_000 + "]" * 100_000, "nested deeper than 20 levels"),
-        ("- " * 300_000, "nested deeper than 20 levels"),
+        # some versions of libyaml refuse such a text themselves, before it has made an event
+        ("endpoints: " + "[" * 100_000 + "]" * 100_000, "nested deeper than|exceeded maximum nesting depth"),
+        ("- " * 300_000, "nested deeper than 20 levels|exceeded maximum nesting depth"),
         (
             "endpoints: [{name: a, namespace: x, address: h, port: 1}, {name: a, address: h, port: 1}, "
             + "{name: a.x, address: h, port: 1}]",
