@@ -11,8 +11,9 @@ from dispatcher.broker.contract.queue import Broker, Queue, QueueError
 from dispatcher.broker.contract.quota import Quotas
 from dispatcher.broker.opening import open_broker
 from dispatcher.config.config_file import Config, QueueConfig
+from dispatcher.gates.admission import Admissions
 from dispatcher.gates.building import GateDependencies, build_gate, meter_states
-from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError
+from dispatcher.gates.gate import DispatchGate, RefusedError
 from dispatcher.gates.metering.meter import Meters
 from dispatcher.pump.lanes import target_tls
 
@@ -84,7 +85,7 @@ async def _would_send(queue: Queue, gate: DispatchGate) -> list[str]:
     """
     lines = []
     waiting = await queue.peek(MAX_SHOWN)
-    async with AsyncExitStack() as held:
+    async with Admissions() as held:
         for candidate in waiting or [_NO_REQUEST]:
             if (refusal := await _refusal(held, gate, candidate)) is not None:
                 lines.append(f"  would not send {_describe(candidate)}: {refusal}")
@@ -93,17 +94,16 @@ async def _would_send(queue: Queue, gate: DispatchGate) -> list[str]:
     return lines if waiting else ["  nothing waits", *(line for line in lines if "would not" in line)]
 
 
-async def _refusal(held: AsyncExitStack, gate: DispatchGate, candidate: DispatchCandidate) -> str | None:
+async def _refusal(held: Admissions, gate: DispatchGate, candidate: DispatchCandidate) -> str | None:
     """Why the gate refuses it; None: it is admitted, until `held` is left."""
     try:
-        slot = await held.enter_async_context(gate.admit(candidate))
+        await held.enter(gate, candidate)
     except RefusedError as refusal:
         return refusal.reason
     except QueueError:
         raise
     except Exception as error:  # noqa: BLE001  # a gate of an installed package may raise anything; the other queues are shown
         return f"the gate failed: {in_one_line(error)}"
-    slot.outcome = Outcome.UNUSED
     return None
 
 

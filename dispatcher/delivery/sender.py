@@ -1,7 +1,6 @@
 """Delivers one claim: sends its request and settles it in the broker as finished, retried or released."""
 
 import asyncio
-import contextlib
 import logging
 import random
 import time
@@ -11,7 +10,7 @@ from enum import Enum
 
 from adsum.tracing.current import traced
 from adsum.tracing.span import Tracer
-from dispatcher.broker.contract.message import Claim, DispatchCandidate, ErrorCode
+from dispatcher.broker.contract.message import Claim, ErrorCode
 from dispatcher.broker.contract.queue import Queue, QueueError
 from dispatcher.delivery.answer_memory import HeldAnswer
 from dispatcher.delivery.delivery_spans import DeliverySpans
@@ -29,36 +28,13 @@ from dispatcher.delivery.verdict import (
     judge,
     outcome_of,
 )
-from dispatcher.gates.gate import Outcome, Slot
+from dispatcher.gates.admission import Admission
 
 INITIAL_PAUSE = 0.05
 MAX_PAUSE = 1.0
 """Seconds between two tries to settle a claim while the broker is away."""
 
 log = logging.getLogger(__name__)
-
-
-class Admission:
-    """The slot of a gate, held for one candidate; released exactly once."""
-
-    def __init__(
-        self, candidate: DispatchCandidate, manager: contextlib.AbstractAsyncContextManager[Slot], slot: Slot
-    ) -> None:
-        self.candidate = candidate
-        self._manager: contextlib.AbstractAsyncContextManager[Slot] | None = manager
-        self._slot = slot
-
-    async def release(self, outcome: Outcome, retry_after: float | None = None) -> None:
-        """Release the slot with the target's outcome; `retry_after` in seconds. A second call does nothing."""
-        manager, self._manager = self._manager, None
-        if manager is None:
-            return
-        self._slot.outcome = outcome
-        self._slot.retry_after_ms = int((retry_after or 0) * 1000)
-        try:
-            await manager.__aexit__(None, None, None)
-        except QueueError as error:
-            log.debug("cannot release the slot of a gate, it lapses with its lease: %s", error)
 
 
 class DeliveryState(Enum):
@@ -163,40 +139,23 @@ class Sender:
     monotonic: Callable[[], float] = time.monotonic
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Returns when the claim is settled, aborted or lost."""
+        """Returns when the claim is settled, aborted or lost; its admission ends with the answer."""
+        spans = None
         try:
-            await self._deliver_traced(delivery)
-        finally:
-            if delivery.held is not None:
-                delivery.held.release()
-
-    async def _deliver_traced(self, delivery: Delivery) -> None:
-        if self.tracer is None:
-            await self._deliver(delivery, None)
-            return
-        spans = DeliverySpans(self.tracer, self.queue.name, delivery.claim, self.now_ms())
-        traced(spans.context)
-        try:
-            await self._deliver(delivery, spans)
-        finally:
-            if delivery.aborted:
-                lost = delivery.state is DeliveryState.LOST
-                spans.aborted(delivery.state.value, requeued=not lost)
-            spans.end()
-
-    async def _deliver(self, delivery: Delivery, spans: DeliverySpans | None) -> None:
-        try:
+            if self.tracer is not None:
+                spans = DeliverySpans(self.tracer, self.queue.name, delivery.claim, self.now_ms())
+                traced(spans.context)
             verdict = None if delivery.aborted else await self._attempt(delivery, spans)
             delivery.settle()
+            await delivery.admission.release()
+            if verdict is not None and delivery.state is DeliveryState.SETTLING:
+                await self._settle(delivery, verdict, spans)
         finally:
-            await delivery.admission.release(Outcome.UNUSED)
-        if verdict is not None and delivery.state is DeliveryState.SETTLING:
-            requeueing = None if spans is None else spans.requeue(verdict)
-            await self._settle(delivery, verdict)
-            if requeueing is not None:
-                requeueing.end()
+            await delivery.admission.release()
+            if delivery.held is not None:
+                delivery.held.release()
             if spans is not None:
-                spans.settled(verdict)
+                _end(spans, delivery)
 
     async def _attempt(self, delivery: Delivery, spans: DeliverySpans | None) -> Verdict:
         claim, now_ms = delivery.claim, self.now_ms()
@@ -224,7 +183,8 @@ class Sender:
             spans.answered(answer)
         self._report_reachability(answer)
         self.observer.answered(claim, answer, time.perf_counter() - begun)
-        await delivery.admission.release(outcome_of(answer), _retry_after(answer))
+        retry_after = answer.retry_after if isinstance(answer, GatewayAnswer) else None
+        await delivery.admission.release(outcome_of(answer), int((retry_after or 0) * 1000))
         return judge(claim, answer, self.now_ms(), self.rng, self.limits)
 
     def _report_reachability(self, answer: GatewayAnswer | NoAnswer) -> None:
@@ -233,7 +193,8 @@ class Sender:
         elif not answer.reached:
             self.outage.unreachable(answer.reason)
 
-    async def _settle(self, delivery: Delivery, verdict: Verdict) -> None:
+    async def _settle(self, delivery: Delivery, verdict: Verdict, spans: DeliverySpans | None) -> None:
+        requeueing = None if spans is None else spans.requeue(verdict)
         pause = INITIAL_PAUSE
         while True:
             try:
@@ -244,6 +205,10 @@ class Sender:
                 await asyncio.sleep(pause * (0.5 + self.rng.random() / 2))
                 pause = min(MAX_PAUSE, pause * 2)
         self.observer.settled(delivery.claim, verdict, accepted)
+        if requeueing is not None:
+            requeueing.end()
+        if spans is not None:
+            spans.settled(verdict)
 
     async def _settle_once(self, claim: Claim, verdict: Verdict) -> bool:
         if isinstance(verdict, Finish):
@@ -253,5 +218,7 @@ class Sender:
         return await self.queue.retry(claim, verdict.delay_ms, fault=verdict.fault)
 
 
-def _retry_after(answer: GatewayAnswer | NoAnswer) -> float | None:
-    return answer.retry_after if isinstance(answer, GatewayAnswer) else None
+def _end(spans: DeliverySpans, delivery: Delivery) -> None:
+    if delivery.aborted:
+        spans.aborted(delivery.state.value, requeued=delivery.state is not DeliveryState.LOST)
+    spans.end()

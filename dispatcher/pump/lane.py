@@ -10,7 +10,8 @@ from adsum.tasks import BackgroundTasks, cancel_and_wait
 from dispatcher.broker.contract.message import Claim
 from dispatcher.broker.contract.queue import Queue, QueueError
 from dispatcher.delivery.observer import DispatchObserver
-from dispatcher.delivery.sender import Admission, Delivery, DeliveryState, Sender
+from dispatcher.delivery.sender import Delivery, DeliveryState, Sender
+from dispatcher.gates.admission import Admission
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.pump.pump import Pump
 from dispatcher.pump.slots import Slots

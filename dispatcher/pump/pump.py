@@ -7,17 +7,15 @@ queues can use them.
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
 
 from adsum.tasks import BackgroundTasks, first_of
 from dispatcher.broker.contract.message import Claim, DispatchCandidate
 from dispatcher.broker.contract.queue import Queue, QueueError
 from dispatcher.delivery.observer import DispatchObserver
-from dispatcher.delivery.sender import Admission
-from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Scope
-from dispatcher.pump.closed_gate_log import ClosedGateLog
+from dispatcher.gates.admission import Admission
+from dispatcher.gates.gate import DispatchGate, RefusedError, Scope
+from dispatcher.pump.claiming import Claimer, Launch
 from dispatcher.pump.slots import Slots
 
 MAX_BATCH = 128
@@ -29,90 +27,61 @@ OUTAGE_PAUSE = 0.5
 FAULT_PAUSE = 5.0
 """Seconds between two rounds after an unexpected error, ours or of a gate."""
 
+LOG_AFTER = 10.0
+"""Seconds for which a gate is closed before it is logged; a working gate closes for shorter times."""
+
 Pause = Callable[[], Awaitable[object]]
-Refused = tuple[DispatchCandidate, RefusedError]
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class MatchedClaims:
-    """Pairs of a claim and the admission that covers it, and what is left over on both sides."""
+class ClosedGateLog:
+    """Logs a gate that stays closed while requests wait: one line after `after` seconds, one when it ends."""
 
-    pairs: Sequence[tuple[Claim, Admission]]
-    claims: Sequence[Claim]
-    admissions: Sequence[Admission]
+    def __init__(self, queue: str, after: float = LOG_AFTER) -> None:
+        self.after = after
+        self._queue = queue
+        self._reason = ""
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._logged = False
 
+    def closed(self, reason: str) -> None:
+        """The gate refused the whole queue, now or once more."""
+        self._reason = reason
+        if self._timer is None:
+            self._since = time.monotonic()
+            self._timer = asyncio.get_running_loop().call_later(self.after, self._log)
 
-def match_claims(claims: Sequence[Claim], admissions: Sequence[Admission]) -> MatchedClaims:
-    """Pair each claim with its own admission, else with one of the same tenant for a request at least as large.
+    def opened(self, event: str) -> None:
+        """A request is sent, or none waits any more: `event`, for the log."""
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        self._timer = None
+        if self._logged:
+            self._logged = False
+            log.warning("queue %s: %s, after %.0f s", self._queue, event, time.monotonic() - self._since)
 
-    Other replicas claim from the same queue, so a claim can return requests that this pump did not peek at.
-    """
-    left = {admission.candidate.token: admission for admission in admissions}
-    pairs: list[tuple[Claim, Admission]] = []
-    unexpected = []
-    for claim in claims:
-        if admission := left.pop(claim.request.token, None):
-            pairs.append((claim, admission))
-        else:
-            unexpected.append(claim)
-    unmatched = []
-    for claim in unexpected:
-        fitting = (token for token, admission in left.items() if _covers(admission.candidate, claim))
-        if token := next(fitting, None):
-            pairs.append((claim, left.pop(token)))
-        else:
-            unmatched.append(claim)
-    return MatchedClaims(pairs, unmatched, list(left.values()))
+    @property
+    def closed_for(self) -> float | None:
+        """Seconds since the gate closed; None: it is open, or nothing waits for it."""
+        return None if self._timer is None else time.monotonic() - self._since
 
+    def close(self) -> None:
+        """Cancel the line that is due."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        self._logged = False
 
-@dataclass(slots=True)
-class GateAnswers:
-    """The answers of a gate to several candidates, in the order of the queue.
-
-    `batches`: admissions to claim, each batch with the tenants to skip, which were refused before it. `overtaking`: admitted
-    although an earlier candidate of the queue or of the same tenant was refused; they are released.
-    """
-
-    batches: list[tuple[list[Admission], frozenset[str]]] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
-    overtaking: list[Admission] = field(default_factory=list)
-
-
-def sort_answers(
-    candidates: Sequence[DispatchCandidate], answers: Sequence[Admission | RefusedError]
-) -> GateAnswers:
-    """Admissions up to the first refusal of the whole queue, without those behind a refusal of their own tenant."""
-    found = GateAnswers()
-    blocked: frozenset[str] = frozenset()
-    closed = False
-    for candidate, answer in zip(candidates, answers, strict=True):
-        behind = closed or candidate.tenant in blocked
-        if isinstance(answer, RefusedError):
-            if not behind:
-                found.refused.append((candidate, answer))
-                closed = answer.scope is Scope.QUEUE
-                blocked |= {candidate.tenant}
-        elif behind:
-            found.overtaking.append(answer)
-        elif found.batches and found.batches[-1][1] == blocked:
-            found.batches[-1][0].append(answer)
-        else:
-            found.batches.append(([answer], blocked))
-    return found
-
-
-def _covers(candidate: DispatchCandidate, claim: Claim) -> bool:
-    return candidate.tenant == claim.request.tenant and candidate.size >= len(claim.request.payload)
+    def _log(self) -> None:
+        self._logged = True
+        log.warning("queue %s: nothing is sent: %s", self._queue, self._reason)
 
 
 class Pump:
-    """Claims what the gate admits and passes it to `launch`, which then owns one slot for each claim.
-
-    The third argument of `launch`: the monotonic clock before the claim was requested, in seconds. The lease began no
-    earlier.
-    """
+    """Claims what the gate admits and passes it to `launch`, which then owns one slot for each claim."""
 
     def __init__(
         self,
@@ -120,13 +89,12 @@ class Pump:
         gate: DispatchGate,
         slots: Slots,
         owner: str,
-        launch: Callable[[Claim, Admission, float], None],
+        launch: Launch,
         observer: DispatchObserver,
     ) -> None:  # fmt: skip
         self._queue = queue
-        self._gate = gate
         self._slots = slots
-        self._owner = owner
+        self._claimer = Claimer(queue, gate, owner, self._launch_claim)
         self._launch = launch
         self._observer = observer
         self._blocked_tenants: dict[str, str] = {}
@@ -184,7 +152,7 @@ class Pump:
         if self.blocked_by:  # one question is enough to learn that the gate is still closed
             candidates = candidates[:1]
         # Shielded: a claim whose answer nobody awaits would hold its request until the lease ends.
-        claiming = asyncio.create_task(self._admit_and_claim(candidates, skipped))
+        claiming = asyncio.create_task(self._claimer.claim_admitted(candidates, skipped))
         try:
             refusals = await asyncio.shield(claiming)
         except asyncio.CancelledError:
@@ -195,67 +163,6 @@ class Pump:
         for candidate, refusal in refusals:
             pause = self._refused(candidate, refusal)
         return pause
-
-    async def _admit_and_claim(
-        self, candidates: Sequence[DispatchCandidate], skipped: frozenset[str]
-    ) -> Sequence[Refused]:
-        answers = await self._admit_all(candidates)
-        left = deque(answers.batches)
-        try:
-            while left:
-                admissions, blocked = left.popleft()
-                await self._claim(admissions, skipped | blocked)
-        finally:
-            await _release([admission for admissions, _ in left for admission in admissions])
-        return answers.refused
-
-    async def _admit_all(self, candidates: Sequence[DispatchCandidate]) -> GateAnswers:
-        answers = await asyncio.gather(*map(self._admit, candidates), return_exceptions=True)
-        granted = [answer for answer in answers if isinstance(answer, Admission)]
-        for error in answers:
-            if isinstance(error, BaseException) and not isinstance(error, RefusedError):
-                await _release(granted)
-                raise error
-        valid = [answer for answer in answers if isinstance(answer, Admission | RefusedError)]
-        answered = sort_answers(candidates, valid)
-        await _release(answered.overtaking)
-        return answered
-
-    async def _admit(self, candidate: DispatchCandidate) -> Admission | RefusedError:
-        manager = self._gate.admit(candidate)
-        try:
-            return Admission(candidate, manager, await manager.__aenter__())
-        except RefusedError as refusal:
-            return refusal
-
-    async def _claim(self, admissions: Sequence[Admission], skipped: frozenset[str]) -> None:
-        left = admissions
-        claim_started = time.monotonic()
-        try:
-            claims = await self._queue.claim(len(admissions), owner=self._owner, skip_tenants=skipped)
-            paired = match_claims(claims, admissions)
-            left = paired.admissions
-            for claim, admission in paired.pairs:
-                self._launch_claim(claim, admission, claim_started)
-        finally:
-            await _release(left)
-        unmatched = list(paired.claims)
-        try:
-            await self._readmit(unmatched, claim_started)
-        finally:
-            if unmatched:
-                await self._queue.release(unmatched)
-
-    async def _readmit(self, unmatched: list[Claim], claim_started: float) -> None:
-        """Ask the gate for claims that nobody asked for; those that it refuses stay in the list."""
-        for claim in list(unmatched):
-            request = claim.request
-            size = len(request.payload)
-            seen = DispatchCandidate(request.id, request.token, request.tenant, request.deadline_ms, size)
-            answer = await self._admit(seen)
-            if isinstance(answer, Admission):
-                unmatched.remove(claim)
-                self._launch_claim(claim, answer, claim_started)
 
     def _launch_claim(self, claim: Claim, admission: Admission, claim_started: float) -> None:
         self._unused -= 1
@@ -288,7 +195,3 @@ class Pump:
             await self._queue.wait(POLL_INTERVAL)
             return
         await first_of(self._queue.wait(POLL_INTERVAL), self._tenant_unblocked.wait())
-
-
-async def _release(admissions: Sequence[Admission]) -> None:
-    await asyncio.gather(*(admission.release(Outcome.UNUSED) for admission in admissions))

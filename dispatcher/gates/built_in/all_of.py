@@ -1,17 +1,17 @@
 """Combines several gates: a request goes if all of them admit it."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
 
-from adsum.resource_owner import ResourceOwner
 from dispatcher.broker.contract.message import DispatchCandidate
+from dispatcher.gates.admission import Admission, Admissions, ReservingGate
 from dispatcher.gates.gate import DispatchGate, Slot
 
 
-class AllOfGate(ResourceOwner):
+class AllOfGate(ReservingGate[Sequence[Admission]]):
     """Asks the gates in order and releases them in reverse; a refusal releases what earlier gates granted."""
 
     def __init__(self, gates: Sequence[DispatchGate]) -> None:
+        super().__init__()
         self.gates = tuple(gates)
 
     async def _open(self) -> None:
@@ -21,14 +21,13 @@ class AllOfGate(ResourceOwner):
     def budget(self) -> float:
         return min(gate.budget() for gate in self.gates)
 
-    @asynccontextmanager
-    async def admit(self, candidate: DispatchCandidate) -> AsyncIterator[Slot]:
-        """The outcome that is set in the slot is passed on to every gate."""
-        async with AsyncExitStack() as granted:
-            slots = [await granted.enter_async_context(gate.admit(candidate)) for gate in self.gates]
-            shared = Slot()
-            try:
-                yield shared
-            finally:
-                for slot in slots:
-                    slot.outcome, slot.retry_after_ms = shared.outcome, shared.retry_after_ms
+    async def reserve(self, candidate: DispatchCandidate) -> Sequence[Admission]:
+        async with Admissions() as granted:
+            for gate in self.gates:
+                await granted.enter(gate, candidate)
+            return granted.take_all()
+
+    async def give_back(self, held: Sequence[Admission], slot: Slot) -> None:
+        """Every gate learns the outcome."""
+        for admission in reversed(held):
+            await admission.release(slot.outcome, slot.retry_after_ms)

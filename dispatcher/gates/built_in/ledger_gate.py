@@ -8,15 +8,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
 from fractions import Fraction
-from types import TracebackType
 from typing import Final, Protocol
 
-from adsum.resource_owner import ResourceOwner
 from adsum.tasks import first_of
 from dispatcher.broker.capacity.account import LONGEST_RETRY_AFTER_MS
 from dispatcher.broker.contract.ledger import Ledger, Reading, Refusal, Reservation
 from dispatcher.broker.contract.message import DispatchCandidate
 from dispatcher.broker.contract.queue import QueueError
+from dispatcher.gates.admission import ReservingGate
 from dispatcher.gates.built_in.heartbeat import heartbeat
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
 from dispatcher.gates.metering.meter import MeterState
@@ -60,25 +59,7 @@ def count_bytes(candidate: DispatchCandidate) -> int:
     return max(1, candidate.size)
 
 
-class _Admission(AbstractAsyncContextManager[Slot]):
-    """One admission, entered once. A class, since `asynccontextmanager` would take twice the time for each request."""
-
-    def __init__(self, gate: "LedgerGate", candidate: DispatchCandidate) -> None:
-        self._gate = gate
-        self._candidate = candidate
-
-    async def __aenter__(self) -> Slot:
-        self._reservation = await self._gate.enter(self._candidate)
-        self._slot = Slot()
-        return self._slot
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._gate.release(self._reservation, self._slot)
-
-
-class LedgerGate(ResourceOwner):
+class LedgerGate(ReservingGate[Reservation]):
     """Reserves the candidate's units in the ledger, under the gauge's reading."""
 
     def __init__(
@@ -87,20 +68,18 @@ class LedgerGate(ResourceOwner):
         ledger: Ledger,
         units: Callable[[DispatchCandidate], int] = count_requests,
     ) -> None:
+        super().__init__()
         self._open_gauge = gauge
         self._ledger = ledger
         self._units = units
-        self._held: dict[str, Reservation] = {}
         self._gauge: Gauge | None = None
 
     async def _open(self) -> None:
+        self._stack.callback(self._forget_gauge)
         self._gauge = await self._stack.enter_async_context(self._open_gauge())
         await self._stack.enter_async_context(heartbeat(self._send_heartbeat, self._ledger.lease_ms))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await super().__aexit__(kind, error, trace)
+    def _forget_gauge(self) -> None:
         self._gauge = None
 
     @property
@@ -113,22 +92,7 @@ class LedgerGate(ResourceOwner):
     def budget(self) -> float:
         return float(self.gauge.budget()) if self._gauge is not None else 0.0
 
-    def admit(self, candidate: DispatchCandidate) -> AbstractAsyncContextManager[Slot]:
-        return _Admission(self, candidate)
-
-    async def enter(self, candidate: DispatchCandidate) -> Reservation:
-        """Reserve the candidate's units; raises RefusedError."""
-        reservation = await self._try_reserve(candidate)
-        self._held[reservation.id] = reservation
-        return reservation
-
-    async def release(self, reservation: Reservation, slot: Slot) -> None:
-        """Release the reservation and report the outcome in `slot`."""
-        del self._held[reservation.id]
-        with suppress(QueueError):  # the ledger releases it later, or its lease ends
-            await self._report_outcome(reservation, slot)
-
-    async def _try_reserve(self, candidate: DispatchCandidate) -> Reservation:
+    async def reserve(self, candidate: DispatchCandidate) -> Reservation:
         gauge = self.gauge
         reading, seen = gauge.reading(), gauge.reading_count
         if reading.headroom <= 0:
@@ -158,7 +122,8 @@ class LedgerGate(ResourceOwner):
             self.gauge.wait(RECHECK_INTERVAL, seen), self._ledger.wait(RECHECK_INTERVAL, seen=refusal.seen)
         )
 
-    async def _report_outcome(self, reservation: Reservation, slot: Slot) -> None:
+    async def give_back(self, held: Reservation, slot: Slot) -> None:
+        """Report the outcome and release the units."""
         try:
             if slot.outcome is Outcome.OVERLOADED:
                 least = 0 if self.gauge.states else PROBE_DELAY_MS
@@ -166,11 +131,11 @@ class LedgerGate(ResourceOwner):
                     min(max(least, slot.retry_after_ms), LONGEST_RETRY_AFTER_MS)
                 )
         finally:  # the target is closed first: a release before that would admit another request
-            await self._ledger.release(reservation, accepted=slot.outcome is Outcome.ACCEPTED)
+            await self._ledger.release(held, accepted=slot.outcome is Outcome.ACCEPTED)
 
     async def _send_heartbeat(self) -> None:
-        if self._held:
-            await self._ledger.heartbeat(list(self._held.values()))
+        if self.reserved:
+            await self._ledger.heartbeat(self.reserved)
 
 
 def _reason(refusal: Refusal) -> str:

@@ -1,15 +1,14 @@
 """Limits each tenant, over all replicas: requests in flight, or starts in a window."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Final
 
-from adsum.resource_owner import ResourceOwner
 from dispatcher.broker.contract.ledger import Refusal
 from dispatcher.broker.contract.message import DispatchCandidate
 from dispatcher.broker.contract.queue import QueueError
 from dispatcher.broker.contract.quota import Grant, Quota, QuotaMode, Quotas
+from dispatcher.gates.admission import ReservingGate
 from dispatcher.gates.built_in.heartbeat import heartbeat
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
 
@@ -19,17 +18,17 @@ OUTAGE_PAUSE: Final = 0.5
 """Seconds between two tries while the broker is away."""
 
 
-class TenantQuotaGate(ResourceOwner):
+class TenantQuotaGate(ReservingGate[Grant]):
     """One quota for each tenant under the key `prefix` + tenant. Gates with the same prefix share it.
 
-    `budget()` is always 1: a tenant without quota does not close the gate for others.
+    Refusals have the scope TENANT. `budget()` is always 1: a tenant without quota does not close the gate for others.
     """
 
     def __init__(self, quotas: Quotas, quota: Quota, prefix: str) -> None:
+        super().__init__()
         self._quotas = quotas
         self._quota = quota
         self._prefix = prefix
-        self._held: dict[str, Grant] = {}
 
     async def _open(self) -> None:
         await self._stack.enter_async_context(heartbeat(self._send_heartbeat, self._quota.lease_ms))
@@ -37,29 +36,18 @@ class TenantQuotaGate(ResourceOwner):
     def budget(self) -> float:
         return 1.0
 
-    @asynccontextmanager
-    async def admit(self, candidate: DispatchCandidate) -> AsyncIterator[Slot]:
-        """Refusals have the scope TENANT."""
-        grant = await self._acquire(candidate.tenant)
-        self._held[grant.id] = grant
-        slot, finished = Slot(), False
+    async def reserve(self, candidate: DispatchCandidate) -> Grant:
         try:
-            yield slot
-            finished = True
-        finally:
-            del self._held[grant.id]
-            # A start that was not used does not count in the window.
-            with suppress(QueueError):  # the broker gets it later, or the lease ends
-                await self._quotas.release(grant, used=finished and slot.outcome is not Outcome.UNUSED)
-
-    async def _acquire(self, tenant: str) -> Grant:
-        try:
-            answer = await self._quotas.acquire(f"{self._prefix}{tenant}", self._quota)
+            answer = await self._quotas.acquire(f"{self._prefix}{candidate.tenant}", self._quota)
         except QueueError as error:
             raise RefusedError(str(error), Scope.QUEUE, lambda: asyncio.sleep(OUTAGE_PAUSE)) from error
         if isinstance(answer, Refusal):
             raise RefusedError(answer.reason, Scope.TENANT, lambda: self._until_changed(answer))
         return answer
+
+    async def give_back(self, held: Grant, slot: Slot) -> None:
+        """A start that was not used does not count in the window."""
+        await self._quotas.release(held, used=slot.outcome is not Outcome.UNUSED)
 
     async def _until_changed(self, refusal: Refusal) -> None:
         timeout = RECHECK_INTERVAL
@@ -69,5 +57,5 @@ class TenantQuotaGate(ResourceOwner):
         await self._quotas.wait(timeout, seen=refusal.seen)
 
     async def _send_heartbeat(self) -> None:
-        if self._held and self._quota.mode is QuotaMode.CONCURRENCY:
-            await self._quotas.heartbeat(list(self._held.values()))
+        if self.reserved and self._quota.mode is QuotaMode.CONCURRENCY:
+            await self._quotas.heartbeat(self.reserved)

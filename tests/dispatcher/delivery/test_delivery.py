@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.broker.contract.message import Claim, DispatchCandidate, Request
-from dispatcher.delivery.sender import Admission, Delivery, DeliveryState
+from dispatcher.delivery.sender import Delivery, DeliveryState
+from dispatcher.gates.admission import Admission
 from dispatcher.gates.gate import Slot
 
 S = DeliveryState

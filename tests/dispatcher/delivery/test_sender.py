@@ -11,7 +11,8 @@ from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.delivery.gateway import Gateway
 from dispatcher.delivery.outage_log import OutageLog
 from dispatcher.delivery.route import Route
-from dispatcher.delivery.sender import Admission, Delivery, Sender
+from dispatcher.delivery.sender import Delivery, Sender
+from dispatcher.gates.admission import Admission
 from dispatcher.gates.gate import Slot
 from dispatcher.telemetry.counters import QueueCounters
 from tests.dispatcher.queued import claimed, submitted
@@ -91,3 +92,31 @@ async def test_02_a_claim_is_sent_to_the_last_moment_of_its_lease() -> None:
         _, result = await queue.state("r1", request.token)
         assert result is not None
         assert result.status_code == 200
+
+
+class Faulty(contextlib.AbstractAsyncContextManager[Slot]):
+    """The admission of a gate whose end raises, as one of an installed package may."""
+
+    async def __aexit__(self, *_: object) -> None:
+        raise ZeroDivisionError
+
+
+async def test_an_answer_is_stored_although_its_gate_fails_to_take_back_what_it_granted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    async with (
+        Target() as target,
+        MemoryBroker(clock.now_ms) as broker,
+        broker.queue("q", QueueRules(lease_ms=LEASE_MS)) as queue,
+        Gateway(target.url) as gateway,
+    ):
+        request = await submitted(broker, queue, "r1")
+        claim = await claimed(queue)
+        one = delivery(claim, clock.monotonic() + LEASE_MS / 1000)
+        one.admission = Admission(one.admission.candidate, Faulty(), Slot())
+        await sender(queue, gateway, clock).deliver(one)
+        _, result = await queue.state("r1", request.token)
+        assert result is not None
+        assert result.status_code == 200
+    assert "ZeroDivisionError" in caplog.text

@@ -2,13 +2,22 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
+from typing import Self
 
 import pytest
 
+from dispatcher.broker.contract.message import DispatchCandidate
+from dispatcher.broker.contract.queue import QueueError
+from dispatcher.broker.contract.quota import Quota
 from dispatcher.broker.memory.broker import wall_clock_ms
 from dispatcher.broker.memory.ledger import MemoryLedger
-from dispatcher.gates.gate import Outcome, Scope
+from dispatcher.broker.memory.quota import MemoryQuotas
+from dispatcher.gates.built_in.all_of import AllOfGate
+from dispatcher.gates.built_in.tenant_quota import TenantQuotaGate
+from dispatcher.gates.gate import DispatchGate, Outcome, Scope, Slot
 from tests.dispatcher.gates.gate_tools import HeldSlots, candidate, open_gate
 from tests.in_time import by, with_more_time
 
@@ -223,3 +232,32 @@ async def test_an_error_of_the_body_passes_through_all_of() -> None:
             async with gate.admit(candidate()):
                 raise KeyError
         assert await HeldSlots(gate).admit_all(most=5) == 5
+
+
+class FaultyGate(DispatchGate):
+    """Admits everything, and fails when a slot is left: as one of an installed package may."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    def budget(self) -> float:
+        return 1.0
+
+    @asynccontextmanager
+    async def admit(self, candidate: DispatchCandidate) -> AsyncIterator[Slot]:
+        yield Slot()
+        raise QueueError("gone")
+
+
+async def test_a_start_that_was_used_counts_although_another_gate_fails_at_its_end() -> None:
+    quota = Quota(limit=1, window_ms=3_600_000)
+    async with AllOfGate([TenantQuotaGate(MemoryQuotas(wall_clock_ms), quota, ""), FaultyGate()]) as gate:
+        slots = HeldSlots(gate)
+        assert await slots.ask() is None
+        with suppress(QueueError):
+            await slots.release_oldest(Outcome.ACCEPTED)
+        refusal = await slots.ask()
+        assert refusal is not None
+        assert refusal.scope is Scope.TENANT

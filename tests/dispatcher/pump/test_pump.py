@@ -1,20 +1,22 @@
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adsum.tasks import background
 from dispatcher.broker.contract.message import Claim, DispatchCandidate, Request
 from dispatcher.broker.contract.queue import Queue, QueueError, QueueRules
 from dispatcher.broker.memory.broker import MemoryBroker
-from dispatcher.delivery.sender import Admission
+from dispatcher.gates.admission import Admission
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
-from dispatcher.pump.pump import Pump, match_claims
+from dispatcher.pump.claiming import pair
+from dispatcher.pump.pump import Pump
 from dispatcher.pump.slots import Slots
 from dispatcher.telemetry.counters import DispatcherTelemetry
 
@@ -35,42 +37,41 @@ def claim(token: str, tenant: str = "t", size: int = 10) -> Claim:
     return Claim(request, f"fence-{token}", 1, 0, 1)
 
 
-def tokens(pairs: object) -> list[tuple[str, str]]:
-    return [(claim.request.token, admission.candidate.token) for claim, admission in pairs]  # type: ignore[attr-defined]
+def tokens(pairs: Iterable[tuple[Claim, Admission]]) -> list[tuple[str, str]]:
+    return [(claim.request.token, admission.candidate.token) for claim, admission in pairs]
 
 
 def test_what_was_admitted_goes_with_what_was_claimed() -> None:
-    paired = match_claims([claim("b"), claim("a")], [admission("a"), admission("b")])
-    assert tokens(paired.pairs) == [("b", "b"), ("a", "a")]
-    assert not paired.claims
-    assert not paired.admissions
+    assert tokens(pair([claim("b"), claim("a")], [admission("a"), admission("b")])) == [
+        ("b", "b"),
+        ("a", "a"),
+    ]
 
 
 def test_another_head_needs_an_admission_as_large_and_of_its_tenant() -> None:
     claims = [claim("x", size=10), claim("y", size=11), claim("z", tenant="other")]
-    paired = match_claims(claims, [admission("a"), admission("b"), admission("c")])
-    assert tokens(paired.pairs) == [("x", "a")]
-    assert [one.request.token for one in paired.claims] == ["y", "z"]
-    assert [one.candidate.token for one in paired.admissions] == ["b", "c"]
+    assert tokens(pair(claims, [admission("a"), admission("b"), admission("c")])) == [("x", "a")]
 
 
 @given(
     st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("tu"), st.integers(1, 3)), unique_by=lambda x: x[0]),
     st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("tu"), st.integers(1, 3)), unique_by=lambda x: x[0]),
 )  # fmt: skip
-def test_nothing_is_lost_between_claims_and_admissions(
+def test_each_claim_has_an_admission_of_its_own_that_covers_it(
     claims: list[tuple[str, str, int]], admissions: list[tuple[str, str, int]]
 ) -> None:
     made, given_ = [claim(*one) for one in claims], [admission(*one) for one in admissions]
-    paired = match_claims(made, given_)
-    assert sorted([c.fence for c, _ in paired.pairs] + [c.fence for c in paired.claims]) == sorted(
-        c.fence for c in made
-    )
-    ids = [id(a) for _, a in paired.pairs] + [id(a) for a in paired.admissions]
-    assert sorted(ids) == sorted(map(id, given_))
-    for one, covering in paired.pairs:
+    paired = list(pair(made, given_))
+    assert len({claim.fence for claim, _ in paired}) == len({id(one) for _, one in paired}) == len(paired)
+    for one, covering in paired:
         same = one.request.token == covering.candidate.token
-        assert same or covering.candidate.size >= len(one.request.payload)
+        tenants = one.request.tenant, covering.candidate.tenant
+        assert same or (len(set(tenants)) == 1 and covering.candidate.size >= len(one.request.payload))
+    left_claims = [one for one in made if one.fence not in {claim.fence for claim, _ in paired}]
+    left = [one.candidate for one in given_ if one not in [taken for _, taken in paired]]
+    for one in left_claims:
+        covers = [c for c in left if c.tenant == one.request.tenant and c.size >= len(one.request.payload)]
+        assert not covers, "a claim goes without only if no admission is left that covers it"
 
 
 class ScriptedGate:
@@ -78,6 +79,7 @@ class ScriptedGate:
 
     def __init__(self, judge: Callable[[DispatchCandidate], RefusedError | None]) -> None:
         self.judge = judge
+        self.fails = False
         self.asked: list[str] = []
         self.left: list[Outcome] = []
 
@@ -100,6 +102,8 @@ class ScriptedGate:
         slot = Slot()
         yield slot
         self.left.append(slot.outcome)
+        if self.fails:
+            raise ZeroDivisionError
 
 
 @asynccontextmanager
@@ -149,11 +153,7 @@ async def test_a_gate_that_stays_closed_is_said_once_and_so_is_its_end(
     gate = ScriptedGate(lambda candidate: None if open_ else refusal)
 
     def told() -> list[str]:
-        return [
-            record.getMessage()
-            for record in caplog.records
-            if record.name == "dispatcher.pump.closed_gate_log"
-        ]
+        return [record.getMessage() for record in caplog.records if record.name == "dispatcher.pump.pump"]
 
     async with pumping(gate) as (_, launched, _, pump):
         pump.closed_gate_log.after = 0.1
@@ -227,6 +227,71 @@ async def test_what_is_claimed_in_place_of_another_is_asked_for_again(eventually
         assert launched == ["r1"], "larger than what was admitted, so asked for by itself"
         assert gate.asked.count("r1") >= 1
         await eventually(lambda: slots.in_use == 1)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_claim_that_its_gate_refuses_goes_back_and_so_does_every_slot(
+    eventually: Eventually, fails: bool
+) -> None:
+    """Another replica took the head, and the gate has no room for what was claimed instead."""
+    opened = asyncio.Event()
+    refusal = RefusedError("too large", Scope.QUEUE, opened.wait)
+    gate = ScriptedGate(lambda candidate: refusal if candidate.size > 1 else None)
+    gate.fails = fails
+    async with MemoryBroker() as broker, broker.queue("batch", QueueRules()) as queue:
+        claimed = asyncio.Event()
+
+        class Robbed:
+            """The queue as a pump sees it whose candidates somebody else claims."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(queue, name)
+
+            async def claim(self, *args: Any, **options: Any) -> Any:
+                if not claimed.is_set():
+                    await queue.claim(1, owner="another")
+                    claimed.set()
+                return await queue.claim(*args, **options)
+
+        for number in range(2):
+            await queue.submit(Request(f"r{number}", b"x" * (number + 1), 2**42 + number))
+        slots, observer = Slots(1), DispatcherTelemetry().of("batch", "pool")
+        pump = Pump(Robbed(), gate, slots, "me", lambda *_: None, observer)
+        async with background(pump.run()):
+            await eventually(claimed.is_set)
+            await eventually(lambda: gate.left)
+            await eventually(lambda: slots.in_use == 0)
+            assert gate.left == [Outcome.UNUSED]
+            assert (await queue.totals()).claimed == 1, "the other replica's"
+
+
+async def test_a_pump_that_is_cancelled_twice_gives_back_what_its_gate_granted(
+    eventually: Eventually,
+) -> None:
+    """The second cancellation reaches the round while the gate has answered for one of two."""
+    gate = ScriptedGate(lambda candidate: None)
+    plain, asked = gate.admit, asyncio.Event()
+
+    @asynccontextmanager
+    async def admit(candidate: DispatchCandidate) -> AsyncIterator[Slot]:
+        if candidate.id == "r1":
+            asked.set()
+            await asyncio.Event().wait()
+        async with plain(candidate) as slot:
+            yield slot
+
+    gate.admit = admit  # type: ignore[method-assign]
+    async with MemoryBroker() as broker, broker.queue("batch", QueueRules()) as queue:
+        for number in range(2):
+            await queue.submit(Request(f"r{number}", b"x", 2**42 + number))
+        pump = Pump(queue, gate, Slots(9), "me", lambda *_: None, DispatcherTelemetry().of("batch", "pool"))
+        running = asyncio.create_task(pump.run())
+        await asked.wait()
+        running.cancel()
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running])
+        await eventually(lambda: gate.left == [Outcome.UNUSED])
 
 
 async def test_a_fault_of_a_gate_does_not_end_its_queue(
