@@ -18,8 +18,7 @@ from epp.endpoints.load import Load
 from epp.flow_control.round_robin import RoundRobin
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.flow_control.switch import FlowControlSwitch
-from epp.request.inference_request import InferenceRequest
-from epp.request.subset import Subset
+from epp.scheduling.context import SchedulingContext
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.pick import Pick
 from epp.scheduling.waiting import WaitingRequest
@@ -122,17 +121,17 @@ class _TimedScheduler:
         self._director = director
         self.spent = 0.0
 
-    def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
-        return self._director.candidates(request, subset, now)
+    def candidates(self, context: SchedulingContext, now: float) -> EndpointPool:
+        return self._director.candidates(context, now)
 
-    def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
+    def schedule(self, context: SchedulingContext, now: float) -> Pick:
         began = time.thread_time()
-        pick = self._director.schedule(request, subset, now)
+        pick = self._director.schedule(context, now)
         self.spent += time.thread_time() - began
         return pick
 
-    def ended_waiting(self, request: InferenceRequest, why: Exception | None, now: float) -> None:
-        self._director.ended_waiting(request, why, now)
+    def ended_waiting(self, context: SchedulingContext, why: Exception | None, now: float) -> None:
+        self._director.ended_waiting(context, why, now)
 
 
 def _dispatch_times(pool: _Pool, count: int) -> tuple[list[float], list[float]]:

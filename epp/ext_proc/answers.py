@@ -49,7 +49,7 @@ def picked(
     else:
         usual = not controls or CLIENT_HEADERS.issuperset(controls)
         answer = (cached_route if usual else route)(destinations, version, controls, kind)
-    scores = pick.request.scores
+    scores = pick.scores
     return answer if scores is None else with_scores(answer, scores)
 
 

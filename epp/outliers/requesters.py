@@ -20,8 +20,8 @@ class Requester(NamedTuple):
     prompt: tuple[object, ...]
 
 
-def requester_of(request: InferenceRequest) -> Requester:
-    return Requester(request.fairness_id, (request.model, request.prompt_size, request.prompt_hash))
+def requester_of(request: InferenceRequest, prompt_hash: int) -> Requester:
+    return Requester(request.fairness_id, (request.model, request.prompt_size, prompt_hash))
 
 
 def hash_prompt(request: InferenceRequest) -> int:

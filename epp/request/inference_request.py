@@ -1,12 +1,11 @@
 """Reads from a request what a pick depends on: model, prompt, streaming, objective, fairness id."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Raw
 
-from adsum.tracing.span import Span
 from epp.request.control_headers import FAIRNESS_ID, OBJECTIVE
 from epp.request.form_model import form_model_span
 from epp.request.inference_api import (
@@ -21,8 +20,12 @@ from epp.request.inference_api import (
 from epp.request.lone_surrogates import replace_lone_surrogates
 from epp.request.rejection import Rejection
 
+if TYPE_CHECKING:  # what only parses requests need not load numpy
+    from epp.endpoints.endpoint import Endpoint
+
 Body: TypeAlias = bytes | bytearray | memoryview
 Decoded = TypeVar("Decoded")
+Value = TypeVar("Value")
 _JSON: Final = "application/json"
 _FORM: Final = "application/x-www-form-urlencoded"
 """curl's default for any body; JSON is accepted under it."""
@@ -74,18 +77,15 @@ class InferenceRequest:
 
     `model` is empty if the request names none: a GET, or a path or content type that is not read. `rewritten_from`: the
     model that the client named, if `model` is another one, which serves the request. `prompt` is set to None once the
-    request is scheduled, since it keeps the whole body in memory; `prompt_hash` stays where workers may be ejected. `prefixes`: the prompt's block hashes, by data producer.
-    `data`: what other data producers keep with it, by producer. `scores`: of the scored endpoints, by destination, if the
-    profile reports them. `peer`: the `Endpoint` that another profile chose for the request, if the profile handler says so.
-    `counts`: what data producers count for it until its end. `decision`: the notes of who records decisions. `span`: the part
-    of its trace in which it is scheduled; None: its trace is not recorded.
+    request is scheduled, since it keeps the whole body in memory. What plugins keep with it: `prefixes`, the prompt's block
+    hashes, by data producer; `data`, anything else (`RequestData`); `counts`, what data producers count for it until its end;
+    `peer`, the endpoint that another profile chose for it, if the profile handler says so.
     """
 
     __slots__ = (
         "body_size",
         "counts",
         "data",
-        "decision",
         "fairness_id",
         "headers",
         "model",
@@ -95,12 +95,9 @@ class InferenceRequest:
         "prefixes",
         "priority",
         "prompt",
-        "prompt_hash",
         "prompt_size",
         "request_id",
         "rewritten_from",
-        "scores",
-        "span",
         "streaming",
     )
 
@@ -116,15 +113,11 @@ class InferenceRequest:
         self.fairness_id = DEFAULT_FAIRNESS_ID
         self.body_size = 0
         self.prompt_size = 0
-        self.prompt_hash = 0
         self.prompt: Prompt | None = None
         self.prefixes: dict[object, PrefixChain] = {}
-        self.data: dict[object, Any] = {}
-        self.scores: Mapping[str, float] | None = None
-        self.peer: object = None
+        self.data: dict[object, object] = {}
+        self.peer: Endpoint | None = None
         self.counts: tuple[RequestCount, ...] = ()
-        self.decision: Any = None
-        self.span: Span | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -138,9 +131,17 @@ class InferenceRequest:
         if self.prompt is not None:
             self.prompt.model = model
 
-    def clear_scores(self) -> None:
-        """Forget them before another profile runs. Where the caller assigns None, mypyc takes a later read for None too."""
-        self.scores = None
+
+class RequestData(Generic[Value]):
+    """What one plugin keeps with each request until it is served or has failed, as values of one type."""
+
+    __slots__ = ()
+
+    def of(self, request: InferenceRequest) -> Value | None:
+        return cast("Value | None", request.data.get(self))
+
+    def keep(self, request: InferenceRequest, value: Value) -> None:
+        request.data[self] = value
 
 
 def parse_request(

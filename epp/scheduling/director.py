@@ -33,6 +33,7 @@ from epp.scheduling.candidates import (
     without_slow_starters,
     without_unreachable,
 )
+from epp.scheduling.context import SchedulingContext
 from epp.scheduling.decision import NOT_YET, Decision, DecisionLog
 from epp.scheduling.following import Following
 from epp.scheduling.pick import Pick
@@ -167,13 +168,13 @@ class Director:
             if page is not None:
                 return OwnAnswer(page)
         if self.decisions is None:
-            return self._direct(self._prepare(headers, body), subset, now, span)
+            return self._direct(SchedulingContext(self._prepare(headers, body), subset, span), now)
         decision = Decision(now)
         try:
-            request = self._prepare(headers, body)
-            request.decision = decision
-            decision.request = request
-            return self._direct(request, subset, now, span)
+            context = SchedulingContext(self._prepare(headers, body), subset, span)
+            context.decision = decision
+            decision.request = context.request
+            return self._direct(context, now)
         except Exception as error:
             if decision.request is None:
                 decision.of_headers(headers)
@@ -181,25 +182,23 @@ class Director:
             self.decisions.add(decision)
             raise
 
-    def _direct(
-        self, request: InferenceRequest, subset: Subset | None, now: float, span: Span | None
-    ) -> Pick | WaitingRequest:
-        if span is not None:
-            request.span = span
-            span.set("target_model", request.model)
-            span.set("request_prio", request.priority)
+    def _direct(self, context: SchedulingContext, now: float) -> Pick | WaitingRequest:
+        request, subset = context.request, context.subset
+        if context.span is not None:
+            context.span.set("target_model", request.model)
+            context.span.set("request_prio", request.priority)
         try:
-            candidates = self.candidates(request, subset, now)
+            candidates = self.candidates(context, now)
         except Rejection:
             self._check_model(request)
             if self._waits_for_endpoints and not self._datastore.endpoints:
                 # a data plane that names the endpoints of its pool had none to name either, and its word stays as it was
-                named = subset if subset is not None and subset.members else None
-                return self._wait(request, named, now)
+                context.subset = subset if subset is not None and subset.members else None
+                return self._wait(context, now)
             raise
         if self._admits(request, candidates, now):
-            return self._pick(request, candidates)
-        return self._wait(request, subset, now)
+            return self._pick(context, candidates)
+        return self._wait(context, now)
 
     def explain(
         self,
@@ -216,10 +215,10 @@ class Director:
         decision.explained = True
         chance = self._rng.getstate()
         try:
-            request = self._prepare(headers, body, counted=False)
-            request.decision = decision
-            decision.request = request
-            self._explain(request, subset, now, decision)
+            context = SchedulingContext(self._prepare(headers, body, counted=False), subset)
+            context.decision = decision
+            decision.request = context.request
+            self._explain(context, now, decision)
         except Exception as error:  # noqa: BLE001  # the decision about this request
             if decision.request is None:
                 decision.of_headers(headers)
@@ -228,11 +227,10 @@ class Director:
             self._rng.setstate(chance)
         return decision
 
-    def _explain(
-        self, request: InferenceRequest, subset: Subset | None, now: float, decision: Decision
-    ) -> None:
+    def _explain(self, context: SchedulingContext, now: float, decision: Decision) -> None:
+        request = context.request
         try:
-            candidates = self.candidates(request, subset, now)
+            candidates = self.candidates(context, now)
         except Rejection:
             self._check_model(request)
             if self._waits_for_endpoints and not self._datastore.endpoints:
@@ -243,15 +241,15 @@ class Director:
         decision.would_wait = not self._admission.would_admit(request, candidates, now)
         if self.slow_start is not None and self.slow_start.warming:
             candidates = without_slow_starters(self.slow_start, candidates, decision)
-        pick = self._rehearse(request, candidates)
+        pick = self._rehearse(context, candidates)
         decision.picked(pick.endpoints, pick.helpers, pick.primary)
 
-    def _wait(self, request: InferenceRequest, subset: Subset | None, now: float) -> WaitingRequest:
-        decision: Decision | None = request.decision
-        if decision is not None:
-            decision.waits()
+    def _wait(self, context: SchedulingContext, now: float) -> WaitingRequest:
+        request = context.request
+        if context.decision is not None:
+            context.decision.waits()
         try:
-            waiting = self.waiting.begin(request, subset, now)
+            waiting = self.waiting.begin(context, now)
             request.prompt = while_it_waits(request.prompt, request.body_size)
             self._admission.enqueue(waiting, now)
         except Rejection as rejection:
@@ -283,16 +281,15 @@ class Director:
             self.waiting.refuse_all(error, now)
             return None
 
-    def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
+    def schedule(self, context: SchedulingContext, now: float) -> Pick:
         """Pick for a request that waited, among the endpoints that may serve it now."""
-        decision: Decision | None = request.decision
-        if decision is not None:
-            decision.waited = now - decision.at
-        return self._pick(request, self.candidates(request, subset, now))
+        if context.decision is not None:
+            context.decision.waited = now - context.decision.at
+        return self._pick(context, self.candidates(context, now))
 
-    def ended_waiting(self, request: InferenceRequest, why: Exception | None, now: float) -> None:
+    def ended_waiting(self, context: SchedulingContext, why: Exception | None, now: float) -> None:
         """A request that waited got no pick; None: its client left."""
-        decision: Decision | None = request.decision
+        decision = context.decision
         if decision is None or self.decisions is None:
             return
         decision.waited = now - decision.at
@@ -323,14 +320,14 @@ class Director:
                 request.rewrite(target)
         return request
 
-    def _pick(self, request: InferenceRequest, candidates: EndpointPool) -> Pick:
-        decision: Decision | None = request.decision
+    def _pick(self, context: SchedulingContext, candidates: EndpointPool) -> Pick:
+        request, decision = context.request, context.decision
         if self.slow_start is not None and self.slow_start.warming:
             candidates = without_slow_starters(self.slow_start, candidates, decision)
-        pick = self._schedule(request, candidates)
+        pick = self._schedule(context, candidates)
         if decision is not None:
             decision.picked(pick.endpoints, pick.helpers, pick.primary)
-        request.prompt_hash = 0 if self.outliers is None else hash_prompt(request)
+        pick.prompt_hash = 0 if self.outliers is None else hash_prompt(request)
         request.prompt = None  # it refers to the whole body, which would stay in memory until the answer ends
         pick.producers = self.producers
         try:
@@ -405,7 +402,7 @@ class Director:
         server = pick.in_flight_at[0]
         if self.outliers is not None and not pick.settled:  # otherwise `served` named a stranger
             # a worker that cannot be reached has seen nothing of the request
-            requester = None if failure is Failure.CONNECT else requester_of(pick.request)
+            requester = None if failure is Failure.CONNECT else requester_of(pick.request, pick.prompt_hash)
             self.outliers.answered(pick, server, status, failure, now, requester)
         self._settle(pick, served=200 <= status < 300)
         if failure is Failure.CONNECT or failure is Failure.RESET:
@@ -447,14 +444,14 @@ class Director:
         if self._policy.models and request.model and request.model not in self._policy.models:
             raise model_not_found(request)
 
-    def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
+    def candidates(self, context: SchedulingContext, now: float) -> EndpointPool:
         """The endpoints that serve the model, are in the subset, and are reachable; if none is reachable, all of them.
 
         Unreachable is only a hint: a pick among unreachable endpoints may succeed, no pick cannot.
         """
         pool = self._datastore.pool(now)
+        request, subset, decision = context.request, context.subset, context.decision
         model = request.model
-        decision: Decision | None = request.decision
         if decision is not None:
             decision.pool, decision.steps = pool, ()
         self._check_model(request)

@@ -24,7 +24,8 @@ class Pick:
 
     `in_flight_at`: the endpoint that answers, as far as is known, and all helpers; empty once the request is over.
     `observer_state`: for the use of the `Observer`. `producers`: the data producers that were told of the pick. `settled`:
-    they were told how the request ended. `evict`: takes the request back from its worker, with an answer for its client;
+    they were told how the request ended. `scores`: of the candidates by destination, if the profile reports them.
+    `prompt_hash`: identifies the prompt where endpoints may be ejected. `evict`: takes the request back from its worker, with an answer for its client;
     returns whether it was not too late. None: it cannot be taken back. `decision`: where what becomes of it is noted, if it is.
     """
 
@@ -38,7 +39,9 @@ class Pick:
         "observer_state",
         "primary",
         "producers",
+        "prompt_hash",
         "request",
+        "scores",
         "settled",
     )
 
@@ -60,6 +63,8 @@ class Pick:
         self.observer_state: object = None
         self.producers: Sequence[Any] = ()
         self.settled = False
+        self.prompt_hash = 0
+        self.scores: Mapping[str, float] | None = None
         self.decision: Decision | None = None
         self.evict: Callable[[Rejection, float], bool] | None = None
         if helpers is not _NO_HELPERS:

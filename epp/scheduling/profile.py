@@ -18,7 +18,8 @@ from epp.scheduling.cached_scores import (
     run_scorers,
 )
 from epp.scheduling.candidates import no_endpoints
-from epp.scheduling.decision import Decision, NamedScorer, ProfilePlan, ProfileRun
+from epp.scheduling.context import SchedulingContext
+from epp.scheduling.decision import NamedScorer, ProfilePlan, ProfileRun
 from epp.scheduling.plugin import BestPicker, DataProducer, Filter, InFlightReader, Picker
 from epp.scheduling.published_only import is_published_only
 
@@ -30,7 +31,7 @@ class SchedulerProfile:
     `producers`: the data producers that its scorers read; the scheduler lets them prepare each request.
     `staleness`: seconds; an endpoint with older numbers, or none, ranks behind all with fresh numbers. None: the scorers
     read no metrics. Whatever it is, an endpoint whose page is late (`EndpointPool.late`) comes after all others: it may be
-    stopped. `reports_scores`: sets `InferenceRequest.scores`. `names`: type and name of each filter, then of each
+    stopped. `reports_scores`: sets `SchedulingContext.scores`. `names`: type and name of each filter, then of each
     scorer, then of the picker, where a configuration names them. `takes_best`: whether the picker takes the highest sum, for
     one that stands for another; None: as its type says.
     """
@@ -67,24 +68,24 @@ class SchedulerProfile:
     def is_best_taken(self) -> bool:
         return isinstance(self.picker, BestPicker) if self.takes_best is None else self.takes_best
 
-    def run(self, request: InferenceRequest, pool: EndpointPool) -> tuple[Endpoint, ...]:
+    def run(self, context: SchedulingContext, pool: EndpointPool) -> tuple[Endpoint, ...]:
         """The choice first, then the fallbacks; raises `Rejection` if the filters leave no endpoint."""
-        decision: Decision | None = request.decision
-        if decision is None:
-            return self._run(request, pool, None)
-        notes = decision.run(self._plan)
-        notes.chosen = self._run(request, pool, notes)
+        if context.decision is None:
+            return self._run(context, pool, None)
+        notes = context.decision.run(self._plan)
+        notes.chosen = self._run(context, pool, notes)
         return notes.chosen
 
     def _run(
-        self, request: InferenceRequest, pool: EndpointPool, notes: ProfileRun | None
+        self, context: SchedulingContext, pool: EndpointPool, notes: ProfileRun | None
     ) -> tuple[Endpoint, ...]:
+        request = context.request
         late = pool.late()
         if self.filters:
             pool, late = self._filter(request, pool, late, notes), None
         cached = self._score_cache.get(request, pool)
         if cached.rows is not None:  # some numbers are stale: rank those endpoints last
-            return self._pick(request, pool, self._rank_with_stale(request, pool, cached, late, notes), late)
+            return self._pick(context, pool, self._rank_with_stale(request, pool, cached, late, notes), late)
         weighted_scores = run_scorers(self._request_scorers, request, pool)
         if notes is not None:
             notes.scored(pool, late, None, cached.kept(), weighted_scores)
@@ -94,7 +95,7 @@ class SchedulerProfile:
         ):
             return (pool.endpoints[row],)
         weighted_scores = [*weighted_scores, *run_scorers(self._in_flight_scorers, request, pool)]
-        return self._pick(request, pool, add_scores(cached.scores.copy(), weighted_scores), late)
+        return self._pick(context, pool, add_scores(cached.scores.copy(), weighted_scores), late)
 
     def _filter(
         self, request: InferenceRequest, pool: EndpointPool, late: Mask | None, notes: ProfileRun | None
@@ -180,11 +181,11 @@ class SchedulerProfile:
         return scores
 
     def _pick(
-        self, request: InferenceRequest, pool: EndpointPool, scores: Floats, late: Mask | None
+        self, context: SchedulingContext, pool: EndpointPool, scores: Floats, late: Mask | None
     ) -> tuple[Endpoint, ...]:
         if self.reports_scores:
             names = [endpoint.destination for endpoint in pool.endpoints]
-            request.scores = dict(zip(names, scores.tolist(), strict=True))
+            context.scores = dict(zip(names, scores.tolist(), strict=True))
         # between equal scores the endpoint with fewer requests in flight wins
         scores -= pool.inflight * TIE_BREAK
         if late is None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from epp.endpoints.endpoint import EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
-from epp.scheduling.decision import Decision
+from epp.scheduling.context import SchedulingContext
 from epp.scheduling.handlers.single_profile import SingleProfileHandler
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer, ProfileHandler, RehearsingProducer, is_picked_last
@@ -45,7 +45,7 @@ class Scheduler:
         self.handler.check(self.profiles)
         self._handler_producers = tuple(handler_producers)
         self._sampled: Scheduler | None = None
-        self._traced: Callable[[InferenceRequest, EndpointPool], Pick] | None = None
+        self._traced: Callable[[SchedulingContext, EndpointPool], Pick] | None = None
         self._every = self._until_sampled = 0
         needed = [producer for profile in profiles.values() for producer in profile.producers]
         self.producers: list[DataProducer] = []
@@ -62,61 +62,63 @@ class Scheduler:
         self._sampled = scheduler
         self._every = self._until_sampled = every
 
-    def trace(self, schedule: Callable[[InferenceRequest, EndpointPool], Pick]) -> None:
+    def trace(self, schedule: Callable[[SchedulingContext, EndpointPool], Pick]) -> None:
         """Let this, which picks the same, do the picks whose trace is recorded."""
         self._traced = schedule
 
-    def schedule(self, request: InferenceRequest, pool: EndpointPool) -> Pick:
+    def schedule(self, context: SchedulingContext, pool: EndpointPool) -> Pick:
         """Pick among these candidates; raises `Rejection`, any other exception is a fault of a plugin."""
-        if request.span is not None and self._traced is not None:
-            return self._traced(request, pool)
+        if context.span is not None and self._traced is not None:
+            return self._traced(context, pool)
         if self._sampled is not None:
             self._until_sampled -= 1
             if self._until_sampled <= 0:
                 self._until_sampled = self._every
-                return self._sampled.schedule(request, pool)
+                return self._sampled.schedule(context, pool)
         for producer in self.producers:
-            producer.prepare(request, pool)
-        return self._choose(request, pool)
+            producer.prepare(context.request, pool)
+        return self._choose(context, pool)
 
-    def rehearse(self, request: InferenceRequest, pool: EndpointPool) -> Pick:
+    def rehearse(self, context: SchedulingContext, pool: EndpointPool) -> Pick:
         """The same for a request that is only explained: nothing is measured, and nothing learnt."""
         undo: list[Callable[[], None]] = []
         try:
             for producer in self.producers:
                 if isinstance(producer, RehearsingProducer):
-                    undo.append(producer.rehearse(request, pool))
+                    undo.append(producer.rehearse(context.request, pool))
                 else:
-                    producer.prepare(request, pool)
-            return self._choose(request, pool)
+                    producer.prepare(context.request, pool)
+            return self._choose(context, pool)
         finally:
             for take_back in undo:
                 take_back()
 
-    def _choose(self, request: InferenceRequest, pool: EndpointPool) -> Pick:
-        decision: Decision | None = request.decision
-        if decision is not None:
-            decision.profile = self._single_name
+    def _choose(self, context: SchedulingContext, pool: EndpointPool) -> Pick:
+        if context.decision is not None:
+            context.decision.profile = self._single_name
         if self._single_profile is not None:  # the common case: the same result without asking the handler
-            return Pick(request, self._single_profile.run(request, pool))
-        return self._run_profiles(request, pool)
+            pick = Pick(context.request, self._single_profile.run(context, pool))
+            pick.scores = context.scores
+            return pick
+        return self._run_profiles(context, pool)
 
-    def _run_profiles(self, request: InferenceRequest, pool: EndpointPool) -> Pick:
+    def _run_profiles(self, context: SchedulingContext, pool: EndpointPool) -> Pick:
+        request = context.request
         results: dict[str, ProfileResult | Rejection] = {}
         while names := self._next_profiles(request, results):
             for name in names:
-                results[name] = self._run_profile(name, request, pool)
+                results[name] = self._run_profile(name, context, pool)
         pick = self.handler.result(request, results)
         if not pick.endpoints:
             raise ValueError(
                 "the profile handler returned a pick without an endpoint; expected at least one, or a Rejection raised"
             )
         primary = results.get(pick.primary)
-        request.scores = primary.scores if isinstance(primary, ProfileResult) else None
+        pick.scores = primary.scores if isinstance(primary, ProfileResult) else None
         return pick
 
     def with_reported_scores(self) -> "Scheduler":
-        """The same scheduler, whose requests carry the scores of their candidates."""
+        """The same scheduler, whose picks carry the scores of their candidates."""
         reporting = {name: replace(profile, reports_scores=True) for name, profile in self.profiles.items()}
         return Scheduler(reporting, self.handler, self._handler_producers)
 
@@ -133,13 +135,12 @@ class Scheduler:
         return names
 
     def _run_profile(
-        self, name: str, request: InferenceRequest, pool: EndpointPool
+        self, name: str, context: SchedulingContext, pool: EndpointPool
     ) -> ProfileResult | Rejection:
-        request.clear_scores()
-        decision: Decision | None = request.decision
-        if decision is not None:
-            decision.profile = name
+        context.clear_scores()
+        if context.decision is not None:
+            context.decision.profile = name
         try:
-            return ProfileResult(self.profiles[name].run(request, pool), request.scores)
+            return ProfileResult(self.profiles[name].run(context, pool), context.scores)
         except Rejection as rejection:
             return rejection

@@ -13,6 +13,7 @@ from adsum.tracing.span import Span
 from epp.endpoints.endpoint import EndpointPool, Floats, Indices, Mask
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.cached_scores import WeightedScorer
+from epp.scheduling.context import SchedulingContext
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import Filter, Picker, Scorer, Scores
 from epp.scheduling.profile import SchedulerProfile
@@ -29,24 +30,25 @@ class PickSpans:
     """The open spans of the pick that runs now. A pick is one synchronous call, so there is only one."""
 
     def __init__(self) -> None:
-        self._request: InferenceRequest | None = None
+        self._context: SchedulingContext | None = None
         self._profile: Span | None = None
         self._profile_name: str | None = None
         self._step: Span | None = None
         self._step_name = ""
 
-    def begin(self, request: InferenceRequest) -> None:
-        self._request = request
+    def begin(self, context: SchedulingContext) -> None:
+        self._context = context
 
     def step(self, profile: "TracedProfile", name: str, candidates: int) -> Span | None:
         """The span of this step, which begins now if it did not before; ends the step before it."""
-        request = self._request
-        if request is None or request.span is None:
+        context = self._context
+        if context is None or context.span is None:
             return None
+        request = context.request
         if self._profile is None or self._profile_name != profile.name:
             self._end_profile()
             self._profile_name = profile.name
-            self._profile = request.span.child("run_scheduler_profile")
+            self._profile = context.span.child("run_scheduler_profile")
             self._profile.set("llm_d.epp.scheduling.profile.name", profile.name)
             if name != _FILTERING:  # no filters: all candidates stay
                 self._begin(self._profile, _FILTERING, candidates, profile, request)
@@ -61,12 +63,12 @@ class PickSpans:
 
     def scores(self) -> Mapping[str, float]:
         """Of the candidates of this profile, by destination."""
-        request = self._request
-        return {} if request is None or request.scores is None else request.scores
+        context = self._context
+        return {} if context is None or context.scores is None else context.scores
 
     def end(self) -> None:
         self._end_profile()
-        self._request = None
+        self._context = None
 
     def _begin(
         self, parent: Span, name: str, candidates: int, profile: "TracedProfile", request: InferenceRequest
@@ -111,14 +113,15 @@ def trace_plugins(scheduler: Scheduler) -> None:
     reports = any(profile.reports_scores for profile in scheduler.profiles.values())
     twin = Scheduler(profiles, scheduler.handler, scheduler.producers)
 
-    def schedule(request: InferenceRequest, pool: EndpointPool) -> Pick:
-        spans.begin(request)
+    def schedule(context: SchedulingContext, pool: EndpointPool) -> Pick:
+        spans.begin(context)
         try:
-            return twin.schedule(request, pool)
+            pick = twin.schedule(context, pool)
         finally:
             spans.end()
-            if not reports:  # they were wanted for the span only
-                request.clear_scores()
+        if not reports:  # they were wanted for the span only
+            pick.scores = None
+        return pick
 
     scheduler.trace(schedule)
 

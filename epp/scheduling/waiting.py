@@ -10,7 +10,7 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
-from epp.request.subset import Subset
+from epp.scheduling.context import SchedulingContext
 from epp.scheduling.pick import Pick
 
 log = logging.getLogger(__name__)
@@ -48,13 +48,13 @@ class QueueObserver(Protocol):
 class RequestScheduler(Protocol):
     """The part of the director that a waiting request needs."""
 
-    def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
+    def candidates(self, context: SchedulingContext, now: float) -> EndpointPool:
         """The endpoints that may serve it now; raises `Rejection`."""
 
-    def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
+    def schedule(self, context: SchedulingContext, now: float) -> Pick:
         """Pick among them and reserve; raises `Rejection`, any other exception is a fault of a plugin."""
 
-    def ended_waiting(self, request: InferenceRequest, why: Exception | None, now: float) -> None:
+    def ended_waiting(self, context: SchedulingContext, why: Exception | None, now: float) -> None:
         """It got no pick; None: its client left."""
 
 
@@ -65,15 +65,13 @@ class WaitingRequest:
     What comes later does nothing.
     """
 
-    __slots__ = ("_queue", "_settle", "_subset", "queued_at", "request", "span")
+    __slots__ = ("_queue", "_settle", "context", "queued_at", "request", "span")
 
-    def __init__(
-        self, queue: "WaitingRequests", request: InferenceRequest, subset: Subset | None, now: float
-    ) -> None:
+    def __init__(self, queue: "WaitingRequests", context: SchedulingContext, now: float) -> None:
         self._queue = queue
-        self._subset = subset
         self._settle: Callable[[Pick | Exception, float], None] | None = None
-        self.request = request
+        self.context = context
+        self.request = context.request
         self.queued_at = now
         self.span: Span | None = None
 
@@ -84,7 +82,7 @@ class WaitingRequest:
 
     def candidates(self, now: float) -> EndpointPool:
         """The endpoints that may serve it now; raises `Rejection` if there is none."""
-        return self._queue.scheduler.candidates(self.request, self._subset, now)
+        return self._queue.scheduler.candidates(self.context, now)
 
     def dispatch(self, now: float) -> bool:
         """Pick an endpoint now; returns whether it got one. If not, the client gets the reason as its answer."""
@@ -93,7 +91,7 @@ class WaitingRequest:
         if self.span is not None:
             self.span.end()  # what comes now is scheduling
         try:
-            outcome: Pick | Exception = self._queue.scheduler.schedule(self.request, self._subset, now)
+            outcome: Pick | Exception = self._queue.scheduler.schedule(self.context, now)
         except Exception as error:  # noqa: BLE001  # the outcome of this request
             outcome = error
         picked = isinstance(outcome, Pick)
@@ -116,14 +114,14 @@ class WaitingRequest:
         """The client is gone; `settle` is not called any more."""
         if self.waits:
             self._queue.remove(self, Dequeued.ABANDONED, now)
-            self._queue.scheduler.ended_waiting(self.request, None, now)
+            self._queue.scheduler.ended_waiting(self.context, None, now)
             self._queue.withdraw(self, now)
 
     def _end(self, outcome: Pick | Exception, how: Dequeued, now: float) -> None:
         if self.waits:
             self._queue.remove(self, how, now)
             if isinstance(outcome, Exception):
-                self._queue.scheduler.ended_waiting(self.request, outcome, now)
+                self._queue.scheduler.ended_waiting(self.context, outcome, now)
             if self._settle is not None:
                 self._settle(outcome, now)
 
@@ -156,11 +154,11 @@ class WaitingRequests:
     def __contains__(self, waiting: object) -> bool:
         return waiting in self._waiting
 
-    def begin(self, request: InferenceRequest, subset: Subset | None, now: float) -> WaitingRequest:
+    def begin(self, context: SchedulingContext, now: float) -> WaitingRequest:
         """Make a handle for a request that has to wait; raises `Rejection` 503 while the picker drains."""
         if self._draining:
             raise _shutting_down()
-        return WaitingRequest(self, request, subset, now)
+        return WaitingRequest(self, context, now)
 
     def turn_away(self, request: InferenceRequest, rejection: Rejection, now: float) -> None:
         """Tell the observer of a request that could not wait."""
@@ -173,8 +171,8 @@ class WaitingRequests:
             self._datastore.on_release.append(self._hook)
             self._datastore.on_load_change.append(self._hook)
         self._waiting[waiting] = None
-        if waiting.request.span is not None:
-            waiting.span = waiting.request.span.child(WAIT_SPAN)
+        if waiting.context.span is not None:
+            waiting.span = waiting.context.span.child(WAIT_SPAN)
         if self.observer is not None:
             self.observer.queued(waiting.request, now)
         self.wake()

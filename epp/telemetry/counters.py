@@ -18,6 +18,7 @@ from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.response.usage import Usage
+from epp.scheduling.context import SchedulingContext
 from epp.scheduling.pick import Pick
 from epp.scheduling.waiting import Dequeued, RequestScheduler, WaitingRequest
 from epp.telemetry.answer_meter import AnswerMeter, open_prompt_meter
@@ -205,17 +206,17 @@ class TimedScheduling:
     scheduled: Callable[[float], None]
     clock: Callable[[], float]
 
-    def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
-        return self.scheduler.candidates(request, subset, now)
+    def candidates(self, context: SchedulingContext, now: float) -> EndpointPool:
+        return self.scheduler.candidates(context, now)
 
-    def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
+    def schedule(self, context: SchedulingContext, now: float) -> Pick:
         started = self.clock()
-        pick = self.scheduler.schedule(request, subset, now)
+        pick = self.scheduler.schedule(context, now)
         self.scheduled(self.clock() - started)
         return pick
 
-    def ended_waiting(self, request: InferenceRequest, why: Exception | None, now: float) -> None:
-        self.scheduler.ended_waiting(request, why, now)
+    def ended_waiting(self, context: SchedulingContext, why: Exception | None, now: float) -> None:
+        self.scheduler.ended_waiting(context, why, now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class TopologyLabels:
     def levels(self, request: InferenceRequest, pool: EndpointPool) -> list[TopologyLevel] | None:
         """The level of each endpoint; None if the request has no peer, or nobody knows where that runs."""
         peer = request.peer
-        if not isinstance(peer, Endpoint) or not any(self.place_of(peer)):
+        if peer is None or not any(self.place_of(peer)):
             return None
         return [self.level(peer, endpoint) for endpoint in pool.endpoints]
 

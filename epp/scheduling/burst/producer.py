@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
-from epp.request.inference_request import InferenceRequest, PrefixChain
+from epp.request.inference_request import InferenceRequest, PrefixChain, RequestData
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.burst.placement import PlacementRules, place
 from epp.scheduling.burst.window import BurstWindow
@@ -39,6 +39,8 @@ class BurstPrefixProducer(RequestFollower):
         self._hashes = PrefixCacheProducer(
             block_tokens=block_tokens, max_blocks=max_blocks, grain=_ONE_UNIT_EACH, seed=seed
         )
+        self._placed: RequestData[tuple[str, str]] = RequestData()
+        """The key of the endpoint."""
 
     def read(self, request: InferenceRequest, pool: EndpointPool) -> bool:
         """Hash the prompt before it waits; whether there is one."""
@@ -54,7 +56,7 @@ class BurstPrefixProducer(RequestFollower):
         rows = place(prompts, pool.running[order].tolist(), self._rules)
         for request, row in zip(requests, rows, strict=True):
             if row is not None:
-                request.data[self] = pool.endpoints[order[row]].key
+                self._placed.keep(request, pool.endpoints[order[row]].key)
 
     def chain(self, request: InferenceRequest) -> PrefixChain | None:
         return self._hashes.chain(request)
@@ -64,7 +66,7 @@ class BurstPrefixProducer(RequestFollower):
         if chain is None:
             return None
         units = np.zeros(len(pool))
-        key = request.data.get(self)
+        key = self._placed.of(request)
         for row, endpoint in enumerate(pool.endpoints if key is not None else ()):
             if endpoint.key == key:
                 units[row] = chain.units
@@ -72,7 +74,7 @@ class BurstPrefixProducer(RequestFollower):
 
     def held(self, request: InferenceRequest, endpoint: Endpoint) -> int:
         chain = self.chain(request)
-        if chain is None or request.data.get(self) != endpoint.key:
+        if chain is None or self._placed.of(request) != endpoint.key:
             return 0
         return chain.units * chain.unit_tokens
 

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
-from epp.request.inference_request import DEFAULT_FAIRNESS_ID, InferenceRequest
+from epp.request.inference_request import DEFAULT_FAIRNESS_ID, InferenceRequest, RequestData
 from epp.scheduling.prefix.match_producer import PrefixMatchProducer
 
 PRODUCER: Final = "inflight-load-producer"
@@ -101,7 +101,17 @@ class InFlightTokens:
 class InFlightLoadProducer:
     """A data producer. `matches` None: whole prompts count. `output` None: answers do not count."""
 
-    __slots__ = ("_column", "_endpoints", "_labelled", "_matches", "_of", "_output", "_rows", "name")
+    __slots__ = (
+        "_asked",
+        "_column",
+        "_endpoints",
+        "_labelled",
+        "_matches",
+        "_of",
+        "_output",
+        "_rows",
+        "name",
+    )
 
     def __init__(
         self,
@@ -112,6 +122,8 @@ class InFlightLoadProducer:
         self.name = name
         self._matches = matches
         self._output = output
+        self._asked: RequestData[int] = RequestData()
+        """Tokens of the answer."""
         self._of: dict[Key, EndpointTokens] = {}
         self._labelled: dict[LoadLabels, LabelledLoad] = {}
         self._endpoints: tuple[Endpoint, ...] | None = None
@@ -147,7 +159,7 @@ class InFlightLoadProducer:
 
     def uncached(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         """The tokens that this request would add at each endpoint."""
-        output = request.data.get(self, 0)
+        output = self._asked.of(request) or 0
         if len(pool) <= _FEW:
             return np.array([float(output + self._missing(request, one)) for one in pool.endpoints])
         tokens = request.prompt_tokens
@@ -164,11 +176,11 @@ class InFlightLoadProducer:
         if self._output is None:
             return
         asked = None if request.prompt is None else request.prompt.max_output_tokens()
-        request.data[self] = self._output.tokens(request.prompt_tokens, asked)
+        self._asked.keep(request, self._output.tokens(request.prompt_tokens, asked))
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """It is in flight there. Called before the prompt's blocks are claimed for them."""
-        output, until_end = request.data.get(self, 0), self._output is not None
+        output, until_end = self._asked.of(request) or 0, self._output is not None
         for endpoint in endpoints:
             tokens = output + self._missing(request, endpoint)
             labels = self._labels(endpoint, request)

@@ -19,7 +19,7 @@ import numpy as np
 
 from epp.endpoints.endpoint import NEVER, Column, Endpoint, EndpointPool, Floats, Indices
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
-from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain
+from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain, RequestData
 from epp.scheduling.plugin import DataProducer
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.work_ahead.adapters import LoadedAdapters
@@ -78,10 +78,12 @@ class WorkAheadProducer:
     _adapters: LoadedAdapters = field(init=False, repr=False, default_factory=LoadedAdapters)
     _last: list[_Columns] = field(init=False, repr=False, default_factory=list)
     """The columns of the last pools, the newest last."""
+    _seen_at: RequestData[float] = field(init=False, repr=False, default_factory=RequestData)
+    _sent: RequestData[_Sent] = field(init=False, repr=False, default_factory=RequestData)
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         """Take into account the pages that were read since the last request."""
-        request.data[self] = pool.now
+        self._seen_at.keep(request, pool.now)
         columns, rows = self._columns(pool)
         scraped_at = pool.numbers[_SCRAPED_AT]
         changed = (scraped_at != _of(columns.scraped_at, rows)).nonzero()[0]
@@ -133,7 +135,7 @@ class WorkAheadProducer:
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """Its prompt is ahead of whatever comes next. Called before `prefixes` claims the prompt for them."""
-        now = request.data.get(self)
+        now = self._seen_at.of(request)
         if now is None:
             return
         sent: _Sent = {}
@@ -144,12 +146,12 @@ class WorkAheadProducer:
             missing = max(1.0, tokens - self.prefixes.held(request, endpoint))
             sent[endpoint.key] = self._send(endpoint, tokens, missing, now)
             self._adapters.sent(endpoint.key, request.model)
-        request.data[self] = sent
+        self._sent.keep(request, sent)
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """A response that is not streamed is complete; the others are ahead until the counter has grown by them."""
-        sent = request.data.get(self)
-        if not isinstance(sent, dict):
+        sent = self._sent.of(request)
+        if sent is None:
             return
         keys = {endpoint.key for endpoint in endpoints}
         for key, (ledger, prompt) in sent.items():
@@ -159,8 +161,7 @@ class WorkAheadProducer:
                 self._withdraw(key, ledger, prompt)
 
     def failed(self, request: InferenceRequest) -> None:
-        sent = request.data.get(self)
-        for key, (ledger, prompt) in sent.items() if isinstance(sent, dict) else ():
+        for key, (ledger, prompt) in (self._sent.of(request) or {}).items():
             self._fail(key, ledger, prompt)
 
     def sized(self, endpoint: Endpoint, tokens: int) -> None:

@@ -21,6 +21,7 @@ from epp.request.inference_request import InferenceRequest, parse_request
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling.cached_scores import WeightedScorer
+from epp.scheduling.context import SchedulingContext
 from epp.scheduling.decision import MOST_TEXT
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.pick import Pick
@@ -157,10 +158,11 @@ def reported_scores(picker: Picker, prompt: str) -> Mapping[str, float]:
     """What the next request's candidates score, of a profile that scores all of them."""
     body = json.dumps({"model": "m", "prompt": prompt}).encode()
     request = parse_request({":path": "/v1/completions"}, body, lambda: "twin")
-    pool = picker.director.candidates(request, None, picker.now)
-    picker.scheduler.with_reported_scores().schedule(request, pool)
-    assert request.scores is not None
-    return request.scores
+    context = SchedulingContext(request)
+    pool = picker.director.candidates(context, picker.now)
+    pick = picker.scheduler.with_reported_scores().schedule(context, pool)
+    assert pick.scores is not None
+    return pick.scores
 
 
 def test_a_filter_and_what_comes_before_it_say_whom_they_left_out() -> None:
@@ -386,7 +388,7 @@ def test_a_request_that_waits_keeps_no_endpoints_and_says_in_the_end_which_there
     first, waiting = picker.ask(subset=only_one), picker.ask(subset=only_one)
     assert isinstance(first, Pick)
     assert isinstance(waiting, WaitingRequest)
-    decision = waiting.request.decision
+    decision = waiting.context.decision
     assert decision is not None
     assert (decision.pool, decision.steps) == (None, ()), "it may wait for minutes, and so may many"
     picker.store.apply(InstanceAddedEvent(Instance("w2", "ns", "c", "10.0.0.9", 8000, "a")), {})

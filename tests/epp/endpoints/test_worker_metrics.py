@@ -12,6 +12,7 @@ from epp.endpoints.load import Load
 from epp.endpoints.worker_metrics import WAITING, WORKER_METRICS, WorkerMetric
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.cached_scores import WeightedScorer
+from epp.scheduling.context import SchedulingContext
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.published_only import check_published_only
@@ -62,7 +63,7 @@ def picked(store: Datastore) -> str:
         picker=MaxScorePicker(random.Random(1)), scorers=[WeightedScorer(HitsScorer())], staleness=2.0
     )
     request = InferenceRequest(request_id="r", path="/", model="m", headers={})
-    return profile.run(request, store.pool(NOW))[0].id
+    return profile.run(SchedulingContext(request), store.pool(NOW))[0].id
 
 
 def test_a_declared_number_goes_from_the_page_to_the_score() -> None:

@@ -151,7 +151,7 @@ def test_scores_are_told_beside_the_pick(
     exchange: DecodedExchange, director: Any, messages: Any, mode: str
 ) -> None:
     scores = {"10.0.0.1:8000": 2.5, "[fd00::1]:8000": 0.0}
-    director.outcome.request.scores = scores
+    director.outcome.scores = scores
     exchange.ask(messages.headers(mode=mode), 0)
     answer, *_ = exchange.ask(messages.body(b"{}", end_of_stream=True), 0)
     assert MessageToDict(answer.dynamic_metadata)["envoy.lb"] == {

@@ -13,7 +13,7 @@ from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.flow_control.soft_reflective_ceiling import SoftReflectiveCeiling
 from epp.flow_control.usage_limit_policy import UsageLimitPolicy
 from epp.request.inference_request import InferenceRequest
-from epp.request.subset import Subset
+from epp.scheduling.context import SchedulingContext
 from epp.scheduling.pick import Pick
 from epp.scheduling.waiting import WaitingRequests
 from tests.epp.scheduling.test_director import NOW, store_of
@@ -47,11 +47,11 @@ class Stage:
         self.controller = FlowController(settings, self.detector, self.store.pool)
         self.waiting = WaitingRequests(self, self.store, self.controller.withdraw)
 
-    def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
+    def candidates(self, context: SchedulingContext, now: float) -> EndpointPool:
         return self.store.pool(now)
 
-    def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
-        self.went.append(request)
+    def schedule(self, context: SchedulingContext, now: float) -> Pick:
+        self.went.append(context.request)
         pick: Pick = self.picking("10.0.0.1:8000")
         return pick
 
@@ -61,7 +61,7 @@ class Stage:
         request.priority = priority
         if self.controller.admit(request, self.store.pool(NOW), NOW):
             return True
-        waiting = self.waiting.begin(request, None, NOW)
+        waiting = self.waiting.begin(SchedulingContext(request), NOW)
         self.controller.enqueue(waiting, NOW)
         self.waiting.add(waiting, NOW)
         return False

@@ -12,6 +12,7 @@ from epp.endpoints.endpoint import EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.best_endpoint import BestEndpoint
 from epp.scheduling.cached_scores import TIE_BREAK, ScoreCache, WeightedScorer, add_scores, run_scorers
+from epp.scheduling.context import SchedulingContext
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.plugin import Scores
 from epp.scheduling.profile import SchedulerProfile
@@ -64,7 +65,9 @@ def test_the_short_way_ends_at_one_of_the_best(pool: EndpointPool, data: st.Data
     weighted_scores = run_scorers([*LOAD, *asked, *in_flight], REQUEST, pool)
     scores = add_scores(np.zeros(len(pool)), weighted_scores) - pool.inflight * TIE_BREAK
     picker = MaxScorePicker(random.Random(data.draw(st.integers(0, 3))))
-    [chosen] = SchedulerProfile(picker=picker, scorers=[*LOAD, *in_flight, *asked]).run(REQUEST, pool)
+    [chosen] = SchedulerProfile(picker=picker, scorers=[*LOAD, *in_flight, *asked]).run(
+        SchedulingContext(REQUEST), pool
+    )
 
     late = pool.late()
     if late is not None:
@@ -79,12 +82,14 @@ def test_the_short_way_ends_at_one_of_the_best(pool: EndpointPool, data: st.Data
 def test_equal_ones_have_equal_chances() -> None:
     pool = pool_of(waiting=[1, 0, 0, 5], kv_usage=[0.1, 0.1, 0.1, 0.1], inflight=[0, 7, 7, 0])
     profile = SchedulerProfile(picker=MaxScorePicker(random.Random(3)), scorers=LOAD)
-    chosen = [profile.run(REQUEST, pool)[0].id for _ in range(200)]
+    chosen = [profile.run(SchedulingContext(REQUEST), pool)[0].id for _ in range(200)]
     assert set(chosen) == {"w1", "w2"}
     assert 60 < chosen.count("w1") < 140
 
 
 def test_in_flight_decides_between_leaders_only() -> None:
     pool = pool_of(waiting=[0, 0, 1], kv_usage=[0.1, 0.1, 0.1], inflight=[9, 2, 0])
-    [chosen] = SchedulerProfile(picker=MaxScorePicker(random.Random(3)), scorers=LOAD).run(REQUEST, pool)
+    [chosen] = SchedulerProfile(picker=MaxScorePicker(random.Random(3)), scorers=LOAD).run(
+        SchedulingContext(REQUEST), pool
+    )
     assert chosen.id == "w1"

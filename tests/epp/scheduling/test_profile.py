@@ -19,6 +19,7 @@ from epp.endpoints.endpoint import (
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.cached_scores import WeightedScorer
+from epp.scheduling.context import SchedulingContext
 from epp.scheduling.filters.label_filters import (
     DECODE_ROLES,
     PREFILL_ROLES,
@@ -95,56 +96,64 @@ def order(chosen: tuple[Endpoint, ...]) -> list[str]:
 def test_the_sum_is_weighted() -> None:
     # the first case of the Go picker's hermetic suite: (3, .2) (0, .1) (10, .2)
     pool = pool_of(waiting=[3, 0, 10], kv_usage=[0.2, 0.1, 0.2])
-    assert order(profile(*LOAD).run(REQUEST, pool)) == ["w1", "w0", "w2"]
+    assert order(profile(*LOAD).run(SchedulingContext(REQUEST), pool)) == ["w1", "w0", "w2"]
     few = WeightedScorer(Fixed([0.0, 1.0, 0.5]), 1)
     many = WeightedScorer(Fixed([1.0, 0.0, 0.0]), 3)
-    assert order(profile(few, many).run(REQUEST, pool)) == ["w0", "w1", "w2"]
+    assert order(profile(few, many).run(SchedulingContext(REQUEST), pool)) == ["w0", "w1", "w2"]
 
 
 def test_scores_are_clamped_and_nan_is_0() -> None:
     wild = WeightedScorer(Fixed([100.0, float("nan"), -5.0]))
     tame = WeightedScorer(Fixed([0.0, 0.9, 0.8]))
-    assert order(profile(wild, tame).run(REQUEST, pool_of(waiting=[0, 0, 0]))) == ["w0", "w1", "w2"]
+    assert order(profile(wild, tame).run(SchedulingContext(REQUEST), pool_of(waiting=[0, 0, 0]))) == [
+        "w0",
+        "w1",
+        "w2",
+    ]
 
 
 def test_the_scores_of_all_candidates_are_told_if_that_is_asked_for() -> None:
     pool = pool_of(waiting=[0, 5, 10], kv_usage=[0.5, 0, 0], inflight=[0, 0, 7])
     silent = profile(WeightedScorer(QueueScorer(), 2.0), WeightedScorer(KvCacheUtilizationScorer()))
-    request = InferenceRequest(request_id="r", path="/v1/completions", model="m", headers={})
-    silent.run(request, pool)
-    assert request.scores is None
-    replace(silent, reports_scores=True).run(request, pool)
-    assert request.scores == {"10.0.0.1:8000": 2.5, "10.0.0.2:8000": 2.0, "10.0.0.3:8000": 1.0}
+    context = SchedulingContext(REQUEST)
+    silent.run(context, pool)
+    assert context.scores is None
+    replace(silent, reports_scores=True).run(context, pool)
+    assert context.scores == {"10.0.0.1:8000": 2.5, "10.0.0.2:8000": 2.0, "10.0.0.3:8000": 1.0}
 
 
 def test_filters_narrow_what_scorers_compare() -> None:
     pool = pool_of(waiting=[0, 50, 100], kv_usage=[0.0, 0.3, 0.0])
-    kept = profile(*LOAD, filters=(Fixed([0, 1, 1]),)).run(REQUEST, pool)
+    kept = profile(*LOAD, filters=(Fixed([0, 1, 1]),)).run(SchedulingContext(REQUEST), pool)
     assert order(kept) == ["w1", "w2"]
 
 
 def test_filters_that_leave_nothing_are_an_absence() -> None:
     with pytest.raises(Rejection) as caught:
-        profile(filters=(Fixed([0, 0]),)).run(REQUEST, pool_of(waiting=[0, 0]))
+        profile(filters=(Fixed([0, 0]),)).run(SchedulingContext(REQUEST), pool_of(waiting=[0, 0]))
     assert (caught.value.status, caught.value.reason) == (503, "rejected-no-endpoints")
 
 
 def test_a_burst_on_idle_endpoints_is_spread_evenly() -> None:
     pool = pool_of(waiting=[0] * 4)
     for _ in range(42):
-        chosen = profile(*LOAD).run(REQUEST, pool)[0]
+        chosen = profile(*LOAD).run(SchedulingContext(REQUEST), pool)[0]
         pool.numbers[Column.INFLIGHT, pool.endpoints.index(chosen)] += 1
     assert max(pool.inflight) - min(pool.inflight) <= 1
 
 
 def test_in_flight_decides_between_equal_scores_only() -> None:
     pool = pool_of(waiting=[0, 0, 1], inflight=[3, 2, 0])
-    assert order(profile(WeightedScorer(QueueScorer())).run(REQUEST, pool)) == ["w1", "w0", "w2"]
+    assert order(profile(WeightedScorer(QueueScorer())).run(SchedulingContext(REQUEST), pool)) == [
+        "w1",
+        "w0",
+        "w2",
+    ]
 
 
 def test_what_was_never_scraped_or_is_stale_comes_last() -> None:
     pool = pool_of(waiting=[90, 0, 0], kv_usage=[0.99, 0, 0], inflight=[50, 0, 1], scraped_at=[99, NEVER, 90])
-    assert order(profile(*LOAD).run(REQUEST, pool)) == ["w0", "w1", "w2"]
+    assert order(profile(*LOAD).run(SchedulingContext(REQUEST), pool)) == ["w0", "w1", "w2"]
 
 
 def test_stale_numbers_do_not_shift_those_of_the_fresh() -> None:
@@ -152,50 +161,68 @@ def test_stale_numbers_do_not_shift_those_of_the_fresh() -> None:
     pool = pool_of(waiting=[10, 5, 0, 1000], scraped_at=[100, 100, 100, 0])
     other = WeightedScorer(KvCacheUtilizationScorer(), 1)
     pool.numbers[Column.KV_USAGE] = [0.0, 0.2, 0.8, 0.0]
-    assert order(profile(WeightedScorer(QueueScorer()), other).run(REQUEST, pool)) == ["w1", "w2", "w0"]
+    assert order(profile(WeightedScorer(QueueScorer()), other).run(SchedulingContext(REQUEST), pool)) == [
+        "w1",
+        "w2",
+        "w0",
+    ]
 
 
 def test_where_all_are_stale_in_flight_decides() -> None:
     pool = pool_of(waiting=[0, 90, 90], inflight=[2, 0, 1], scraped_at=[NEVER, 0, 0])
-    assert order(profile(*LOAD).run(REQUEST, pool)) == ["w1", "w2", "w0"]
+    assert order(profile(*LOAD).run(SchedulingContext(REQUEST), pool)) == ["w1", "w2", "w0"]
     one = SchedulerProfile(picker=WeightedRandomPicker(random.Random(1)), scorers=LOAD, staleness=2.0)
-    first = Counter(order(one.run(REQUEST, pool))[0] for _ in range(600))
+    first = Counter(order(one.run(SchedulingContext(REQUEST), pool))[0] for _ in range(600))
     assert first["w1"] > first["w2"] > first["w0"] > 0
 
 
 def test_age_says_nothing_where_nothing_scraped_is_read() -> None:
     pool = pool_of(inflight=[1, 0], scraped_at=[100, NEVER])
-    chosen = profile(WeightedScorer(ActiveRequestScorer()), staleness=None).run(REQUEST, pool)
+    chosen = profile(WeightedScorer(ActiveRequestScorer()), staleness=None).run(
+        SchedulingContext(REQUEST), pool
+    )
     assert order(chosen) == ["w1", "w0"]
 
 
 @pytest.mark.parametrize("staleness", [None, 2.0])
 def test_who_is_late_comes_after_all_others(staleness: float | None) -> None:
     pool = pool_of(waiting=[0, 9, 5, 7], late_at=[99.9, 100.1, 100.1, 100.1])
-    assert order(profile(*LOAD, staleness=staleness).run(REQUEST, pool)) == ["w2", "w3", "w1"]
+    assert order(profile(*LOAD, staleness=staleness).run(SchedulingContext(REQUEST), pool)) == [
+        "w2",
+        "w3",
+        "w1",
+    ]
     only = SchedulerProfile(picker=RandomPicker(random.Random(1)), staleness=staleness)
-    assert "w0" not in {order(only.run(REQUEST, pool))[0] for _ in range(50)}
+    assert "w0" not in {order(only.run(SchedulingContext(REQUEST), pool))[0] for _ in range(50)}
     all_of_them = replace(profile(*LOAD, staleness=staleness), max_endpoints=4)
-    assert order(all_of_them.run(REQUEST, pool)) == ["w2", "w3", "w1", "w0"]
+    assert order(all_of_them.run(SchedulingContext(REQUEST), pool)) == ["w2", "w3", "w1", "w0"]
 
 
 def test_where_more_than_half_are_late_that_says_nothing() -> None:
     pool = pool_of(waiting=[0, 9, 5], late_at=[99.9, 99.9, 100.1])
-    assert order(profile(*LOAD).run(REQUEST, pool)) == ["w0", "w2", "w1"]
+    assert order(profile(*LOAD).run(SchedulingContext(REQUEST), pool)) == ["w0", "w2", "w1"]
 
 
 def test_filters_choose_among_those_that_are_not_late_if_they_leave_any() -> None:
     pool = pool_of(waiting=[0, 9, 5, 7], late_at=[99.9, 100.1, 100.1, 100.1])
     for kept, expected in ([1, 1, 0, 0], ["w1"]), ([1, 0, 0, 0], ["w0"]):
         names = [f"w{row}" for row in range(4) if kept[row]]
-        assert order(profile(*LOAD, filters=(KeepsNames(names),)).run(REQUEST, pool)) == expected
+        assert (
+            order(profile(*LOAD, filters=(KeepsNames(names),)).run(SchedulingContext(REQUEST), pool))
+            == expected
+        )
     with pytest.raises(Rejection):
-        profile(*LOAD, filters=(KeepsNames([]),)).run(REQUEST, pool)
+        profile(*LOAD, filters=(KeepsNames([]),)).run(SchedulingContext(REQUEST), pool)
 
 
 def test_the_oldest_numbers_still_come_last() -> None:
     pool = pool_of(waiting=[90, 0, 9, 9], scraped_at=[100, NEVER, 90, 100], late_at=[101, np.inf, 92, 101])
-    assert order(replace(profile(*LOAD), max_endpoints=4).run(REQUEST, pool)) == ["w3", "w0", "w1", "w2"]
+    assert order(replace(profile(*LOAD), max_endpoints=4).run(SchedulingContext(REQUEST), pool)) == [
+        "w3",
+        "w0",
+        "w1",
+        "w2",
+    ]
 
 
 @dataclass
@@ -220,24 +247,24 @@ def test_what_workers_publish_is_scored_once_for_each_state() -> None:
     pool = pool_of(kv_usage=[0.5, 0.1, 0.9])
     for inflight in range(3):
         pool.numbers[Column.INFLIGHT] = [inflight, inflight, 0]
-        assert order(it.run(REQUEST, at(pool, 101.0, state))) == ["w1", "w0", "w2"]
+        assert order(it.run(SchedulingContext(REQUEST), at(pool, 101.0, state))) == ["w1", "w0", "w2"]
     assert scorer.times == 1
     pool.numbers[Column.KV_USAGE] = [0.5, 0.7, 0.9]
-    assert order(it.run(REQUEST, at(pool, 101.0, object()))) == ["w0", "w1", "w2"]
+    assert order(it.run(SchedulingContext(REQUEST), at(pool, 101.0, object()))) == ["w0", "w1", "w2"]
     assert scorer.times == 2
     for _ in range(2):
-        it.run(REQUEST, at(pool, 101.0, None))
+        it.run(SchedulingContext(REQUEST), at(pool, 101.0, None))
     assert scorer.times == 4, "a pool that nobody keeps track of"
 
 
 def test_numbers_that_become_stale_change_the_scores_of_a_state() -> None:
     it, state = profile(WeightedScorer(Counted()), staleness=2.0), object()
     pool = pool_of(kv_usage=[0.5, 0.1, 0.9], scraped_at=[100.0, 99.0, 100.0], inflight=[0, 7, 0])
-    assert order(it.run(REQUEST, at(pool, 100.9, state))) == ["w1", "w0", "w2"]
-    assert order(it.run(REQUEST, at(pool, 101.1, state))) == ["w0", "w2", "w1"]
+    assert order(it.run(SchedulingContext(REQUEST), at(pool, 100.9, state))) == ["w1", "w0", "w2"]
+    assert order(it.run(SchedulingContext(REQUEST), at(pool, 101.1, state))) == ["w0", "w2", "w1"]
     pool.numbers[Column.INFLIGHT] = [0, 0, 9]
-    assert order(it.run(REQUEST, at(pool, 101.2, state))) == ["w0", "w2", "w1"]
-    assert order(it.run(REQUEST, at(pool, 102.5, state))) == ["w0", "w1", "w2"], (
+    assert order(it.run(SchedulingContext(REQUEST), at(pool, 101.2, state))) == ["w0", "w2", "w1"]
+    assert order(it.run(SchedulingContext(REQUEST), at(pool, 102.5, state))) == ["w0", "w1", "w2"], (
         "all stale: by what is in flight"
     )
 
@@ -248,9 +275,9 @@ def test_scorers_see_what_is_in_flight_by_now_beside_stale_endpoints() -> None:
         object(),
     )
     pool = pool_of(scraped_at=[100, 100, 0], inflight=[4, 0, 0])
-    assert order(it.run(REQUEST, at(pool, 101.0, state))) == ["w1", "w0", "w2"]
+    assert order(it.run(SchedulingContext(REQUEST), at(pool, 101.0, state))) == ["w1", "w0", "w2"]
     pool.numbers[Column.INFLIGHT] = [0, 4, 0]
-    assert order(it.run(REQUEST, at(pool, 101.0, state))) == ["w0", "w1", "w2"]
+    assert order(it.run(SchedulingContext(REQUEST), at(pool, 101.0, state))) == ["w0", "w1", "w2"]
 
 
 def test_many_states_at_once_are_not_kept_for_ever() -> None:
@@ -261,7 +288,7 @@ def test_many_states_at_once_are_not_kept_for_ever() -> None:
         [object() for _ in range(100)],
     )
     for state in [*states, *states[:1], *states[-1:]]:
-        assert order(it.run(REQUEST, at(pool, 101.0, state))) == ["w1", "w0"]
+        assert order(it.run(SchedulingContext(REQUEST), at(pool, 101.0, state))) == ["w1", "w0"]
     assert scorer.times == 101
 
 

@@ -154,8 +154,8 @@ def test_the_scores_that_are_told_are_those_of_the_primary_profile() -> None:
     scheduler = scheduler_of().with_reported_scores()
     pick = ask(director_of(store_of("decode", "prefill", "decode"), scheduler))
     assert pick.headers
-    assert pick.request.scores is not None
-    assert sorted(pick.request.scores) == ["10.0.0.1:8000", "10.0.0.3:8000"]
+    assert pick.scores is not None
+    assert sorted(pick.scores) == ["10.0.0.1:8000", "10.0.0.3:8000"]
 
 
 class Only:

@@ -50,7 +50,7 @@ def test_recording_changes_no_pick_and_no_decision(config: str | None) -> None:
                 for row in range(3):
                     load(store, row, waiting=numbers.randrange(4), kv_usage=numbers.random(), now=NOW)
             pick = ask(it, f"{number % 7} " * 200, Noted([], "parent") if records else None)
-            assert pick.request.scores is None
+            assert pick.scores is None
             found.append(pick.endpoints[0].id)
             if numbers.random() < 0.7:
                 it.release(pick, NOW)

@@ -22,9 +22,8 @@ from epp.flow_control.program_aware import ProgramAware, ProgramAwareSettings
 from epp.flow_control.settings import FlowControlSettings
 from epp.outlier_watch import OutlierWatch
 from epp.outliers.settings import OutlierSettings
-from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
-from epp.request.subset import Subset
+from epp.scheduling.context import SchedulingContext
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
@@ -64,13 +63,13 @@ EVENTS = b'data: {"usage": {"prompt_tokens": 7, "completion_tokens": 3, "prompt_
 class Nobody:
     """A `RequestScheduler` that is not asked."""
 
-    def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
+    def candidates(self, context: SchedulingContext, now: float) -> EndpointPool:
         raise NotImplementedError
 
-    def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
+    def schedule(self, context: SchedulingContext, now: float) -> Pick:
         raise NotImplementedError
 
-    def ended_waiting(self, request: InferenceRequest, why: Exception | None, now: float) -> None:
+    def ended_waiting(self, context: SchedulingContext, why: Exception | None, now: float) -> None:
         """Nobody takes notes."""
 
 
@@ -81,7 +80,9 @@ def everything(picking: Any) -> Iterator[Metric]:
     pick.request.body_size = 100
     telemetry.flow_control.enabled = True
     telemetry.flow_control.turns.observe(0.001)
-    waiting = WaitingRequests(Nobody(), Datastore(), lambda waiting, now: None).begin(pick.request, None, 1)
+    waiting = WaitingRequests(Nobody(), Datastore(), lambda waiting, now: None).begin(
+        SchedulingContext(pick.request), 1
+    )
     telemetry.queued(pick.request, 1)
     telemetry.enqueued(waiting, 0.001)
     telemetry.dequeued(pick.request, Dequeued.DISPATCHED, 0.5, 1.5)

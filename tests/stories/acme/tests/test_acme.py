@@ -15,6 +15,7 @@ from dispatcher.extension import DispatchCandidate, RefusedError
 from epp.config.picker_config import load_config
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS
 from epp.extension import Endpoint, EndpointPool, InferenceRequest, QueuedRequest
+from epp.scheduling.context import SchedulingContext
 
 ENDPOINTS = [
     Endpoint(id=name, incarnation="1", address="10.0.0.1", port=port, metrics_port=port, zone=zone)
@@ -82,4 +83,4 @@ schedulingProfiles:
 
 def test_a_configuration_builds_them() -> None:
     config = load_config(CONFIGURATION, rng=random.Random())
-    assert config.scheduler.schedule(REQUEST, POOL).primary == "short"
+    assert config.scheduler.schedule(SchedulingContext(REQUEST), POOL).primary == "short"
