@@ -29,4 +29,4 @@ async def _seen(victim: Victim) -> tuple[list[float], list[float]]:
 
 
 def _ready(page: str) -> list[float]:
-    return sorted({float(value) for value, _ in samples(page, METRIC, {})})
+    return sorted({float(value) for value, _ in samples(page.encode(), METRIC, {})})

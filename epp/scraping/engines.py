@@ -23,17 +23,11 @@ class Series:
 
     name: str
     labels: Mapping[str, str]
-    name_bytes: bytes = field(init=False, repr=False, compare=False)
     key: bytes = field(init=False, repr=False, compare=False)
     """The newline and the name: how each of its lines begins."""
-    declaration: bytes = field(init=False, repr=False, compare=False)
-    """The TYPE line up to the type."""
 
     def __post_init__(self) -> None:
-        name = self.name.encode()
-        object.__setattr__(self, "name_bytes", name)
-        object.__setattr__(self, "key", b"\n" + name)
-        object.__setattr__(self, "declaration", b"# TYPE " + name + b" ")
+        object.__setattr__(self, "key", b"\n" + self.name.encode())
 
     @classmethod
     def parse(cls, text: str) -> "Series":

@@ -6,30 +6,20 @@ included, takes 136 to 161 µs (benchmarks/README.md: scraping).
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from adsum.prometheus_labels import read_labels
+from adsum.prometheus_page import Page, has_labels, match_sample, name_ends, read_labels
 from epp.endpoints.endpoint import Adapters
 from epp.endpoints.load import Load
 from epp.endpoints.worker_metrics import KV_USAGE, RUNNING, WAITING
 from epp.scraping.engines import Engine, Series
 
-# Pages are untrusted input: every quantifier is possessive, so a malformed line cannot cause backtracking.
-_SAMPLE: Final = re.compile(
-    rb'[ \t]*+(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\[^\n])*+")*+)\}[ \t]*+)?'
-    rb"([^\s#]++)(?:[ \t]++(-?[0-9]{1,19}+)(?![0-9]))?"
-)
 _MAX_SAMPLES: Final = 256
 """Samples of one series that are read; more would take time that picks need."""
 _MAX_LINES: Final = 4096
 """Lines that begin with the name of a series, those of longer names included."""
-_MAX_LINE_BYTES: Final = 64 * 1024
-"""Bytes of a line after the name; a longer line counts as malformed."""
-
-
-Page: TypeAlias = bytes | bytearray
 
 
 def read_load(page: Page, engine: Engine) -> Load:
@@ -136,7 +126,7 @@ def _samples(page: Page, series: Series) -> list[_Sample]:
     """
     samples: list[_Sample] = []
     declared_type: bytes | None = None
-    for index, end in enumerate(_name_ends(page, series), 1):
+    for index, end in enumerate(name_ends(page, series.key, _MAX_LINES), 1):
         if index == 1 and (declared_type := _declared_type(page, series, end)) in _IGNORED_TYPES:
             break
         stop = page.find(b"\n", end)
@@ -150,32 +140,13 @@ def _samples(page: Page, series: Series) -> list[_Sample]:
     return samples
 
 
-def _name_ends(page: Page, series: Series) -> Iterator[int]:
-    """The end of the name on each line that begins with exactly this name."""
-    key = series.key
-    # a name on the first line has no newline before it
-    at = -1 if page.startswith(series.name_bytes) else page.find(key)
-    if at < 0 and not page.startswith(series.name_bytes):
-        return
-    for _ in range(_MAX_LINES):
-        end = at + len(key)
-        # else it is a longer name, such as that of a _total or _bucket
-        if page[end : end + 1] in _AFTER_NAME:
-            yield end
-        at = page.find(key, end)
-        if at < 0:
-            return
-
-
-_AFTER_NAME: Final = (b"{", b" ", b"\t")
-
-
 def _declared_type(page: Page, series: Series, end: int) -> bytes | None:
     """The type on the TYPE line before the sample whose name ends at `end`; None without one, empty if malformed."""
-    at = page.rfind(series.declaration, 0, end)
+    declaration = b"# TYPE " + series.key[1:] + b" "
+    at = page.rfind(declaration, 0, end)
     if at < 0:
         return None
-    found = _WORD.match(page, at + len(series.declaration))
+    found = _WORD.match(page, at + len(declaration))
     return found[0] if found is not None else b""
 
 
@@ -185,14 +156,12 @@ _WORD: Final = re.compile(rb"[a-z]*")
 
 def _parse_sample(page: Page, start: int, stop: int, wanted: Mapping[str, str]) -> _Sample | None:
     """The sample after a name, up to the end of its line; None if it lacks a wanted label."""
-    found = _SAMPLE.match(page, start, stop) if stop - start <= _MAX_LINE_BYTES else None
+    found = match_sample(page, start, stop)
     if found is None:
-        return None if wanted else _INVALID
+        return None if wanted or start == stop else _INVALID
     inside, number, timestamp = found.groups(b"")
-    if wanted:
-        labels = read_labels(inside)
-        if any(labels.get(name) != value for name, value in wanted.items()):
-            return None
+    if wanted and not has_labels(inside, wanted):
+        return None
     try:
         value = float(number)
     except ValueError:

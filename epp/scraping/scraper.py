@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from yarl import URL
 
 from adsum.addresses import authority
+from adsum.prometheus_page import Page
 from adsum.quoting import quoted
 from adsum.serving.acceptor import RateLimitedLog
 from epp.endpoints.datastore import Datastore, Key
@@ -21,7 +22,7 @@ from epp.endpoints.load import Load
 from epp.endpoints.metadata_feed import LINES_A_MINUTE
 from epp.scraping.engines import ENGINES, Engine
 from epp.scraping.liveness import Liveness
-from epp.scraping.metrics_page import Page, detect_engine, read_cache_tokens, read_load
+from epp.scraping.metrics_page import detect_engine, read_cache_tokens, read_load
 from epp.scraping.page_client import NoAnswerError, NoPageError, OverdueError, PageClient, PageError
 from epp.scraping.rest import Rest, Wake
 from epp.scraping.schedule import EndpointSchedule, ScrapeIntervals, ScrapeSchedule

@@ -44,7 +44,7 @@ class Page:
 
     def total(self, metric: str) -> float:
         """The sum of all samples of that name."""
-        return float(sum(value for value, _ in samples(self.text, metric, {})))
+        return float(sum(value for value, _ in samples(self.text.encode(), metric, {})))
 
 
 class PoolMonitor:

@@ -62,7 +62,7 @@ def queues_of(target: Target) -> set[str]:
 async def sent(running: Running) -> int:
     """How many requests that replica has sent."""
     async with aiohttp.ClientSession() as client, client.get(f"{running.http}/metrics") as page:
-        return int(sum(value for value, _ in samples(await page.text(), SENT, {})))
+        return int(sum(value for value, _ in samples(await page.read(), SENT, {})))
 
 
 @pytest.mark.timeout(300)

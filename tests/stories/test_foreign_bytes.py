@@ -57,7 +57,6 @@ PATTERNS: Mapping[str, Read] = {
     "dispatcher/broker/capacity/budget.py _DECIMAL": Read(("1.", "+")),
     "dispatcher/config/config_file.py _VARIABLE": Read(("${",)),
     "dispatcher/cli/flags.py _AUTHORITY": Read(("://",)),
-    "dispatcher/gates/metering/metrics_page.py _SAMPLE": Read(("{", '{a="', " 1", " 1 1", "{} 1 #")),
     "dispatcher/delivery/route.py _NAME": Read(),
     "dispatcher/delivery/verdict.py _ENVOY_DISCONNECTED": Read(
         ("upstream connect error or disconnect/reset before headers. ",)
@@ -88,8 +87,9 @@ PATTERNS: Mapping[str, Read] = {
     "adsum/durations.py _GO_PART": Read(("1.", "."), longest=128),
     "adsum/durations.py _PART": Read(("1.",), longest=128),
     "adsum/os_reason.py _ERRNO": Read(("[Errno ",)),
-    "adsum/prometheus_labels.py _ESCAPE": Read(),
-    "adsum/prometheus_labels.py _LABEL": Read(("a=", 'a="')),
+    "adsum/prometheus_page.py _ESCAPE": Read(),
+    "adsum/prometheus_page.py _LABEL": Read(("a=", 'a="')),
+    "adsum/prometheus_page.py _SAMPLE": Read(("{", '{a="', " 1", " 1 1")),
     "adsum/tracing/trace_context.py NOT_RECORDED": Read(("00-", "00-" + "a" * 32)),
     "adsum/tracing/trace_context.py _VERSION_00": Read(("00-", "00-" + "a" * 32), longest=55),
     "adsum/sizes.py _QUANTITY": Read(("1.", "+")),
@@ -97,7 +97,6 @@ PATTERNS: Mapping[str, Read] = {
     "epp/telemetry/labels.py _UNSAFE": Read(),
     "epp/scraping/metrics_page.py _COUNT": Read(),
     "epp/scraping/metrics_page.py _LIMIT": Read(),
-    "epp/scraping/metrics_page.py _SAMPLE": Read(("{", '{a="', " 1", " 1 1")),
     "epp/scraping/metrics_page.py _WORD": Read(),
     "epp/request/subset.py _IPV4": Read(("1.2.3.4:",)),
     "epp/ext_proc/protocol.py _STATUS": Read(),

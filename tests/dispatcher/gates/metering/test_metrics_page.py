@@ -185,12 +185,12 @@ async def test_12_after_a_429_a_newer_reading_then_one_probe_then_a_ramp(
 
 
 def test_samples_of_a_page() -> None:
-    page = 'a 1\r\na{x="}\\"",y="2"} 2 1000 # {z="}"} 9\na  {y="2"}\t3\nab 4\n# a 5\n a 10\n'
+    page = b'a 1\r\na{x="}\\"",y="2"} 2 1000 # {z="}"} 9\na  {y="2"}\t3\nab 4\n# a 5\n a 10\n'
     assert list(samples(page, "a", {})) == [(Fraction(1), None), (Fraction(2), 1000), (Fraction(3), None)]
     assert list(samples(page, "a", {"x": '}"'})) == [(Fraction(2), 1000)]
     with pytest.raises(GateSourceError, match="expected a finite number"):
-        list(samples("a x", "a", {}))
-    assert list(samples('a{x="1\\n\\\\"} 2', "a", {"x": "1\n\\"})) == [(Fraction(2), None)]
+        list(samples(b"a x", "a", {}))
+    assert list(samples(b'a{x="1\\n\\\\"} 2', "a", {"x": "1\n\\"})) == [(Fraction(2), None)]
 
 
 @pytest.mark.parametrize("ready", ["-1", "1e7", "1e99"])
@@ -221,7 +221,7 @@ async def test_a_date_that_is_none_is_not_believed(
 def test_a_line_ends_at_a_newline_and_nowhere_else(break_: str) -> None:
     """What a client says of itself is in labels of such a page: no character of it begins another line."""
     page = f'requests{{model="x{break_}load 0{break_}y"}} 3\nload 50\n'
-    assert list(samples(page, "load", {})) == [(Fraction(50), None)]
+    assert list(samples(page.encode(), "load", {})) == [(Fraction(50), None)]
 
 
 HOSTILE = {
@@ -240,7 +240,7 @@ def test_a_hostile_page_takes_time_in_proportion_to_its_size(page: str) -> None:
     """20 KB are read in less than a millisecond; where each character is looked at again from each other one, in seconds."""
     started = time.thread_time()
     with suppress(GateSourceError):
-        list(samples(page % ("a" * 20_000), "load", {"x": "1"}))
+        list(samples((page % ("a" * 20_000)).encode(), "load", {"x": "1"}))
     assert time.thread_time() - started < 0.25
 
 

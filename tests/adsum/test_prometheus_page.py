@@ -1,6 +1,6 @@
 import pytest
 
-from adsum.prometheus_labels import read_labels
+from adsum.prometheus_page import read_labels
 
 
 @pytest.mark.parametrize(
