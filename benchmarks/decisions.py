@@ -22,8 +22,9 @@ from epp.config.picker_config import load_config
 from epp.decisions.ring import DecisionRing
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
+from epp.scheduling.policy import Policy
 from release import compiled_wheel
 
 _PICKS_A_PAGE = 20

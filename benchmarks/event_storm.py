@@ -25,8 +25,9 @@ from epp.endpoints.metadata_feed import follow_discovery
 from epp.outlier_watch import OutlierWatch
 from epp.outliers.settings import OutlierSettings
 from epp.outliers.slow_start import SlowStartSettings
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
+from epp.scheduling.policy import Policy
 
 _WORKERS: Final = 1000
 _CHANGES: Final = 50

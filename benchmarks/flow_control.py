@@ -19,8 +19,9 @@ from epp.flow_control.round_robin import RoundRobin
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.flow_control.switch import FlowControlSwitch
 from epp.scheduling.context import SchedulingContext
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
+from epp.scheduling.policy import Policy
 from epp.scheduling.waiting import WaitingRequest
 
 WAITING: Final = 10_000

@@ -52,8 +52,8 @@ class OutlierWatch:
             self.detection.settings = outliers
         if self.detection is not None:
             self.detection.on_recovered = None if self._slow_start is None else self._slow_start.begin
-        self._director.outliers = self.detection
-        self._director.slow_start = self._slow_start
+        self._director.picks.outliers = self.detection
+        self._director.eligible.slow_start = self._slow_start
         self._changed.set()
 
     def _use_slow_start(self, settings: SlowStartSettings | None) -> None:

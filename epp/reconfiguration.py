@@ -17,7 +17,8 @@ from epp.config.picker_config import PickerConfig, build_config, parse_config
 from epp.config.settings import LEAST_INTERVAL, Settings
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint_document import EndpointDefaults
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
+from epp.scheduling.policy import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.timed_plugins import PluginTimes, time_plugins
 from epp.scheduling.traced_plugins import trace_plugins

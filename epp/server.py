@@ -49,7 +49,8 @@ from epp.request.model_rewrite import ModelRewrites
 from epp.request.subset import Subset
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.decision import Decision
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
+from epp.scheduling.policy import Policy
 from epp.scheduling.prefix.hits import Credit
 from epp.scheduling.timed_plugins import PluginTimes
 from epp.scraping.model_lists import ModelListRules, ModelLists

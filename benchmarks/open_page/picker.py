@@ -15,8 +15,9 @@ from epp.config.picker_config import load_config
 from epp.decisions.ring import DecisionRing
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
+from epp.scheduling.policy import Policy
 from epp.web.picker_page import PickerPage, PickerParts
 
 _PICKS_PER_SECOND = 20

@@ -18,9 +18,10 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.endpoints.load import Load
 from epp.outliers.failure import Failure
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer
+from epp.scheduling.policy import Policy
 from epp.scheduling.scheduler import Scheduler
 from examples.simulator.scheduler_model import Limits, SchedulerModel
 

@@ -30,7 +30,7 @@ class FlowControlSwitch:
             self.controller.reconfigure(self._bounded(settings), detector, now)
             self._director.waiting.wake()
         evicts = self.controller is not None and self.controller.settings.eviction
-        self._director.evictable = self.controller.eviction if evicts and self.controller else None
+        self._director.picks.evictable = self.controller.eviction if evicts and self.controller else None
         self._director.use_admission(self.controller)
 
     def _begin(self, controller: FlowController) -> None:

@@ -1,14 +1,17 @@
 """Decides whether a request goes to an endpoint now, waits, or is refused. Pure."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
+from epp.request.held_chat import while_it_waits
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
-from epp.scheduling.pick import Pick
+from epp.scheduling.context import SchedulingContext
 from epp.scheduling.saturation import SaturationDetector
-from epp.scheduling.waiting import WaitingRequest
+from epp.scheduling.waiting import RequestScheduler, WaitingRequest, WaitingRequests
 
 SATURATED: Final = "rejected-saturated"
 
@@ -55,16 +58,6 @@ class AdmissionController(Protocol):
         """Dispatch all that wait: another admission is in force. Returns when it is to be called again; None: all went."""
 
 
-class EvictableRequests(Protocol):
-    """Follows the requests that may be taken back from their workers (`Pick.evict`)."""
-
-    def began(self, pick: Pick) -> None:
-        """A request of negative priority was sent to its endpoint."""
-
-    def ended(self, pick: Pick, now: float) -> None:
-        """A request of any priority is over. May be called twice."""
-
-
 @dataclass(frozen=True, slots=True)
 class ShedWhenSaturated:
     """Lets nothing wait: at saturation, requests of a priority below 0 are refused with 429.
@@ -103,3 +96,63 @@ class ShedWhenSaturated:
     def close(self, now: float) -> float | None:
         """Nothing waits that would have to go."""
         return None
+
+
+class Admissions:
+    """The admission in force, with what waits for it, and those of earlier configurations in which requests still wait."""
+
+    __slots__ = ("_replaced", "admits", "current", "waiting", "waits_for_endpoints")
+
+    def __init__(self, scheduler: RequestScheduler, datastore: Datastore, first: AdmissionController) -> None:
+        self._replaced: list[AdmissionController] = []
+        self._set(first)
+        self.waiting = WaitingRequests(scheduler, datastore, self._withdraw)
+
+    def use(self, admission: AdmissionController) -> None:
+        """Let this one decide from now on. What waits for another one goes."""
+        if admission is not self.current:
+            self._replaced.append(self.current)
+            self._set(admission)
+            self.waiting.wake()
+
+    def _set(self, admission: AdmissionController) -> None:
+        self.current = admission
+        self.waits_for_endpoints = admission.waits_for_endpoints
+        # as an object: compiled, a bool of numpy would be no bool
+        self.admits: Callable[[InferenceRequest, EndpointPool, float], object] = admission.admit
+
+    def wait(self, context: SchedulingContext, now: float) -> WaitingRequest:
+        """Let a request wait that was not admitted; raises `Rejection`."""
+        request = context.request
+        if context.decision is not None:
+            context.decision.waits()
+        try:
+            waiting = self.waiting.begin(context, now)
+            request.prompt = while_it_waits(request.prompt, request.body_size)
+            self.current.enqueue(waiting, now)
+        except Rejection as rejection:
+            self.waiting.turn_away(request, rejection, now)
+            raise
+        self.waiting.add(waiting, now)
+        return waiting
+
+    def dispatch(self, now: float) -> float | None:
+        """Let the admissions dispatch. Returns the time of the next call at the latest; None: not before `waiting.wake`.
+
+        If one raises, all requests that wait fail with its error: otherwise they would wait for ever.
+        """
+        try:
+            while self._replaced:
+                replaced = self._replaced.pop()
+                again_at = replaced.close(now)
+                if again_at is not None:
+                    self._replaced.append(replaced)
+                    return again_at
+            return self.current.dispatch(now)
+        except Exception as error:  # noqa: BLE001  # a fault of a plugin, raised to the waiting requests
+            self.waiting.refuse_all(error, now)
+            return None
+
+    def _withdraw(self, waiting: WaitingRequest, now: float) -> None:
+        for admission in (self.current, *self._replaced):
+            admission.withdraw(waiting, now)

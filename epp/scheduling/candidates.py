@@ -4,19 +4,62 @@ from typing import Final
 
 import numpy as np
 
+from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool, Mask
 from epp.outliers.slow_start import SlowStart
-from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
+from epp.scheduling.context import SchedulingContext
 from epp.scheduling.decision import Decision, rows_of_all
+from epp.scheduling.policy import RequestReader, model_not_found
 
 NO_ENDPOINTS: Final = "rejected-no-endpoints"
 _MOST_KEPT: Final = 2048
 """Destinations of a subset whose mask is kept: the data plane may name many."""
 
 
-def narrowed(
+class Candidates:
+    """Finds the endpoints that may serve a request. `slow_start`: leaves new endpoints out of some picks, if there is one."""
+
+    __slots__ = ("_datastore", "_reader", "slow_start")
+
+    def __init__(self, datastore: Datastore, reader: RequestReader) -> None:
+        self._datastore = datastore
+        self._reader = reader
+        self.slow_start: SlowStart | None = None
+
+    def find(self, context: SchedulingContext, now: float) -> EndpointPool:
+        """The endpoints that serve the model, are in the subset, and are reachable; if none is reachable, all of them.
+
+        Unreachable is only a hint: a pick among unreachable endpoints may succeed, no pick cannot. Raises `Rejection`.
+        """
+        pool = self._datastore.pool(now)
+        request, subset, decision = context.request, context.subset, context.decision
+        if decision is not None:
+            decision.pool, decision.steps = pool, ()
+        self._reader.check_model(request)
+        if not len(pool):
+            raise no_endpoints("no endpoint is ready")
+        serving = self._datastore.serving(request.model) if request.model else None
+        if serving is not None and not serving.any():
+            raise model_not_found(request)
+        if serving is not None or subset is not None:
+            pool = _narrowed(pool, serving, subset, decision)
+        if self._datastore.all_reachable:  # the common case, without a mask
+            return pool
+        return _without_unreachable(pool, decision)
+
+    def for_pick(self, candidates: EndpointPool, decision: Decision | None) -> EndpointPool:
+        """The candidates without the new endpoints that this pick leaves out."""
+        if self.slow_start is None or not self.slow_start.warming:
+            return candidates
+        pool = self.slow_start.thin(candidates)
+        if decision is not None:
+            decision.narrowed("slow start", rows_of_all(pool))
+        return pool
+
+
+def _narrowed(
     pool: EndpointPool, serving: Mask | None, subset: Subset | None, decision: Decision | None
 ) -> EndpointPool:
     mask = np.ones(len(pool), dtype=np.bool_) if serving is None else serving
@@ -37,7 +80,7 @@ def _allowed(pool: EndpointPool, subset: Subset) -> Mask:
     return np.array([subset.allows(one.address, one.port) for one in pool.endpoints], dtype=np.bool_)
 
 
-def without_unreachable(pool: EndpointPool, decision: Decision | None) -> EndpointPool:
+def _without_unreachable(pool: EndpointPool, decision: Decision | None) -> EndpointPool:
     reachable = pool.reachable
     if not reachable.any():
         return pool
@@ -45,21 +88,6 @@ def without_unreachable(pool: EndpointPool, decision: Decision | None) -> Endpoi
     if decision is not None:
         decision.narrowed("unreachable", rows_of_all(pool))
     return pool
-
-
-def without_slow_starters(
-    slow_start: SlowStart, pool: EndpointPool, decision: Decision | None
-) -> EndpointPool:
-    pool = slow_start.thin(pool)
-    if decision is not None:
-        decision.narrowed("slow start", rows_of_all(pool))
-    return pool
-
-
-def model_not_found(request: InferenceRequest) -> Rejection:
-    """In the client's words: the model that it named, not what a rule made of it."""
-    named = request.model if request.rewritten_from is None else request.rewritten_from
-    return Rejection(404, "model_not_found", f"the model {named[:200]!r} does not exist here")
 
 
 def no_endpoints(message: str) -> Rejection:

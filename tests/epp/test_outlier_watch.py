@@ -74,19 +74,19 @@ async def test_it_is_switched_on_and_off_while_it_runs() -> None:
     store = store_of(a=(), b=())
     it, watch = watched(store)
     watch.use(None, None)
-    assert (it.outliers, it.slow_start, watch.describe()) == (None, None, {})
+    assert (it.picks.outliers, it.eligible.slow_start, watch.describe()) == (None, None, {})
     async with background(watch.run()):
         for count in (1, 2):
             watch.use(QUICK, SlowStartSettings())
-            detection, slow_start = it.outliers, it.slow_start
+            detection, slow_start = it.picks.outliers, it.eligible.slow_start
             assert detection is not None
             detection.answered("request", store.endpoints[0], 500, None, time.monotonic())
             assert not store.pool(0.0).reachable[0]
             watch.use(OutlierSettings(probe_path=""), SlowStartSettings(window=5.0))
-            assert (it.outliers, it.slow_start) == (detection, slow_start)
+            assert (it.picks.outliers, it.eligible.slow_start) == (detection, slow_start)
             assert detection.settings.probe_path == ""
             await asyncio.sleep(0)
             watch.use(None, None)
             assert store.pool(0.0).reachable.all()
             assert watch.ejections == {Cause.CONSECUTIVE_5XX: count}
-    assert (it.outliers, it.slow_start) == (None, None)
+    assert (it.picks.outliers, it.eligible.slow_start) == (None, None)

@@ -23,9 +23,10 @@ from epp.request.subset import Subset
 from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.context import SchedulingContext
 from epp.scheduling.decision import MOST_TEXT
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
+from epp.scheduling.policy import Policy
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.scheduler import Scheduler
@@ -361,7 +362,7 @@ def test_a_scorer_may_use_its_column_again() -> None:
 def test_a_plugin_that_fails_when_it_is_told_of_the_pick_leaves_no_choice() -> None:
     picker = Picker(store_of(2))
     producers: list[Any] = [UntoldProducer()]
-    picker.director.producers = producers
+    picker.director.picks.producers = producers
     with pytest.raises(OSError, match="no room"):
         picker.ask()
     last = picker.last

@@ -31,8 +31,9 @@ from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.request.rejection import Rejection
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
 from epp.scheduling.filters.label_filters import DECODE_ROLES, PREFILL_ROLES, RoleFilter
+from epp.scheduling.policy import Policy
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.scheduler import Scheduler
 from epp.wire import certificate

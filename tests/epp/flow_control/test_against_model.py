@@ -18,10 +18,11 @@ from epp.flow_control.ordering_policy import FirstComeFirstServed
 from epp.flow_control.round_robin import RoundRobin
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.request.rejection import Rejection
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
 from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
+from epp.scheduling.policy import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.waiting import WaitingRequest
 from tests.epp.flow_control.plain_model import PlainModel, Waits

@@ -66,7 +66,7 @@ def test_those_that_the_data_plane_tried_first_are_looked_at(
 def test_an_ejected_endpoint_gets_no_request_unless_all_are() -> None:
     pool = store()
     it = director(pool)
-    it.outliers = OutlierDetection(pool, OutlierSettings(consecutive_5xx=1))
+    it.picks.outliers = OutlierDetection(pool, OutlierSettings(consecutive_5xx=1))
     first = picked(it)
     it.responded(first, 500, 0.0)
     it.release(first, 0.0)
@@ -81,19 +81,19 @@ def test_what_somebody_else_answered_counts_for_nobody() -> None:
     """Envoy's last resort may be a host that is no endpoint of this picker."""
     pool = store()
     it = director(pool)
-    it.outliers = OutlierDetection(pool, OutlierSettings(consecutive_5xx=1))
+    it.picks.outliers = OutlierDetection(pool, OutlierSettings(consecutive_5xx=1))
     pick = picked(it)
     it.served(pick, "10.9.9.9:1", 0.0)
     it.responded(pick, 500, 0.0)
     it.release(pick, 0.0)
-    assert not it.outliers.ejected
+    assert not it.picks.outliers.ejected
 
 
 def test_nothing_is_kept_of_requests_that_are_over() -> None:
     pool = store()
     it = director(pool)
     detection: Any = OutlierDetection(pool, OutlierSettings())
-    it.outliers = detection
+    it.picks.outliers = detection
     for status in (200, 500, None):
         pick = picked(it)
         if status is not None:
@@ -107,6 +107,6 @@ def test_a_recovered_endpoint_is_warmed_up() -> None:
     pool = store()
     it = director(pool)
     slow_start = SlowStart(pool, SlowStartSettings(min_weight_percent=0.0), lambda: 0.0, random.Random(1))
-    it.slow_start = slow_start
+    it.eligible.slow_start = slow_start
     slow_start.begin(pool.endpoints[0])
     assert {picked(it).endpoints[0].id for _ in range(50)} == {"b", "c"}

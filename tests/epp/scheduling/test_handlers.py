@@ -11,8 +11,9 @@ from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
 from epp.request.rejection import Rejection
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
+from epp.scheduling.policy import Policy
 
 NOW = 100.0
 PROFILES = ("decode", "prefill")

@@ -14,7 +14,8 @@ from epp.endpoints.endpoint import Adapters
 from epp.endpoints.load import Load
 from epp.outliers.slow_start import SlowStart, SlowStartSettings
 from epp.request.subset import Subset
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
+from epp.scheduling.policy import Policy
 from tests.epp.endpoints.test_datastore import instance
 
 HEADERS = {":path": "/v1/completions", ":method": "POST", "content-type": "application/json"}
@@ -68,9 +69,9 @@ def test_a_new_worker_costs_no_look_at_each_other(pool: Pool) -> None:
     plain = pool.cost()
     slow = SlowStart(pool.store, SlowStartSettings(), lambda: NOW, random.Random(2))
     slow.begin(pool.store.endpoints[0])
-    pool.director.slow_start = slow
+    pool.director.eligible.slow_start = slow
     try:
         assert pool.cost() < 2.0 * plain
     finally:
-        pool.director.slow_start = None
+        pool.director.eligible.slow_start = None
         slow.close()

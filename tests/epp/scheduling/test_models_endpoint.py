@@ -13,8 +13,9 @@ from epp.outliers.failure import Failure
 from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
+from epp.scheduling.policy import Policy
 
 GET = {":method": "GET", ":path": "/v1/models"}
 

@@ -15,9 +15,10 @@ from epp.endpoints.endpoint_document import EndpointDefaults
 from epp.endpoints.load import Load
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.affinity.session_strategies import SessionBindings
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
+from epp.scheduling.policy import Policy
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.probabilistic_admitter import ProbabilisticAdmitter
 from epp.scheduling.profile import SchedulerProfile

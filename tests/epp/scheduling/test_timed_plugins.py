@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from epp.config.picker_config import load_config
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
+from epp.scheduling.policy import Policy
 from epp.scheduling.timed_plugins import PluginTimes, time_plugins
 from tests.epp.scheduling.test_director import NOW, direct, load, store_of
 

@@ -10,8 +10,9 @@ from epp.config.picker_config import load_config
 from epp.decisions.query import DecisionQuery, DecisionReader
 from epp.decisions.ring import DecisionRing
 from epp.request.rejection import Rejection
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
+from epp.scheduling.policy import Policy
 from epp.scheduling.traced_plugins import trace_plugins
 from tests.epp.decisions.test_decisions import CONFIGURATIONS
 from tests.epp.scheduling.test_director import NOW, load, store_of

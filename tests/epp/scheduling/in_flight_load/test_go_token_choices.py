@@ -14,10 +14,11 @@ from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.request.inference_request import parse_request
 from epp.request.subset import Subset
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
 from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
+from epp.scheduling.policy import Policy
 
 CASES = yaml.safe_load((Path(__file__).parent / "go_token_choices.yaml").read_text())
 BLOCK_BYTES = 64 * 4

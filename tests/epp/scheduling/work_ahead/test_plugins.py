@@ -14,8 +14,9 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import NO_ADAPTERS, Adapters
 from epp.endpoints.load import Load
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
-from epp.scheduling.director import Director, Policy
+from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
+from epp.scheduling.policy import Policy
 from epp.scheduling.work_ahead.ledger import TRANSIT
 from epp.scheduling.work_ahead.plugins import LeastCostScorer, WorkAheadProducer
 

@@ -1,0 +1,190 @@
+"""Follows each pick from its reservation until its end, and tells data producers and outlier detection of it. Pure."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import Endpoint
+from epp.outliers.detection import OutlierDetection
+from epp.outliers.failure import Failure
+from epp.outliers.requesters import hash_prompt, requester_of
+from epp.request.subset import Subset
+from epp.scheduling.pick import Pick
+from epp.scheduling.plugin import DataProducer
+
+
+class EvictableRequests(Protocol):
+    """Follows the requests that may be taken back from their workers (`Pick.evict`)."""
+
+    def began(self, pick: Pick) -> None:
+        """A request of negative priority was sent to its endpoint."""
+
+    def ended(self, pick: Pick, now: float) -> None:
+        """A request of any priority is over. May be called twice."""
+
+
+class PicksInFlight:
+    """Counts picked requests as in flight, at the endpoint that answers and at its helpers.
+
+    `producers`: the data producers that are told of the next picks. `outliers`: told of all requests, if there is one.
+    """
+
+    __slots__ = ("_datastore", "_follow", "evictable", "outliers", "producers")
+
+    def __init__(self, datastore: Datastore) -> None:
+        self._datastore = datastore
+        self._follow: list[_Following] = []
+        self.producers: Sequence[DataProducer] = []
+        self.outliers: OutlierDetection | None = None
+        self.evictable: EvictableRequests | None = None
+
+    def use(self, producers: Sequence[DataProducer]) -> None:
+        """Let these follow the endpoints and the next picks, instead of those before."""
+        for following in [one for one in self._follow if not _has(producers, one.producer)]:
+            following.end(self._datastore)
+            self._follow.remove(following)
+        for producer in producers:
+            if not _has(self.producers, producer):
+                self._follow.append(_Following(producer, self._datastore))
+        self.producers = producers
+
+    def add(self, pick: Pick, now: float) -> None:
+        """Reserve a pick. What a plugin raises takes it back."""
+        request = pick.request
+        pick.prompt_hash = 0 if self.outliers is None else hash_prompt(request)
+        request.prompt = None  # it refers to the whole body, which would stay in memory until the answer ends
+        pick.producers = self.producers
+        try:
+            for producer in self.producers:
+                producer.picked(request, pick.in_flight_at)
+        except Exception:
+            self._take_back(pick, producer)
+            raise
+        for endpoint in pick.in_flight_at:
+            self._datastore.reserve(endpoint)
+        if self.evictable is not None and request.priority < 0:
+            self.evictable.began(pick)
+        if self.outliers is not None:
+            self.outliers.sent(pick, pick.in_flight_at[0], now, streamed=request.streaming)
+
+    def _take_back(self, pick: Pick, faulty: DataProducer) -> None:
+        """Undo a pick that is not reserved: `faulty` raised when it was told of it, and those after it were not told."""
+        last = next(row for row, producer in enumerate(pick.producers) if producer is faulty)
+        pick.producers = pick.producers[: last + 1]
+        self._end(pick)
+
+    def served(self, pick: Pick, destination: str) -> None:
+        """The data plane reports which destination served: the request counts as in flight there instead.
+
+        Envoy may have retried on a fallback. If the destination is no endpoint of this pool, no prefix cache has the prompt.
+        """
+        if not pick.in_flight_at:
+            return
+        if pick.decision is not None:
+            pick.decision.served(destination)
+        reported = Subset.of([destination])
+        ours = (*pick.endpoints, *self._datastore.endpoints)
+        server = next(
+            (endpoint for endpoint in ours if reported.allows(endpoint.address, endpoint.port)), None
+        )
+        if server is None:
+            self._settle(pick, served=False)
+            return
+        before, *helpers = pick.in_flight_at
+        if server.key != before.key:
+            # Before the release, whose hooks must not see a slot that is taken again at once
+            self._datastore.reserve(server)
+            pick.in_flight_at = (server, *helpers)
+            self._datastore.release(before)
+
+    def retried(self, pick: Pick, attempts: int, now: float) -> None:
+        """The data plane made so many attempts: find out whether the endpoints before the one that served live.
+
+        If it made fewer than there are such endpoints, it skipped some, which its cluster does not have, and nobody knows which.
+        """
+        if not pick.in_flight_at:
+            return
+        if pick.decision is not None:
+            pick.decision.attempts = attempts
+        server = pick.in_flight_at[0]
+        before = pick.endpoints.index(server) if server in pick.endpoints else len(pick.endpoints)
+        # after the whole list it goes on with endpoints of its own choice
+        if attempts != before + 1 and not (attempts > before == len(pick.endpoints)):
+            return
+        for endpoint in pick.endpoints[:before]:
+            if self.outliers is not None:
+                self.outliers.attempt_failed(endpoint, now)
+            self._datastore.suspect(endpoint)
+
+    def responded(self, pick: Pick, status: int, now: float, failure: Failure | None) -> None:
+        """The response headers came: tell the data producers whether the request succeeded.
+
+        `failure`: the data plane answered in place of the worker. If it could not reach it, find out whether it lives.
+        """
+        if not pick.in_flight_at:
+            return
+        if pick.decision is not None:
+            pick.decision.responded(status, now)
+        server = pick.in_flight_at[0]
+        if self.outliers is not None and not pick.settled:  # otherwise `served` named a stranger
+            # a worker that cannot be reached has seen nothing of the request
+            unseen = failure is Failure.CONNECT
+            requester = None if unseen else requester_of(pick.request, pick.prompt_hash)
+            self.outliers.answered(pick, server, status, failure, now, requester)
+        self._settle(pick, served=200 <= status < 300)
+        if failure is Failure.CONNECT or failure is Failure.RESET:
+            self._datastore.suspect(server)
+
+    def release(self, pick: Pick, now: float) -> None:
+        """The request is over, for any reason. May be called twice."""
+        if self.outliers is not None:
+            self.outliers.ended(pick, now)
+        if self.evictable is not None:
+            self.evictable.ended(pick, now)
+        in_flight_at, pick.in_flight_at = pick.in_flight_at, ()
+        for endpoint in in_flight_at:
+            self._datastore.release(endpoint)
+        self._end(pick)
+
+    def _end(self, pick: Pick) -> None:
+        # the counts first: a data producer of an installed package may raise
+        for count in pick.request.counts:
+            count.ended()
+        self._settle(pick, served=False)
+
+    def _settle(self, pick: Pick, *, served: bool) -> None:
+        """Tell the data producers once whether the endpoints served the request."""
+        if pick.settled:
+            return
+        pick.settled = True
+        for producer in pick.producers:
+            if served:
+                producer.served(pick.request, pick.in_flight_at)
+            else:
+                producer.failed(pick.request)
+        pick.request.prefixes.clear()
+        pick.request.data.clear()
+
+
+class _Following:
+    """The hooks by which one data producer follows the endpoints of a datastore."""
+
+    __slots__ = ("_forget", "_retain", "_sized", "producer")
+
+    def __init__(self, producer: DataProducer, datastore: Datastore) -> None:
+        self.producer = producer
+        self._forget: Callable[[Endpoint], None] = producer.forget
+        self._sized: Callable[[Endpoint, int], None] = producer.sized
+        self._retain: Callable[[], None] = lambda: producer.retain(datastore.endpoints)
+        datastore.on_reset.append(self._forget)
+        datastore.on_cache_size.append(self._sized)
+        datastore.on_change.append(self._retain)
+
+    def end(self, datastore: Datastore) -> None:
+        datastore.on_reset.remove(self._forget)
+        datastore.on_cache_size.remove(self._sized)
+        datastore.on_change.remove(self._retain)
+
+
+def _has(producers: Sequence[DataProducer], producer: DataProducer) -> bool:
+    return any(producer is one for one in producers)
