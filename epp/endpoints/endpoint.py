@@ -18,6 +18,8 @@ from epp.endpoints.worker_metrics import KV_USAGE, RUNNING, WAITING, WorkerMetri
 Floats: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 Indices: TypeAlias = NDArray[np.intp]
+Key: TypeAlias = tuple[str, str]
+"""Id and incarnation of an endpoint; stays the same when its metadata change."""
 T = TypeVar("T")
 
 NEVER: Final = float("-inf")
@@ -53,8 +55,7 @@ class Endpoint:
     """What its metadata say that is not used, and why."""
     destination: str = field(init=False)
     """`10.0.0.1:8000` or `[fd00::1]:8000`."""
-    key: tuple[str, str] = field(init=False)
-    """Id and incarnation; stays the same when the metadata changes."""
+    key: Key = field(init=False)
 
     def __post_init__(self) -> None:
         host = f"[{self.address}]" if ":" in self.address else self.address
@@ -276,7 +277,7 @@ class EndpointPool:
         """What `made` returned for the same endpoints and an equal `about`; it must depend on nothing else."""
         return self._selections().note(about, made)
 
-    def row_by_key(self) -> Mapping[tuple[str, str], int]:
+    def row_by_key(self) -> Mapping[Key, int]:
         """The row of each endpoint, by its key."""
         return self.note("rows", lambda: {one.key: row for row, one in enumerate(self.endpoints)})
 

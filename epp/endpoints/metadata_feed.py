@@ -12,7 +12,8 @@ from discovery import (
     InstanceUpdatedEvent,
     MetadataUnavailableError,
 )
-from epp.endpoints.datastore import Datastore, Key
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import Key
 
 logger = logging.getLogger(__name__)
 

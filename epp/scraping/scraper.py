@@ -16,8 +16,8 @@ from adsum.addresses import authority
 from adsum.prometheus_page import Page
 from adsum.quoting import quoted
 from adsum.serving.acceptor import RateLimitedLog
-from epp.endpoints.datastore import Datastore, Key
-from epp.endpoints.endpoint import LONG_LATE, Endpoint
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import LONG_LATE, Endpoint, Key
 from epp.endpoints.load import Load
 from epp.endpoints.metadata_feed import LINES_A_MINUTE
 from epp.scraping.engines import ENGINES, Engine

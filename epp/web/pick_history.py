@@ -6,8 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from epp.endpoints.datastore import Key
-from epp.endpoints.endpoint import Endpoint, Floats
+from epp.endpoints.endpoint import Endpoint, Floats, Key
 from epp.scheduling.prefix.hits import Credit
 
 INTERVAL: Final = 15.0

@@ -18,8 +18,7 @@ from adsum.web.live_feed import LiveFeed
 from adsum.web.program_page import ProgramPage
 from discovery import InstanceEvent, InstanceRemovedEvent
 from epp.decisions.ring import DecisionRing
-from epp.endpoints.datastore import Key
-from epp.endpoints.endpoint import Endpoint, EndpointPool
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Key
 from epp.flow_control.controller import FlowController
 from epp.outliers.outlier_record import Cause, OutlierRecord
 from epp.scheduling.prefix.hits import Credit

@@ -142,7 +142,7 @@ def without_counters() -> Pool:
     pool = Pool()
     for row in range(2):
         pool.page(row, computed=None)
-        pool.store._numbers[-1, row] = PROMPT_TOKENS.unknown
+        pool.store.pool(0).metric(PROMPT_TOKENS)[row] = PROMPT_TOKENS.unknown
     return pool
 
 
