@@ -15,9 +15,9 @@ from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.load import Load
-from epp.flow_control.round_robin import RoundRobin
+from epp.flow_control.controller import FlowControlSwitch
+from epp.flow_control.fairness import RoundRobin
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
-from epp.flow_control.switch import FlowControlSwitch
 from epp.scheduling.context import SchedulingContext
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick

@@ -5,10 +5,10 @@ configuration, its object is a `PluginDeclaration`.
 """
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Mask
-from epp.flow_control.fairness_policy import FairnessPolicy, Flow, FlowSelector
-from epp.flow_control.ordering_policy import OrderingPolicy
-from epp.flow_control.queued_request import QueuedRequest
-from epp.flow_control.usage_limit_policy import UsageLimitPolicy
+from epp.flow_control.fairness import FairnessPolicy, Flow, FlowSelector
+from epp.flow_control.flow_queue import QueuedRequest
+from epp.flow_control.orderings import OrderingPolicy
+from epp.flow_control.usage_limits import UsageLimitPolicy
 from epp.plugins.declaration import ParameterError, PluginContext, PluginDeclaration, Role
 from epp.plugins.section import Duration, NoParameters, PickerParameters, Section
 from epp.request.inference_request import InferenceRequest

@@ -8,12 +8,11 @@ from prometheus_client.registry import Collector
 
 from epp.config.picker_config import PickerConfig
 from epp.endpoints.datastore import Datastore
-from epp.flow_control.controller import FlowController
+from epp.flow_control.controller import FlowController, FlowControlSwitch
 from epp.flow_control.eviction import InFlightEviction
 from epp.flow_control.pool_load import EFFECTIVE
 from epp.flow_control.program_aware import ProgramAware
 from epp.flow_control.settings import FlowControlSettings
-from epp.flow_control.switch import FlowControlSwitch
 from epp.scheduling.director import Director
 from epp.telemetry.band_gauges import BandGauges
 from epp.telemetry.band_log import BandLog

@@ -4,14 +4,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from epp.config.data_layer import DATA_LAYER
-from epp.flow_control.deadline_orderings import EDF_ORDERING_POLICY, SLO_DEADLINE_ORDERING_POLICY
 from epp.flow_control.eviction import EVICTION_ORDER_POLICY, SHEDDABLE_EVICTION_FILTER
-from epp.flow_control.fairness_declarations import GLOBAL_STRICT_FAIRNESS_POLICY, ROUND_ROBIN_FAIRNESS_POLICY
-from epp.flow_control.ordering_policy import FCFS_ORDERING_POLICY
-from epp.flow_control.priority_holdback import PRIORITY_HOLDBACK_POLICY
+from epp.flow_control.fairness import GLOBAL_STRICT_FAIRNESS_POLICY, ROUND_ROBIN_FAIRNESS_POLICY
+from epp.flow_control.orderings import EDF_ORDERING_POLICY, FCFS_ORDERING_POLICY, SLO_DEADLINE_ORDERING_POLICY
 from epp.flow_control.program_aware import PROGRAM_AWARE_FAIRNESS
-from epp.flow_control.soft_reflective_ceiling import SOFT_REFLECTIVE_CEILING_POLICY
-from epp.flow_control.usage_limit_policy import STATIC_USAGE_LIMIT_POLICY
+from epp.flow_control.usage_limits import (
+    PRIORITY_HOLDBACK_POLICY,
+    SOFT_REFLECTIVE_CEILING_POLICY,
+    STATIC_USAGE_LIMIT_POLICY,
+)
 from epp.plugins.declaration import PluginDeclaration
 from epp.scheduling.affinity.context_length import CONTEXT_LENGTH_AWARE
 from epp.scheduling.affinity.header_label import HEADER_LABEL_AFFINITY_SCORER

@@ -1,13 +1,46 @@
-"""The requests of one flow that wait, in the order of the band's ordering policy. Pure."""
+"""The requests of one flow that wait, and which flow of a band is the longest or holds most bytes. Pure."""
 
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
-from epp.flow_control.queued_request import QueuedRequest
+from epp.request.body import header_bytes
+from epp.request.inference_request import InferenceRequest
+from epp.scheduling.waiting import WaitingRequest
+
+
+def bytes_held(request: InferenceRequest) -> int:
+    """Its body and its headers."""
+    return request.body_size + header_bytes(request.headers)
+
+
+class QueuedRequest:
+    """`arrived_at`: seconds of the picker's clock. `ttl`: seconds that it may wait while the pool has endpoints; 0: no limit.
+
+    `size`: bytes that it holds. `rank`: what the ordering policy of its band made of it. `sequence`: its place in the order of
+    arrival. `waiting`: who is told that it goes; set by the controller.
+    """
+
+    __slots__ = ("arrived_at", "rank", "request", "sequence", "size", "ttl", "waiting")
+
+    def __init__(
+        self,
+        request: InferenceRequest,
+        arrived_at: float,
+        ttl: float,
+        sequence: int,
+    ) -> None:
+        self.request = request
+        self.arrived_at = arrived_at
+        self.ttl = ttl
+        self.size = bytes_held(request)
+        self.sequence = sequence
+        self.rank = 0.0
+        self.waiting: WaitingRequest
+
 
 _SLACK: Final = 16
-"""Entries that a heap may hold besides twice those that wait, before it is made anew."""
+"""Entries that a heap may hold besides twice those that wait, or twice the flows, before it is made anew."""
 
 
 class FlowQueue:
@@ -49,3 +82,70 @@ class FlowQueue:
         if len(self._heap) > 2 * len(self._waiting) + _SLACK:
             self._heap = [(one.rank, one.sequence, one) for one in self._waiting.values()]
             heapify(self._heap)
+
+
+class FlowLengths:
+    """Told of each change by one request. Of equally long flows the one that changed last is the longest."""
+
+    __slots__ = ("_by_length", "_longest")
+
+    def __init__(self) -> None:
+        self._by_length: dict[int, dict[FlowQueue, None]] = {}
+        self._longest = 0
+
+    def grew(self, flow: FlowQueue) -> None:
+        length = len(flow)
+        self._take(flow, length - 1)
+        self._by_length.setdefault(length, {})[flow] = None
+        self._longest = max(self._longest, length)
+
+    def shrank(self, flow: FlowQueue) -> None:
+        length = len(flow)
+        self._take(flow, length + 1)
+        if length:
+            self._by_length.setdefault(length, {})[flow] = None
+        if self._longest not in self._by_length:
+            self._longest = length  # it was the only one of its length
+
+    def longest(self) -> FlowQueue | None:
+        """The flow with the most requests that wait; None: nobody waits."""
+        return next(reversed(self._by_length[self._longest]), None) if self._longest else None
+
+    def _take(self, flow: FlowQueue, length: int) -> None:
+        alike = self._by_length.get(length)
+        if alike is not None:
+            alike.pop(flow, None)
+            if not alike:
+                del self._by_length[length]
+
+
+class FlowBytes:
+    """Told when a flow grew. A heap: a flow stands at least as high as its bytes say, and sinks when it is looked at."""
+
+    __slots__ = ("_heap", "_pushed")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, str, int, FlowQueue]] = []
+        self._pushed = 0
+
+    def grew(self, flow: FlowQueue, flows: int) -> None:
+        """`flows`: how many there are now."""
+        self._pushed += 1
+        heappush(self._heap, (-flow.bytes, flow.fairness_id, self._pushed, flow))
+        if len(self._heap) > 2 * flows + _SLACK:
+            lasting = {flow: pushed for _, _, pushed, flow in self._heap if len(flow)}
+            self._heap = [(-one.bytes, one.fairness_id, pushed, one) for one, pushed in lasting.items()]
+            heapify(self._heap)
+
+    def heaviest(self) -> FlowQueue | None:
+        """The flow that holds most bytes, of equal ones the first by name; None: nobody waits."""
+        heap = self._heap
+        while heap:
+            size, name, pushed, flow = heap[0]
+            if not len(flow):
+                heappop(heap)
+            elif -size != flow.bytes:
+                heapreplace(heap, (-flow.bytes, name, pushed, flow))
+            else:
+                return flow
+        return None

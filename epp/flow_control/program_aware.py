@@ -12,8 +12,8 @@ from typing import Final, Literal
 from pydantic import Field
 
 from epp.endpoints.endpoint import Endpoint
-from epp.flow_control.fairness_policy import Flow, FlowSelector
-from epp.flow_control.queued_request import QueuedRequest
+from epp.flow_control.fairness import Flow, FlowSelector
+from epp.flow_control.flow_queue import QueuedRequest
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest

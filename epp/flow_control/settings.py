@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from epp.flow_control.fairness_policy import FairnessPolicy, GlobalStrict
-from epp.flow_control.ordering_policy import FirstComeFirstServed, OrderingPolicy
-from epp.flow_control.usage_limit_policy import StaticUsageLimit, UsageLimitPolicy
+from epp.flow_control.fairness import FairnessPolicy, GlobalStrict
+from epp.flow_control.orderings import FirstComeFirstServed, OrderingPolicy
+from epp.flow_control.usage_limits import StaticUsageLimit, UsageLimitPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

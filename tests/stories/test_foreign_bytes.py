@@ -73,7 +73,7 @@ PATTERNS: Mapping[str, Read] = {
     "epp/decisions/query.py _NUMBER": Read(),
     "epp/questions/request_file.py _REQUEST_LINE": Read(("POST ", "POST / "), longest=8192),
     "epp/questions/request_file.py _split": Read(("\n",)),
-    "epp/flow_control/deadline_orderings.py _MILLISECONDS": Read(("+",), longest=63),
+    "epp/flow_control/orderings.py _MILLISECONDS": Read(("+",), longest=63),
     "adsum/http1/response.py _CHUNK_SIZE": Read(("1", "1;")),
     "adsum/http1/response.py _FIELD_LINES": Read(("\r\n", "\r\na", "\r\na:")),
     "adsum/http1/response.py _FIELD": Read(("\r\nconnection:",)),

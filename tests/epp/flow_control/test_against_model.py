@@ -12,10 +12,8 @@ from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
 from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.flow_control.controller import FlowController
-from epp.flow_control.deadline_orderings import EarliestDeadlineFirst, SloDeadline
-from epp.flow_control.fairness_policy import GlobalStrict
-from epp.flow_control.ordering_policy import FirstComeFirstServed
-from epp.flow_control.round_robin import RoundRobin
+from epp.flow_control.fairness import GlobalStrict, RoundRobin
+from epp.flow_control.orderings import EarliestDeadlineFirst, FirstComeFirstServed, SloDeadline
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director

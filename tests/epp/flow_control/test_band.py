@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from epp.flow_control.band import Band
-from epp.flow_control.fairness_policy import Flow
-from epp.flow_control.flow_queue import FlowQueue
-from epp.flow_control.queued_request import QueuedRequest
-from epp.flow_control.round_robin import RoundRobin
+from epp.flow_control.bands import Band
+from epp.flow_control.fairness import Flow, RoundRobin
+from epp.flow_control.flow_queue import FlowQueue, QueuedRequest
 from epp.flow_control.settings import PriorityBand
 from epp.request.inference_request import InferenceRequest
 

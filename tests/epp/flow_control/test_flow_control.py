@@ -10,11 +10,10 @@ import pytest
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
-from epp.flow_control.controller import FlowController
-from epp.flow_control.round_robin import RoundRobin
+from epp.flow_control.controller import FlowController, FlowControlSwitch
+from epp.flow_control.fairness import RoundRobin
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
-from epp.flow_control.switch import FlowControlSwitch
-from epp.flow_control.usage_limit_policy import StaticUsageLimit
+from epp.flow_control.usage_limits import StaticUsageLimit
 from epp.request.subset import Subset
 from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer

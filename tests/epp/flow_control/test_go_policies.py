@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from epp.flow_control.deadline_orderings import EarliestDeadlineFirst, SloDeadline
-from epp.flow_control.ordering_policy import OrderingPolicy
-from epp.flow_control.priority_holdback import PriorityDomain, PriorityHoldback
-from epp.flow_control.queued_request import QueuedRequest
-from epp.flow_control.round_robin import RoundRobin
-from epp.flow_control.soft_reflective_ceiling import SoftReflectiveCeiling
+from epp.flow_control.fairness import RoundRobin
+from epp.flow_control.flow_queue import QueuedRequest
+from epp.flow_control.orderings import EarliestDeadlineFirst, OrderingPolicy, SloDeadline
+from epp.flow_control.usage_limits import PriorityDomain, PriorityHoldback, SoftReflectiveCeiling
 from epp.request.inference_request import InferenceRequest
 
 CASES: dict[str, list[Any]] = yaml.safe_load((Path(__file__).parent / "go_policies.yaml").read_text())

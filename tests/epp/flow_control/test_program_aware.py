@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
+from epp.flow_control.flow_queue import QueuedRequest
 from epp.flow_control.program_aware import ProgramAware, ProgramAwareSettings
-from epp.flow_control.queued_request import QueuedRequest
 from epp.request.inference_request import InferenceRequest
 from epp.telemetry.program_metrics import ProgramMetrics
 

@@ -8,10 +8,8 @@ import pytest
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.flow_control.controller import FlowController
-from epp.flow_control.priority_holdback import PriorityHoldback
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
-from epp.flow_control.soft_reflective_ceiling import SoftReflectiveCeiling
-from epp.flow_control.usage_limit_policy import UsageLimitPolicy
+from epp.flow_control.usage_limits import PriorityHoldback, SoftReflectiveCeiling, UsageLimitPolicy
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.context import SchedulingContext
 from epp.scheduling.pick import Pick

@@ -10,7 +10,7 @@ from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, En
 from epp.ext_proc.response_body import ResponseHead
 from epp.flow_control.controller import FlowController
 from epp.flow_control.eviction import InFlightEviction
-from epp.flow_control.queued_request import QueuedRequest
+from epp.flow_control.flow_queue import QueuedRequest
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.request.rejection import Rejection
 from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector

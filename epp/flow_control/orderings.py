@@ -1,16 +1,37 @@
-"""Ordering policies by deadline: of the queue, and of a header that names a time to first token. Pure.
+"""Which request of a flow goes first. Pure.
 
-Values: llm-d-router, plugins/flowcontrol/ordering/edf and slodeadline.
+Deadlines: llm-d-router, plugins/flowcontrol/ordering/edf and slodeadline.
 """
 
 import math
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from epp.flow_control.queued_request import QueuedRequest
+from epp.flow_control.flow_queue import QueuedRequest
 from epp.plugins.declaration import PluginDeclaration, Role
 from epp.request.control_headers import TTFT_SLO
+
+
+class OrderingPolicy(Protocol):
+    """Ranks the requests of a flow; one object may serve many bands and keeps no state."""
+
+    def rank(self, queued: QueuedRequest) -> float:
+        """The lowest goes first, equal ones in the order of arrival. Asked once, when the request comes to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstComeFirstServed:
+    """The Go picker's fcfs-ordering-policy: the order of arrival."""
+
+    def rank(self, queued: QueuedRequest) -> float:
+        return 0.0
+
+
+FCFS_ORDERING_POLICY: Final = PluginDeclaration(
+    type="fcfs-ordering-policy", role=Role.ORDERING, build=lambda given, context: FirstComeFirstServed()
+)
+
 
 _MILLISECONDS: Final = re.compile(r"\+?[0-9]{1,60}")
 _MOST_MILLISECONDS: Final = (2**63 - 1) // 10**6
