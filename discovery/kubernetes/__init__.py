@@ -1,18 +1,15 @@
-"""Sources: instances are the Pods in the EndpointSlices of one Service, or the Pods that a label selector or an InferencePool
-selects; both are watched at a Kubernetes API server.
+"""Instances are Pods that are watched at a Kubernetes API server: those in EndpointSlices, or those that are selected.
 
-Only `kubeconfig` imports Kubernetes' own client.
+`opening` makes a source of `slices/` or `pods/`; both stand on `reflector/`, which stands on `api/`.
 """
 
-from discovery.kubernetes.cluster import load_cluster
-from discovery.kubernetes.credentials import Cluster
-from discovery.kubernetes.inference_pool import PodTargets, PoolReference
+from discovery.kubernetes.api.credentials import Cluster, load_cluster
+from discovery.kubernetes.api.timings import Timings
+from discovery.kubernetes.api.transport import ApiTransport, ClusterTransport, Response, TransportError
 from discovery.kubernetes.opening import open_kubernetes
-from discovery.kubernetes.pods_source import PodsSource
-from discovery.kubernetes.selection import LabelSelection, Selection, ServiceSelection
-from discovery.kubernetes.source import KubernetesSource
-from discovery.kubernetes.timings import Timings
-from discovery.kubernetes.transport import ApiTransport, ClusterTransport, Response, TransportError
+from discovery.kubernetes.pods.selection import PodTargets, PoolReference
+from discovery.kubernetes.pods.source import PodsSource
+from discovery.kubernetes.slices.source import KubernetesSource, LabelSelection, Selection, ServiceSelection
 
 __all__ = [
     "ApiTransport",

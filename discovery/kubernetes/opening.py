@@ -7,20 +7,18 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qsl
 
 from discovery.instance import check_namespace
-from discovery.kubernetes.cluster import load_cluster
-from discovery.kubernetes.credentials import Cluster
-from discovery.kubernetes.inference_pool import (
+from discovery.kubernetes.api.credentials import Cluster, load_cluster
+from discovery.kubernetes.api.timings import Timings
+from discovery.kubernetes.api.transport import ClusterTransport
+from discovery.kubernetes.pods.selection import (
     POOL_GROUP,
     PodTargets,
     PoolReference,
+    check_label_selector,
     check_ports,
 )
-from discovery.kubernetes.label_selector import check_label_selector
-from discovery.kubernetes.pods_source import PodsSource
-from discovery.kubernetes.selection import LabelSelection, Selection, ServiceSelection
-from discovery.kubernetes.source import KubernetesSource
-from discovery.kubernetes.timings import Timings
-from discovery.kubernetes.transport import ClusterTransport
+from discovery.kubernetes.pods.source import PodsSource
+from discovery.kubernetes.slices.source import KubernetesSource, LabelSelection, Selection, ServiceSelection
 from discovery.source import Candidate, ComponentKey, Report, Source
 
 EXPECTED: Final = (

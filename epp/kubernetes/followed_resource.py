@@ -1,7 +1,13 @@
-"""Follows the objects of one custom resource, in the API group and version that the cluster serves."""
+"""Follows the objects of one custom resource, in the API group and version that the cluster serves, and writes their
+condition `Accepted`, where the account may.
+
+The Go picker writes no conditions, and the Roles of its charts do not allow it: only a right that somebody gave on purpose,
+`patch` on the resource's `status`, makes this picker write one.
+"""
 
 import asyncio
 import datetime
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,8 +17,9 @@ import msgspec
 
 from adsum.tasks import first_of
 from discovery.kubernetes import ClusterTransport, Timings, TransportError
-from discovery.kubernetes.informer import Informer
-from epp.kubernetes.accepted_condition import may_write, write_accepted
+from discovery.kubernetes.api.transport import ApiReadError, read_api
+from discovery.kubernetes.reflector.informer import Informer
+from epp.kubernetes.access_review import AccessReviews
 from epp.kubernetes.inference_resources import Object
 
 logger = logging.getLogger(__name__)
@@ -22,7 +29,9 @@ RECHECK: Final = 60.0
 _RETRY: Final = 5.0
 """Seconds until the next look if the API server did not answer."""
 _MAX_ANSWER: Final = 1024 * 1024
-"""Bytes of the API server's list of resources."""
+"""Bytes of the answer to a PATCH."""
+_ACCEPTED: Final = "Accepted"
+_MESSAGE: Final = "a picker of the InferencePool applies it"
 _VERSIONS: Final = (
     ("llm-d.ai", "v1"),
     ("llm-d.ai", "v1alpha2"),
@@ -134,8 +143,9 @@ class FollowedResource:
         }
 
     async def _write_conditions(self, group: str, path: str) -> None:
+        reviews = AccessReviews(self._transport)
         while True:
-            if not await may_write(self._transport, self._namespace, group, self._kind.resource):
+            if not await reviews.may_patch_status(self._namespace, group, self._kind.resource):
                 await asyncio.sleep(self._recheck)
                 continue
             self._changed.clear()
@@ -160,16 +170,15 @@ class FollowedResource:
         """The first version that is served; None: none is, or the API server does not say."""
         for group, version in _VERSIONS:
             try:
-                status, names = await self._resources(f"/apis/{group}/{version}")
-            except (TransportError, msgspec.DecodeError) as error:
+                listed = await read_api(self._transport, f"/apis/{group}/{version}", {}, _ApiResourceList)
+            except ApiReadError as error:
+                if error.code in (401, 403):
+                    return _PREFERRED  # asked for its objects, the API server says which right is missing
+                if error.code == 404:
+                    continue
                 self._problem = f"it is not known which {self._kind.resource} are served: {error}"
                 return None
-            if status in (401, 403):
-                return _PREFERRED  # asked for its objects, the API server says which right is missing
-            if status not in (200, 404):
-                self._problem = f"it is not known which {self._kind.resource} are served: HTTP {status}"
-                return None
-            if self._kind.resource in names:
+            if any(resource.name == self._kind.resource for resource in listed.resources):
                 self._absent = False
                 return group, version
         groups = " nor ".join(dict.fromkeys(group for group, _ in _VERSIONS))
@@ -179,19 +188,6 @@ class FollowedResource:
         self._absent = True
         return None
 
-    async def _resources(self, path: str) -> tuple[int, frozenset[str]]:
-        """The HTTP status, and the names of the resources of one group and version (its APIResourceList)."""
-        body = bytearray()
-        async with self._transport.open(path, {}) as response:
-            if response.status != 200:
-                return response.status, frozenset()
-            async for chunk in response.chunks:
-                body += chunk
-                if len(body) > _MAX_ANSWER:
-                    raise TransportError(f"{path}: more than {_MAX_ANSWER} bytes")
-        listed = msgspec.json.decode(body, type=_ApiResourceList)
-        return 200, frozenset(resource.name for resource in listed.resources)
-
 
 class _ApiResource(msgspec.Struct):
     name: str
@@ -199,3 +195,46 @@ class _ApiResource(msgspec.Struct):
 
 class _ApiResourceList(msgspec.Struct):
     resources: list[_ApiResource]
+
+
+async def write_accepted(
+    transport: ClusterTransport, collection: str, objects: Iterable[Object], now: datetime.datetime
+) -> None:
+    """Patch each object whose condition is missing or of an older generation. `collection`: the path of all objects.
+
+    A write that fails is left to the next change or to another replica. TransportError: the API server does not answer.
+    """
+    for obj in objects:
+        if (change := accepted_patch(obj, now)) is None:
+            continue
+        path = f"{collection}/{obj['metadata']['name']}/status"
+        status, _ = await transport.patch(path, json.dumps(change).encode(), _MAX_ANSWER)
+        if status != 200:
+            logger.debug("PATCH %s: HTTP %d", path, status)
+
+
+def accepted_patch(obj: Object, now: datetime.datetime) -> Mapping[str, Any] | None:
+    """A merge patch of the status; None if the condition is there. It fails if the object has changed meanwhile."""
+    metadata = obj["metadata"]
+    generation = metadata.get("generation", 0)
+    status = obj.get("status")
+    listed = status.get("conditions") if isinstance(status, dict) else None
+    conditions = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    wanted = (_ACCEPTED, "True", generation)
+    if any(
+        (one.get("type"), one.get("status"), one.get("observedGeneration")) == wanted for one in conditions
+    ):
+        return None
+    accepted = {
+        "type": _ACCEPTED,
+        "status": "True",
+        "reason": _ACCEPTED,
+        "message": _MESSAGE,
+        "observedGeneration": generation,
+        "lastTransitionTime": now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    others = [one for one in conditions if one.get("type") != _ACCEPTED]
+    return {
+        "metadata": {"resourceVersion": metadata.get("resourceVersion")},
+        "status": {"conditions": [*others, accepted]},
+    }

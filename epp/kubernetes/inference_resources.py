@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from adsum.quoting import quoted
-from discovery.kubernetes.inference_pool import POOL_GROUP
+from discovery.kubernetes.pods.selection import POOL_GROUP
 from epp.request.model_rewrite import RewriteRule, RewriteTarget
 
 Object = Mapping[str, Any]

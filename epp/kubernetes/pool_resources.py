@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from adsum.resource_owner import ResourceOwner
 from adsum.tasks import cancel_and_wait
 from discovery.kubernetes import ClusterTransport, Timings
-from discovery.kubernetes.inference_pool import POOL_GROUP, PoolReference
-from discovery.kubernetes.informer import Informer
 from discovery.kubernetes.opening import find_cluster, parse_options
+from discovery.kubernetes.pods.selection import POOL_GROUP, PoolReference
+from discovery.kubernetes.reflector.informer import Informer
 from epp.kubernetes.followed_resource import (
     OBJECTIVES,
     RECHECK,

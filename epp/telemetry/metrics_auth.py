@@ -16,7 +16,7 @@ from aiohttp import web
 
 from adsum.quoting import quoted
 from adsum.web.access import ADMITTED
-from discovery.kubernetes.access_review import ApiUser, ReviewError
+from epp.kubernetes.access_review import ApiUser, ReviewError
 
 log = logging.getLogger(__name__)
 

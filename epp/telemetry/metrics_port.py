@@ -88,9 +88,9 @@ async def serve_metrics(
 @asynccontextmanager
 async def _auth(url: str) -> AsyncIterator["MetricsAuth"]:
     # aiohttp's client, which other pickers do without
-    from discovery.kubernetes.access_review import AccessReviews
+    from discovery.kubernetes.api.transport import ClusterTransport
     from discovery.kubernetes.opening import find_cluster, parse_options
-    from discovery.kubernetes.transport import ClusterTransport
+    from epp.kubernetes.access_review import AccessReviews
     from epp.telemetry.metrics_auth import MetricsAuth
 
     parts = urlsplit(url)

@@ -13,10 +13,9 @@ import tenacity
 
 from discovery.errors import DiscoveryError, RegistrationError
 from discovery.instance import Instance, check_instance_id
-from discovery.kubernetes.refusal import ApiRefusal, explain_refusal, parse_refusal
-from discovery.kubernetes.selection import Selection
-from discovery.kubernetes.transport import ApiTransport, Response, TransportError
-from discovery.kubernetes.wire import decode_status
+from discovery.kubernetes.api.refusal import ApiRefusal, decode_status, explain_refusal, parse_refusal
+from discovery.kubernetes.api.transport import ApiTransport, Response, TransportError
+from discovery.kubernetes.slices.source import Selection
 from discovery.source import ComponentKey
 from registry.kubernetes.pod import OwnPod, missing_address, read_pod
 from registry.kubernetes.pod_service import LIST_SERVICES, PodService, PodServiceList, Visibility

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
+from discovery.kubernetes.api.transport import ApiTransport, ClusterTransport
 from discovery.kubernetes.opening import PODS_PARAMETERS, find_cluster, parse_options
-from discovery.kubernetes.selection import SERVICE_TEMPLATE, LabelSelection, Selection, ServiceSelection
-from discovery.kubernetes.transport import ApiTransport, ClusterTransport
+from discovery.kubernetes.slices.source import SERVICE_TEMPLATE, LabelSelection, Selection, ServiceSelection
 from registry.kubernetes.membership import KubernetesMembership, ServiceCheck
 from registry.registration import Announcement, MembershipRegistry
 

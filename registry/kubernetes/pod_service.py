@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from discovery.errors import RegistrationError
-from discovery.kubernetes.refusal import PolicyRule
+from discovery.kubernetes.api.refusal import PolicyRule
 from discovery.source import ComponentKey
 from registry.kubernetes.pod import OwnPod, labels_of
 

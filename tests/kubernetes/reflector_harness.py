@@ -4,11 +4,10 @@ import json
 import random
 from typing import Any, TypeAlias
 
-from discovery.kubernetes.decoding import SliceDecoder
-from discovery.kubernetes.reflector import Get, Reflector, Wait
-from discovery.kubernetes.reflector_events import ReflectorEvent
-from discovery.kubernetes.timings import Timings
-from discovery.kubernetes.wire import EndpointSlice
+from discovery.kubernetes.api.timings import Timings
+from discovery.kubernetes.reflector.recovery import ReflectorEvent
+from discovery.kubernetes.reflector.reflector import Get, Reflector, Wait
+from discovery.kubernetes.slices.decoding import EndpointSlice, SliceDecoder
 
 Event: TypeAlias = ReflectorEvent[EndpointSlice]
 JSON = {"Content-Type": "application/json"}

@@ -4,9 +4,8 @@ import json
 from typing import Any
 
 from discovery import Candidate, Instance, InstanceStatus, Snapshot
-from discovery.kubernetes.endpointslice import AddressSelection
-from discovery.kubernetes.merge import MergedSet
-from discovery.kubernetes.wire import EndpointSlice, decode_slice
+from discovery.kubernetes.slices.decoding import EndpointSlice, decode_slice
+from discovery.kubernetes.slices.merge import AddressSelection, MergedSet
 from discovery.source import component_key
 
 KEY = component_key("dynamo", "decode")

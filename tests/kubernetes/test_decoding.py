@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discovery.kubernetes.decoding import SliceDecoder
-from discovery.kubernetes.wire import EndpointSlice, RawSlice, decode_slice
+from discovery.kubernetes.slices.decoding import EndpointSlice, RawSlice, SliceDecoder, decode_slice
 from tests.kubernetes.slice_builders import endpoint
 
 _raw = msgspec.json.Decoder(RawSlice).decode

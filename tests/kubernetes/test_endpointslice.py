@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from discovery import Candidate, Instance, InstanceStatus
-from discovery.kubernetes.endpointslice import AddressSelection, write_order
-from discovery.kubernetes.wire import EndpointSlice, decode_list, decode_status, is_older, version_key
+from discovery.kubernetes.api.refusal import decode_status
+from discovery.kubernetes.reflector.decoding import is_older, version_key
+from discovery.kubernetes.slices.decoding import EndpointSlice, decode_list
+from discovery.kubernetes.slices.merge import AddressSelection, write_order
 from tests.kubernetes.slice_builders import (
     DRAINING,
     NOT_READY,

@@ -10,7 +10,7 @@ import pytest
 
 from discovery import DiscoveryError
 from discovery.kubernetes import Cluster, ClusterTransport, Timings, load_cluster
-from discovery.kubernetes.credentials import TokenFileCredentials
+from discovery.kubernetes.api.credentials import TokenFileCredentials
 from discovery.watch import WatchState
 from tests.kubernetes.fake.api_server import FakeApiServer
 from tests.kubernetes.fake.authority import Authority

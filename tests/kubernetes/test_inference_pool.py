@@ -6,15 +6,15 @@ from urllib.parse import quote
 
 import pytest
 
-from discovery.kubernetes.inference_pool import (
+from discovery.kubernetes.opening import DeferredSource
+from discovery.kubernetes.pods.selection import (
     OLD_POOL_GROUP,
     POOL_GROUP,
     PodTargets,
     PoolReference,
+    check_label_selector,
     read_targets,
 )
-from discovery.kubernetes.label_selector import check_label_selector
-from discovery.kubernetes.opening import DeferredSource
 from discovery.opening import open_source
 from discovery.source import needs_documents
 from tests.kubernetes.fake.objects import inference_pool, old_inference_pool

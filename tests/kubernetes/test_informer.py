@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from discovery.kubernetes import Cluster, ClusterTransport, Timings
-from discovery.kubernetes.informer import Informer
+from discovery.kubernetes.reflector.informer import Informer
 from tests.eventually import eventually
 from tests.kubernetes.fake.api_server import FakeApiServer
 from tests.kubernetes.fake.faults import preceded

@@ -6,9 +6,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discovery.kubernetes.endpointslice import AddressSelection, parse_slice
-from discovery.kubernetes.merge import MergedSet
-from discovery.kubernetes.wire import EndpointSlice
+from discovery.kubernetes.slices.decoding import EndpointSlice
+from discovery.kubernetes.slices.merge import AddressSelection, MergedSet, parse_slice
 from tests.kubernetes.slice_builders import (
     DRAINING,
     HTTP,

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from discovery import Instance, InstanceStatus
-from discovery.kubernetes.objects import Pod, pod_decoder
-from discovery.kubernetes.pod_set import PodSet
+from discovery.kubernetes.api.objects import Pod
+from discovery.kubernetes.pods.followed_pods import pod_decoder
+from discovery.kubernetes.pods.pod_set import PodSet
 from discovery.source import component_key
 from tests.kubernetes.fake import objects
 

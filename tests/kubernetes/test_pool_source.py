@@ -7,7 +7,7 @@ import pytest
 
 from discovery import ForbiddenError, WatchState
 from discovery.kubernetes import PoolReference
-from discovery.kubernetes.inference_pool import OLD_POOL_GROUP
+from discovery.kubernetes.pods.selection import OLD_POOL_GROUP
 from tests.kubernetes.fake.kinds import OLD_POOLS
 from tests.kubernetes.fake.objects import inference_pool, old_inference_pool
 from tests.kubernetes.fake.pod_world import APP, POOL, PodWorld

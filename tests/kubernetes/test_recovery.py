@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from discovery.kubernetes.reflector import Wait
-from discovery.kubernetes.reflector_events import ObjectsListed, ObjectUpdated, SyncLost
+from discovery.kubernetes.reflector.recovery import ObjectsListed, ObjectUpdated, SyncLost
+from discovery.kubernetes.reflector.reflector import Wait
 from tests.kubernetes.reflector_harness import (
     TOO_LARGE,
     ReflectorHarness,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discovery.kubernetes.reflector_events import ObjectDeleted, ObjectsListed, ObjectUpdated, SyncRestored
+from discovery.kubernetes.reflector.recovery import ObjectDeleted, ObjectsListed, ObjectUpdated, SyncRestored
 from tests.kubernetes.reflector_harness import (
     TOO_LARGE,
     ReflectorHarness,

@@ -2,8 +2,7 @@
 
 import pytest
 
-from discovery.kubernetes.refusal import parse_refusal
-from discovery.kubernetes.wire import Status, StatusCause, StatusDetails
+from discovery.kubernetes.api.refusal import Status, StatusCause, StatusDetails, parse_refusal
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discovery.kubernetes.response_body import LineSplitter, LineTooLongError
+from discovery.kubernetes.reflector.reflector import LineSplitter, LineTooLongError
 
 
 @given(st.binary(max_size=40), st.lists(st.integers(1, 12)))

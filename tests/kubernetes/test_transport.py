@@ -18,14 +18,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from discovery.kubernetes import Cluster, ClusterTransport, Timings, TransportError
-from discovery.kubernetes.credentials import (
+from discovery.kubernetes.api.credentials import (
     FixedCredentials,
     Identity,
     RenewedCredentials,
     TlsFiles,
     TokenFileCredentials,
 )
-from discovery.kubernetes.transport import keepalive_socket
+from discovery.kubernetes.api.transport import keepalive_socket
 from tests.free_port import free_port
 from tests.kubernetes.http_servers import FAST, Serve, TokenServer, get, servers
 from tests.open_connections import connected

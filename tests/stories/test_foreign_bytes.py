@@ -37,12 +37,12 @@ PATTERNS: Mapping[str, Read] = {
     "discovery/instance.py _HOST_NAME": Read(),
     "discovery/instance.py _LABEL": Read(),
     "discovery/instance.py _SUBDOMAIN": Read(longest=200),
-    "discovery/kubernetes/inference_pool.py _POOL_NAME": Read(longest=253),
-    "discovery/kubernetes/label_selector.py _MATCH_LABEL": Read(("a=", "a/b=")),
-    "discovery/kubernetes/label_selector.py _REQUIREMENT": Read(
+    "discovery/kubernetes/pods/selection.py _POOL_NAME": Read(longest=253),
+    "discovery/kubernetes/pods/selection.py _MATCH_LABEL": Read(("a=", "a/b=")),
+    "discovery/kubernetes/pods/selection.py _REQUIREMENT": Read(
         ("a", "a in (", "a in (b,", "!", "a/", "a ="), longest=4096
     ),
-    "discovery/kubernetes/selection.py _SERVICE_NAME": Read(),
+    "discovery/kubernetes/slices/source.py _SERVICE_NAME": Read(),
     "discovery/etcd/connection.py _BEFORE_REASON": Read(
         (
             "failed to connect to all addresses; last error: ",
@@ -158,10 +158,10 @@ SPLITS: Mapping[str, str] = {
     "discovery/filesystem/file_events.py is_network_filesystem": "the kernel's",
     "discovery/filesystem/file_events.py is_network_filesystem 2": "the kernel's",
     "discovery/filesystem/file_events.py is_network_filesystem 3": "the kernel's",
-    "discovery/kubernetes/kubeconfig.py _exists": "the operator's $KUBECONFIG",
+    "discovery/kubernetes/api/credentials.py _exists": "the operator's $KUBECONFIG",
     "discovery/kubernetes/opening.py _pods": "the operator's URL",
-    "discovery/kubernetes/pod_set.py _active_ports": "an annotation: the API server bounds them to 256 KiB",
-    "discovery/kubernetes/refusal.py rule_for": "a path of ours",
+    "discovery/kubernetes/pods/pod_set.py _active_ports": "an annotation: the API server bounds them to 256 KiB",
+    "discovery/kubernetes/api/refusal.py rule_for": "a path of ours",
     "discovery/static/endpoints_file.py parse_hosts": "the operator's URL",
     "adsum/config/yaml_document.py parse_yaml": "the operator's file",
     "adsum/config/yaml_problem.py yaml_problem": "a message of the YAML reader",

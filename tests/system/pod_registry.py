@@ -6,7 +6,7 @@ from typing import Final
 
 from discovery import RegistrationError
 from discovery.instance import COMPONENT_LABEL, NAMESPACE_LABEL
-from discovery.kubernetes.selection import ServiceSelection
+from discovery.kubernetes.slices.source import ServiceSelection
 from discovery.source import ComponentKey, component_key
 from registry import Contract, InstanceHandle
 from registry.kubernetes.opening import open_pod

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from discovery.kubernetes.refusal import GET_SERVICES, LIST_PODS, LIST_SLICES, WATCH_PODS, PolicyRule
-from discovery.kubernetes.selection import ServiceSelection
+from discovery.kubernetes.api.refusal import GET_SERVICES, LIST_PODS, LIST_SLICES, WATCH_PODS, PolicyRule
+from discovery.kubernetes.slices.source import ServiceSelection
 from discovery.source import ComponentKey
 from epp.config.flags import parse as parse_epp_flags
 from registry.kubernetes.opening import DEFAULT_PORT

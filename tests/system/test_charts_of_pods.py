@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from discovery.kubernetes.refusal import GET_NODES
+from discovery.kubernetes.api.refusal import GET_NODES
 from epp.config.flags import parse as parse_epp_flags
 from epp.config.picker_config import DEFAULT_CONFIG
 from tests.system.charts import CHARTS, Object, container, helm, one, render, service, workload

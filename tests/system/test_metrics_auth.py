@@ -10,8 +10,8 @@ import yaml
 
 from discovery.kubernetes import Cluster as ApiCluster
 from discovery.kubernetes import ClusterTransport
-from discovery.kubernetes.access_review import AccessReviews, ReviewError
 from epp.config.settings import Settings
+from epp.kubernetes.access_review import AccessReviews, ReviewError
 from epp.server import PickerServer
 from tests.eventually import eventually
 from tests.kubernetes.fake.api import FakeApi

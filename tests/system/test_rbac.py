@@ -22,7 +22,7 @@ from discovery.kubernetes import (
     ServiceSelection,
     Timings,
 )
-from discovery.kubernetes.refusal import GET_SERVICES, LIST_PODS, LIST_SLICES, PolicyRule
+from discovery.kubernetes.api.refusal import GET_SERVICES, LIST_PODS, LIST_SLICES, PolicyRule
 from registry import Contract, InstanceHandle
 from registry.kubernetes.membership import KubernetesMembership, ServiceCheck
 from registry.kubernetes.pod_service import LIST_SERVICES

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from epp.kubernetes.accepted_condition import accepted_patch
+from epp.kubernetes.followed_resource import accepted_patch
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 READY = {"type": "Ready", "status": "Unknown", "reason": "Pending", "message": "Waiting for controller"}

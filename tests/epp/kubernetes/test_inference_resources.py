@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from discovery.kubernetes.inference_pool import POOL_GROUP
+from discovery.kubernetes.pods.selection import POOL_GROUP
 from epp.kubernetes.inference_resources import (
     MAX_ALL_PARTS,
     MAX_PARTS,

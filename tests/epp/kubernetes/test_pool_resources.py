@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from discovery.kubernetes import Cluster, ClusterTransport, Timings
-from discovery.kubernetes.inference_pool import POOL_GROUP
+from discovery.kubernetes.pods.selection import POOL_GROUP
 from epp.config.settings import Settings
 from epp.kubernetes.inference_resources import PoolIdentity
 from epp.kubernetes.pool_resources import PoolResources, ResourceReaders, open_pool_resources

@@ -12,7 +12,7 @@ from aiohttp import web
 from adsum.serving.pages import PageServer
 from adsum.serving.sockets import listening_sockets
 from discovery.kubernetes import Cluster, ClusterTransport, Timings
-from discovery.kubernetes.access_review import AccessReviews
+from epp.kubernetes.access_review import AccessReviews
 from epp.telemetry import metrics_auth
 from epp.telemetry.metrics_auth import MetricsAuth
 from tests.epp.epp_program import LOCAL, epp_program

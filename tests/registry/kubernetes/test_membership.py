@@ -15,9 +15,9 @@ from aiohttp import web
 
 import registry
 from discovery import Instance
-from discovery.kubernetes.credentials import Cluster
-from discovery.kubernetes.selection import ServiceSelection
-from discovery.kubernetes.transport import ApiTransport, ClusterTransport
+from discovery.kubernetes.api.credentials import Cluster
+from discovery.kubernetes.api.transport import ApiTransport, ClusterTransport
+from discovery.kubernetes.slices.source import ServiceSelection
 from discovery.source import ComponentKey
 from registry.kubernetes.membership import KubernetesMembership, ServiceCheck
 from registry.kubernetes.opening import open_pod

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from discovery import RegistrationError
-from discovery.kubernetes.selection import LabelSelection, ServiceSelection
+from discovery.kubernetes.slices.source import LabelSelection, ServiceSelection
 from discovery.source import ComponentKey
 from registry.kubernetes.pod import OwnPod
 from registry.kubernetes.pod_service import PodServiceList, Visibility

@@ -1,4 +1,4 @@
-"""Sends GETs to an API server with aiohttp, and streams the answers; POSTs and PATCHes small documents."""
+"""Sends GETs to an API server with aiohttp, and streams the answers or decodes them; POSTs and PATCHes small documents."""
 
 import asyncio
 import socket
@@ -6,13 +6,18 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import aiohttp
+import msgspec
 from yarl import URL
 
-from discovery.kubernetes.credentials import Cluster, Identity, TlsFiles
-from discovery.kubernetes.timings import Timings
+from discovery.kubernetes.api.credentials import Cluster, Identity, TlsFiles
+from discovery.kubernetes.api.refusal import decode_status, parse_refusal
+from discovery.kubernetes.api.timings import Timings
+
+T = TypeVar("T")
+
 
 _KEEPALIVE: Final = (
     ("TCP_KEEPIDLE", 10),
@@ -261,3 +266,32 @@ def keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
         if hasattr(socket, name):
             opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return opened
+
+
+_DEADLINE: Final = 10.0
+_BODY_LIMIT: Final = 64 * 1024 * 1024
+
+
+class ApiReadError(Exception):
+    """The text says why. `code`: the HTTP status, None without an answer."""
+
+    def __init__(self, code: int | None, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+async def read_api(transport: ApiTransport, path: str, params: Mapping[str, str], kind: type[T]) -> T:
+    """One GET of at most 64 MiB and 10 s, decoded as `kind`. Raises ApiReadError for any other answer, and for none."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_DEADLINE), transport.open(path, params) as response:
+            async for chunk in response.chunks:
+                body += chunk
+                if len(body) > _BODY_LIMIT:
+                    raise ApiReadError(None, f"{path}: the answer is longer than {_BODY_LIMIT} bytes")
+            status, headers = response.status, response.headers
+        if status == 200:
+            return msgspec.json.decode(body, type=kind)
+    except (TransportError, TimeoutError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiReadError(None, f"{path}: {str(error) or 'no answer in time'}") from error
+    raise ApiReadError(status, parse_refusal(status, decode_status(body), headers).text)

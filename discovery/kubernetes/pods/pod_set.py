@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from discovery.instance import Instance, InstanceStatus, MetadataReader
-from discovery.kubernetes.instance_set import InstanceSet
-from discovery.kubernetes.objects import Annotations, Pod, is_ready, not_ready_reason
+from discovery.kubernetes.api.objects import Annotations, Pod, is_ready, not_ready_reason
+from discovery.kubernetes.reflector.publisher import InstanceSet
 from discovery.source import Candidate, ComponentKey, PersistentSnapshot
 
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"

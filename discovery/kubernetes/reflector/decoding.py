@@ -1,19 +1,73 @@
-"""Decodes lists and watch events of one resource, for a Reflector. Pure."""
+"""Decodes lists and watch events of any resource, for a Reflector; compares resourceVersions. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from discovery.kubernetes.wire import (
-    BookmarkEvent,
-    ErrorEvent,
-    decode_bookmark,
-    decode_error,
-    decode_raw_event,
-    decode_raw_list,
-)
+from discovery.kubernetes.api.refusal import Status, decode_error
+
+
+class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """`continue_token` asks for the next page; empty on the last one."""
+
+    resource_version: str = ""
+    continue_token: str = msgspec.field(default="", name="continue")
+
+
+class RawList(msgspec.Struct, frozen=True):
+    """One page of a list of any kind."""
+
+    kind: str
+    metadata: ListMeta
+    items: tuple[msgspec.Raw, ...] | None = None
+
+
+class BookmarkObject(msgspec.Struct, frozen=True):
+    metadata: ListMeta
+
+
+class BookmarkEvent(msgspec.Struct, frozen=True, tag_field="type", tag="BOOKMARK"):
+    """All changes up to this resourceVersion have been sent."""
+
+    object: BookmarkObject
+
+
+class ErrorEvent(msgspec.Struct, frozen=True, tag_field="type", tag="ERROR"):
+    """An error after the headers were sent, such as 410 Gone. The server ends the stream."""
+
+    object: Status
+
+
+class RawEvent(msgspec.Struct, frozen=True):
+    """An event of a watch of any kind."""
+
+    type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
+    object: msgspec.Raw
+
+
+decode_raw_list = msgspec.json.Decoder(RawList).decode
+decode_raw_event = msgspec.json.Decoder(RawEvent).decode
+decode_bookmark = msgspec.json.Decoder(BookmarkObject).decode
+
+
+VersionKey: TypeAlias = tuple[int, str]
+
+
+def version_key(version: str) -> VersionKey:
+    """The sort key of a resourceVersion.
+
+    Versions are integers of up to 128 bits as text, to be compared by length, then by text (KEP-5504). An aggregated
+    API server may have others: those are equal to each other and older than all integers.
+    """
+    return (len(version), version) if version.isascii() and version.isdigit() else (0, "")
+
+
+def is_older(version: str, than: str) -> bool:
+    """False as well if the two cannot be compared."""
+    return (0, "") < version_key(version) < version_key(than)
+
 
 T = TypeVar("T")
 

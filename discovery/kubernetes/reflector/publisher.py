@@ -1,14 +1,19 @@
-"""Applies a reflector's events to the merged set and reports snapshots: grace, loss of sync, the none-ready warning."""
+"""Makes snapshots of instances from a reflector's events: the instances and their grace, loss of sync, the none-ready warning."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import chain, islice
 from typing import Final, Generic, Protocol, TypeVar
 
 from adsum.tasks import cancel_and_wait
+from discovery.copy_on_write import CopyOnWriteDict
 from discovery.errors import ForbiddenError
-from discovery.kubernetes.reflector_events import (
+from discovery.instance import Instance
+from discovery.kubernetes.api.refusal import PolicyRule, explain_refusal
+from discovery.kubernetes.api.timings import Timings
+from discovery.kubernetes.reflector.recovery import (
     ObjectDeleted,
     ObjectsListed,
     ObjectUpdated,
@@ -16,17 +21,90 @@ from discovery.kubernetes.reflector_events import (
     SyncLost,
     SyncRestored,
 )
-from discovery.kubernetes.refusal import PolicyRule, explain_refusal
-from discovery.kubernetes.timings import Timings
-from discovery.source import Report, Snapshot
-
-_YIELD_AFTER: Final = 0.005
-"""Seconds of work on a list after which other tasks may run: 10,000 pods take a tenth of a second."""
+from discovery.source import Candidate, PersistentSnapshot, Report, Snapshot, is_ready
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
 T_contra = TypeVar("T_contra", contravariant=True)
+
+
+_EXPIRED_AT_ONCE: Final = 1000
+
+
+class InstanceSet:
+    """`grace`: seconds that a ready instance may be missing. One that is shown as unavailable leaves at once."""
+
+    def __init__(self, grace: float) -> None:
+        self._grace = grace
+        self._instances: CopyOnWriteDict[Instance] = CopyOnWriteDict()
+        self._ready: CopyOnWriteDict[Instance] = CopyOnWriteDict()
+        self._excluded: dict[str, tuple[Candidate, ...]] = {}
+        self._missing: dict[str, float] = {}
+
+    @property
+    def expires_at(self) -> float | None:
+        """When to call `expire` if nothing changes before."""
+        return min(self._missing.values(), default=None)
+
+    def snapshot(self, others: Iterable[Candidate] = ()) -> PersistentSnapshot:
+        """`others`: candidates that belong to no instance."""
+        excluded = chain(chain.from_iterable(self._excluded.values()), others)
+        return PersistentSnapshot(self._instances.frozen(), self._ready.frozen(), excluded)
+
+    def show(self, key: str, instance: Instance | None, excluded: tuple[Candidate, ...] = ()) -> bool:
+        """`excluded`: candidates of that name that are no instances. Returns whether anything changed."""
+        self._missing.pop(key, None)
+        return self._store(key, instance, excluded)
+
+    def miss(self, key: str, now: float) -> bool:
+        """Nothing shows it any more. Returns whether anything changed."""
+        if key in self._missing:
+            return False
+        if self._grace > 0 and is_ready(self._instances.get(key)):
+            self._missing[key] = now + self._grace
+            return False
+        return self._store(key, None, ())
+
+    def expire(self, now: float) -> bool:
+        """Removes instances whose grace is over; returns whether there were any. A part of very many, so that the event loop
+        is not held up: `expires_at` then stays in the past.
+        """
+        late = (key for key, deadline in self._missing.items() if deadline <= now)
+        gone = list(islice(late, _EXPIRED_AT_ONCE))
+        for key in gone:
+            del self._missing[key]
+            self._store(key, None, ())
+        return bool(gone)
+
+    def restart_grace(self, now: float) -> None:
+        """The API server was lost until now: nothing could show us the missing instances."""
+        self._missing = {key: max(deadline, now + self._grace) for key, deadline in self._missing.items()}
+
+    def _store(self, key: str, instance: Instance | None, excluded: tuple[Candidate, ...]) -> bool:
+        known = self._instances.get(key)
+        if known == instance and self._excluded.get(key, ()) == excluded:
+            return False
+        if known != instance:
+            _put(self._instances, key, instance)
+            _put(self._ready, key, instance if is_ready(instance) else None)
+        if excluded:
+            self._excluded[key] = excluded
+        else:
+            self._excluded.pop(key, None)
+        return True
+
+
+def _put(into: CopyOnWriteDict[Instance], key: str, instance: Instance | None) -> None:
+    if instance is not None:
+        into[key] = instance
+    else:
+        into.pop(key, None)
+
+
+_YIELD_AFTER: Final = 0.005
+"""Seconds of work on a list after which other tasks may run: 10,000 pods take a tenth of a second."""
 
 
 class CandidateSet(Protocol[T_contra]):

@@ -4,7 +4,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from discovery.kubernetes.wire import Status
+import msgspec
+
+
+class StatusCause(msgspec.Struct, frozen=True):
+    reason: str = ""
+
+
+class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
+    retry_after_seconds: int | None = None
+    causes: tuple[StatusCause, ...] | None = None
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How the API server reports an error, in a body or in an ERROR event."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+    details: StatusDetails | None = None
+
+
+decode_error = msgspec.json.Decoder(Status).decode
+
+
+def decode_status(body: bytes | bytearray) -> Status:
+    """An empty Status for a body that is none, such as a proxy's HTML page."""
+    try:
+        return decode_error(body)
+    except msgspec.DecodeError:
+        return Status()
+
 
 _TOO_LARGE: Final = "ResourceVersionTooLarge"
 _LONGEST_RETRY_AFTER: Final = 300.0

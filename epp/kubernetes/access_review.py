@@ -1,14 +1,16 @@
-"""Asks the API server whose a bearer token is and what that user may do: TokenReview and SubjectAccessReview."""
+"""Asks the API server whose a bearer token is, and what that user or this picker may do."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from discovery.kubernetes.transport import TransportError
+from discovery.kubernetes import ClusterTransport, TransportError
 
 _WHOSE: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 _MAY: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_WE_MAY: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+"""Every account may ask what it may do (ClusterRole system:basic-user)."""
 _ANSWER_LIMIT: Final = 1024 * 1024
 _RULES: Final = (
     '- apiGroups: ["authentication.k8s.io"]\n  resources: ["tokenreviews"]\n  verbs: [create]\n'
@@ -19,12 +21,6 @@ _RULES: Final = (
 
 class ReviewError(Exception):
     """The API server does not say; the text says why, and what to do."""
-
-
-class PostTransport(Protocol):
-    """The part of ClusterTransport that a review needs."""
-
-    async def post(self, path: str, document: bytes, limit: int) -> tuple[int, bytes]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +34,7 @@ class ApiUser:
 class AccessReviews:
     """Both reviews over one transport; any number may run at once."""
 
-    def __init__(self, transport: PostTransport) -> None:
+    def __init__(self, transport: ClusterTransport) -> None:
         self._transport = transport
 
     async def user(self, token: str) -> ApiUser | None:
@@ -59,6 +55,16 @@ class AccessReviews:
         asked = {"user": user.name, **user.details, "nonResourceAttributes": {"verb": verb, "path": path}}
         status = await self._review("SubjectAccessReview", "authorization.k8s.io/v1", _MAY, asked)
         return status.get("allowed") is True and status.get("denied") is not True
+
+    async def may_patch_status(self, namespace: str, group: str, resource: str) -> bool:
+        """Whether our account may patch the status of `resource`; False if the API server does not say."""
+        wanted = {"namespace": namespace, "verb": "patch", "group": group, "resource": resource}
+        asked = {"resourceAttributes": wanted | {"subresource": "status"}}
+        try:
+            status = await self._review("SelfSubjectAccessReview", "authorization.k8s.io/v1", _WE_MAY, asked)
+        except ReviewError:
+            return False
+        return status.get("allowed") is True
 
     async def _review(self, kind: str, version: str, path: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         document = json.dumps({"apiVersion": version, "kind": kind, "spec": asked}).encode()

@@ -4,8 +4,6 @@ from typing import Final
 
 import msgspec
 
-from discovery.kubernetes.resource_decoder import WholeDecoder
-
 _ACTIVE_PORTS: Final = {
     "active_ports": "llm-d.ai/active-ports",
     "old_active_ports": "inference.networking.k8s.io/active-ports",
@@ -104,14 +102,6 @@ class ServiceList(msgspec.Struct, frozen=True):
 
 class PodList(msgspec.Struct, frozen=True):
     items: tuple[Pod, ...] | None = None
-
-
-_decode_pod = msgspec.json.Decoder(Pod).decode
-
-
-def pod_decoder() -> WholeDecoder[Pod]:
-    """For a Reflector over Pods."""
-    return WholeDecoder(_decode_pod, lambda pod: (pod.metadata.name, pod.metadata.resource_version))
 
 
 _PENDING: Final = "Pending"

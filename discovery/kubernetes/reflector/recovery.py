@@ -1,17 +1,56 @@
-"""Decides what to ask the API server next, and when, after each answer and each fault. Pure: time is passed in.
+"""Decides what to ask the API server next, and when, after each answer and each fault; the events that come of it. Pure: time
+is passed in.
 
 The rules are those of client-go's Reflector (tools/cache/reflector.go). Three are ours: only a stream that lived for
 two minutes resets the backoff, a server that accepts connections again is asked at once, and a list that is older
 than what we know must be confirmed.
 """
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, Generic, TypeAlias, TypeVar
 
-from discovery.kubernetes.reflector_events import SyncLost
-from discovery.kubernetes.refusal import ApiRefusal
-from discovery.kubernetes.timings import Timings
-from discovery.kubernetes.wire import is_older
+from discovery.kubernetes.api.refusal import ApiRefusal
+from discovery.kubernetes.api.timings import Timings
+from discovery.kubernetes.reflector.decoding import is_older
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectsListed(Generic[T]):
+    """A complete list: it replaces all objects that were known."""
+
+    objects: tuple[T, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectUpdated(Generic[T]):
+    """One object was added or modified."""
+
+    object: T
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectDeleted:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncLost:
+    """The copy may be out of date. `code`: the HTTP status that caused it, None without an answer."""
+
+    reason: str
+    code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRestored:
+    """After SyncLost: the server answers again, and nothing has changed so far."""
+
+
+ReflectorEvent: TypeAlias = ObjectsListed[T] | ObjectUpdated[T] | ObjectDeleted | SyncLost | SyncRestored
+
 
 _STARTUP_FAILURES: Final = 2
 """Failures in a row that a starting API server may answer with: until it has read the Roles it answers 403
