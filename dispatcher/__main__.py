@@ -68,7 +68,7 @@ def _select_command(given: Sequence[str]) -> Callable[[], Coroutine[Any, Any, in
 
 
 async def _submit(options: flags.SubmitFlags) -> int:
-    from dispatcher.cli.submission import submit
+    from dispatcher.cli.batch import submit
 
     return await submit(options)
 

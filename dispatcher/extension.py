@@ -6,7 +6,18 @@ letters and refers to an `OpenBroker`.
 """
 
 from dispatcher.broker.capacity.account import TargetAccount
-from dispatcher.broker.contract.ledger import Ledger, LedgerState, Reading, Refusal, Reservation
+from dispatcher.broker.contract.ledger import (
+    Changes,
+    Grant,
+    Ledger,
+    LedgerState,
+    Quota,
+    QuotaMode,
+    Quotas,
+    Reading,
+    Refusal,
+    Reservation,
+)
 from dispatcher.broker.contract.message import (
     Claim,
     DeadLetter,
@@ -30,7 +41,6 @@ from dispatcher.broker.contract.queue import (
     TenantBacklog,
     Totals,
 )
-from dispatcher.broker.contract.quota import Grant, Quota, QuotaMode, Quotas
 from dispatcher.broker.contract.validation import (
     CANCELLED,
     DEAD_LETTERS_KEPT,
@@ -51,10 +61,16 @@ from dispatcher.broker.contract.validation import (
     exceeded_limit,
     full_error,
 )
-from dispatcher.broker.contract.wake_up import Changes
-from dispatcher.broker.installed import OpenBroker
-from dispatcher.gates.declaration import GateContext, GateDeclaration
-from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Scope, Slot
+from dispatcher.broker.opening import OpenBroker
+from dispatcher.gates.gate import (
+    DispatchGate,
+    GateContext,
+    GateDeclaration,
+    Outcome,
+    RefusedError,
+    Scope,
+    Slot,
+)
 from dispatcher.gates.parameters import Duration, NoGateParameters, Parameters
 
 __all__ = [

@@ -6,7 +6,6 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from aiohttp import web
@@ -22,12 +21,11 @@ from dispatcher.broker.clock import BrokerClock
 from dispatcher.broker.contract.queue import Broker, QueueError
 from dispatcher.broker.opening import eviction_warning, open_broker
 from dispatcher.config.config_file import Config
-from dispatcher.delivery.observer import DispatchObserver
+from dispatcher.delivery.sender import DispatchObserver
 from dispatcher.gates.building import meter_states
 from dispatcher.gates.metering.meter import Meters
 from dispatcher.pump.lanes import LaneContext, Lanes, RunningLane
-from dispatcher.telemetry.broker_metrics import BrokerMetrics, QueueStatus
-from dispatcher.telemetry.counters import DispatcherTelemetry
+from dispatcher.telemetry.metrics import BrokerMetrics, DispatcherTelemetry, QueueStatus
 from dispatcher.telemetry.recent_results import STEP, RecentResults
 from dispatcher.web import status_pages as status
 from dispatcher.web.front_door import FrontDoor, FrontDoorQueue
@@ -76,11 +74,9 @@ class DispatcherServer(ResourceOwner):
         self._broker_away = ""
         self._limited_log = RateLimitedLog(log)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._unready = "stopping"
-        await super().__aexit__(kind, error, trace)
+        await super().__aexit__(None, None, None)
 
     @property
     def ready_line(self) -> str:

@@ -1,20 +1,35 @@
-"""Submits the lines of a batch file and collects their results; running it again continues where it stopped."""
+"""The command submit: sends the lines of a batch file to a queue and collects their results.
+
+Given again, the same command continues where it stopped.
+"""
 
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from adsum.command_line import program
+from adsum.command_line import ANSWERS_ARE_ERRORS, SUCCEEDED, program
+from adsum.config.problems import ConfigError
 from adsum.tasks import background, cancel_and_wait
 from dispatcher.broker.contract.message import Request, Result
 from dispatcher.broker.contract.queue import ConflictError, Queue, QueueError, State
-from dispatcher.cli.batch_file import BatchFileError, BatchLine, result_line
-from dispatcher.cli.failures import FailureSummary
-from dispatcher.cli.progress import Progress
+from dispatcher.cli.batch_file import (
+    EXPECTED,
+    BatchFileError,
+    BatchLine,
+    open_results,
+    read_answered,
+    read_lines,
+    result_line,
+)
+from dispatcher.cli.commands import open_queue
+from dispatcher.cli.flags import SubmitFlags
+from dispatcher.cli.progress import FailureSummary, Progress, show_progress
 
 CONCURRENCY = 64
 """Requests that are submitted, or waited for, at the same time."""
@@ -207,3 +222,39 @@ async def _map_concurrently(items: Iterable[A], work: Callable[[A], Awaitable[T]
     finally:
         await cancel_and_wait(*tasks)
     return [results[index] for index in range(len(results))]
+
+
+async def submit(flags: SubmitFlags) -> int:
+    """Returns 0, or 3 if some answers are errors. Raises BatchFileError, ConfigError, QueueError and OSError."""
+    # the whole file is checked before its first line is sent
+    all_lines = read_lines(flags.file)
+    if not all_lines:
+        raise BatchFileError(f"{flags.file}: there is no request in it; {EXPECTED}")
+    done = read_answered(flags.results) if flags.results is not None else {}
+    async with open_queue(flags) as (broker, queue, rules), AsyncExitStack() as stack:
+        if flags.results is not None and rules.result_list:
+            raise ConfigError(
+                "--results", f"the results of queue {queue.name!r} go to the Redis list {rules.result_list!r}"
+            )
+        out = None if flags.results is None else stack.enter_context(open_results(flags.results))
+        now = await broker.now_ms()
+        deadline_ms = now + int(flags.deadline * 1000)
+        settings = BatchSettings(flags.batch, flags.tenant, deadline_ms, now, flags.objective)
+        lines = all_lines
+        if flags.results is not None:
+            lines = unanswered(all_lines, done, flags.results, settings)
+        with show_progress() as bar:
+            submitted = await submit_all(queue, lines, settings, bar)
+            new = sum(one.new for one in submitted)
+            answered = len(all_lines) - len(lines)
+            bar.hint(
+                f"batch {flags.batch!r}, queue {queue.name!r}: {new} requests submitted, "
+                f"{len(submitted) - new} had been submitted before"
+                + (f", {answered} are answered in {flags.results}" if answered else "")
+            )
+            if out is None:
+                return 0
+            failures = await collect(queue, submitted, out, bar)
+    before = f", {answered} of them from before; of the others" if answered else ":"
+    print(f"{len(all_lines)} answers in {flags.results}{before} {failures}", file=sys.stderr)
+    return ANSWERS_ARE_ERRORS if failures.total else SUCCEEDED

@@ -1,21 +1,68 @@
-"""The commands status, cancel and dead-letters: print and change the requests of a queue."""
+"""The commands status, cancel and dead-letters, and the queue that the flags of a command name."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from adsum.command_line import FAILED, print_error
+from adsum.config.problems import ConfigError
 from dispatcher.broker.contract.message import DeadLetter
-from dispatcher.broker.contract.queue import Queue, State
-from dispatcher.cli.flags import InspectFlags
-from dispatcher.cli.queue_locator import open_queue
+from dispatcher.broker.contract.queue import Broker, Queue, QueueRules, State
+from dispatcher.broker.contract.validation import checked_name
+from dispatcher.broker.opening import checked_broker_url, open_broker
+from dispatcher.cli.flags import InspectFlags, QueueFlags
 from dispatcher.web.request_view import render_request
 
 
+class OpenedQueue(NamedTuple):
+    """A queue, its broker and its rules."""
+
+    broker: Broker
+    queue: Queue
+    rules: QueueRules
+
+
+@asynccontextmanager
+async def open_queue(flags: QueueFlags) -> AsyncIterator[OpenedQueue]:
+    """Raises ConfigError, QueueError and OSError."""
+    if flags.config is not None:
+        url, name, rules = _read_config(flags.config, flags.queue)
+    else:
+        url, name, rules = flags.broker or "", flags.queue or "", QueueRules()
+    try:
+        checked_broker_url(url)
+    except ValueError as error:
+        raise ConfigError("--broker", str(error)) from error
+    try:
+        checked_name(name)
+    except ValueError as error:
+        raise ConfigError("--queue", str(error)) from error
+    if url.startswith("memory:"):
+        raise ConfigError(
+            "broker", "the queue of memory:// lives in the dispatcher itself; use its front door"
+        )
+    async with open_broker(url) as broker, broker.queue(name, rules) as queue:
+        yield OpenedQueue(broker, queue, rules)
+
+
+def _read_config(path: Path, name: str | None) -> tuple[str, str, QueueRules]:
+    """Broker URL, queue name and rules; `name` may be None if there is only one queue."""
+    from dispatcher.config.reloader import load  # importing it takes longer than most commands
+
+    config = load(path)
+    if name is None and len(config.queues) != 1:
+        names = ", ".join(queue.name for queue in config.queues) or "none"
+        raise ConfigError("--queue", f"say which queue; there are: {names}")
+    chosen = config.queue(name or config.queues[0].name)
+    return config.broker, chosen.name, chosen.rules
+
+
 async def status(flags: InspectFlags) -> int:
-    async with open_queue(flags.locator) as (_, queue, _):
+    async with open_queue(flags) as (_, queue, _):
         if not flags.ids:
             _print(asdict(await queue.totals()), flags.json)
             return 0
@@ -29,7 +76,7 @@ async def status(flags: InspectFlags) -> int:
 
 async def cancel(flags: InspectFlags) -> int:
     unknown = []
-    async with open_queue(flags.locator) as (_, queue, _):
+    async with open_queue(flags) as (_, queue, _):
         for id in flags.ids:
             before = await queue.cancel(id)
             unknown += [id] if before is State.UNKNOWN else []
@@ -41,7 +88,7 @@ async def cancel(flags: InspectFlags) -> int:
 
 
 async def dead_letters(flags: InspectFlags) -> int:
-    async with open_queue(flags.locator) as (_, queue, _):
+    async with open_queue(flags) as (_, queue, _):
         for letter in await queue.dead_letters(flags.limit):
             _print(_render_letter(letter), flags.json)
     return 0

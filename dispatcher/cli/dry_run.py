@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 from typing import Final, NamedTuple
 
 from adsum.entry_points import in_one_line
+from dispatcher.broker.contract.ledger import Quotas
 from dispatcher.broker.contract.message import DispatchCandidate
 from dispatcher.broker.contract.queue import Broker, Queue, QueueError
-from dispatcher.broker.contract.quota import Quotas
 from dispatcher.broker.opening import open_broker
 from dispatcher.config.config_file import Config, QueueConfig
 from dispatcher.gates.admission import Admissions

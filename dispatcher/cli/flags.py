@@ -44,7 +44,7 @@ class ServeFlags:
 def parse_serve(arguments: Sequence[str]) -> ServeFlags:
     """Exits with 2 on bad input."""
     given = serve_parser().parse_args(arguments)
-    return ServeFlags(given.config, given.dry_run, given.v, given.tracing, given.log_format)
+    return ServeFlags(given.config, given.dry_run, given.verbosity, given.tracing, given.log_format)
 
 
 def serve_parser() -> DispatcherParser:
@@ -67,7 +67,7 @@ def serve_parser() -> DispatcherParser:
     )
     add_log_format(parser)
     parser.add_argument("--version", action=ShowVersion)
-    parser.add_argument("-v", action="count", default=0, help="log more; twice: everything")
+    parser.add_argument("-v", action="count", default=0, dest="verbosity", help="log more; twice: everything")
     return parser
 
 
@@ -81,10 +81,9 @@ class QueueFlags:
 
 
 @dataclass(frozen=True, slots=True)
-class SubmitFlags:
-    """`deadline`: seconds from now."""
+class SubmitFlags(QueueFlags):
+    """`deadline`: seconds from now. `batch`: the name of the file, if none is given."""
 
-    locator: QueueFlags
     file: Path
     results: Path | None
     batch: str
@@ -94,31 +93,22 @@ class SubmitFlags:
 
 
 @dataclass(frozen=True, slots=True)
-class InspectFlags:
-    """For status, cancel and dead-letters. `ids` is empty for the last one, and `limit` 0 for the others."""
+class InspectFlags(QueueFlags):
+    """For status, cancel and dead-letters. The last one has a `limit` and no `ids`."""
 
-    locator: QueueFlags
-    ids: tuple[str, ...]
-    limit: int
     json: bool
+    ids: Sequence[str] = ()
+    limit: int = 0
 
 
 def parse_submit(arguments: Sequence[str]) -> SubmitFlags:
     """Exits with 2 on bad input."""
     parser = submit_parser()
-    given = parser.parse_args(arguments)
-    batch = given.batch or given.file.stem
+    given = _checked(parser, parser.parse_args(arguments))
+    given.batch = given.batch or given.file.stem
     if given.results is not None and given.results.resolve() == given.file.resolve():
         parser.error("--results is the batch file itself")
-    return SubmitFlags(
-        _queue_flags(parser, given),
-        given.file,
-        given.results,
-        batch,
-        given.tenant,
-        given.deadline,
-        given.objective,
-    )
+    return SubmitFlags(**vars(given))
 
 
 def submit_parser() -> DispatcherParser:
@@ -145,13 +135,7 @@ def submit_parser() -> DispatcherParser:
 def parse_inspect(command: str, arguments: Sequence[str]) -> InspectFlags:
     """Exits with 2 on bad input."""
     parser = inspect_parser(command)
-    given = parser.parse_args(arguments)
-    return InspectFlags(
-        _queue_flags(parser, given),
-        tuple(getattr(given, "ids", ())),
-        getattr(given, "limit", 0),
-        given.json,
-    )
+    return InspectFlags(**vars(_checked(parser, parser.parse_args(arguments))))
 
 
 def inspect_parser(command: str) -> DispatcherParser:
@@ -187,12 +171,12 @@ def _command_parser(command: str, description: str) -> DispatcherParser:
     return parser
 
 
-def _queue_flags(parser: DispatcherParser, given: argparse.Namespace) -> QueueFlags:
+def _checked(parser: DispatcherParser, given: argparse.Namespace) -> argparse.Namespace:
     if (given.config is None) == (given.broker is None):
         parser.error("say where the queue is: --config FILE, or --broker URL --queue NAME")
     if given.broker is not None and given.queue is None:
         parser.error("--broker needs --queue NAME")
-    return QueueFlags(given.config, given.broker, given.queue)
+    return given
 
 
 def _count(text: str) -> int:

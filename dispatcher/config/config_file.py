@@ -23,9 +23,9 @@ from dispatcher.broker.contract.validation import (
     is_valid_tenant,
 )
 from dispatcher.broker.opening import checked_broker_url, has_go_queues
-from dispatcher.broker.redis.go_queues.result_lists import ResultLists
+from dispatcher.broker.redis.go_queues.go_message import ResultLists
 from dispatcher.broker.urls import REDIS_SCHEMES, split_url
-from dispatcher.delivery.answer_memory import ANSWER_MEMORY
+from dispatcher.delivery.answer_limits import ANSWER_MEMORY
 from dispatcher.delivery.route import (
     DEFAULT_PATHS,
     TIMEOUT_HEADER,

@@ -4,12 +4,13 @@ The connections are `adsum.http1`'s: aiohttp's session would take 1.2 to 4 times
 "the dispatcher's HTTP client").
 """
 
+import email.utils
+import logging
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlsplit
 
@@ -24,9 +25,13 @@ from adsum.http1.response import (
     ResponseTooLargeError,
 )
 from adsum.os_reason import os_reason
-from dispatcher.delivery.answer_memory import AnswerMemory, AnswerMemoryError, HeldAnswer
-from dispatcher.delivery.backoff import parse_retry_after
-from dispatcher.delivery.timeouts import CoarseTimeout, CoarseTimeouts
+from dispatcher.delivery.answer_limits import (
+    AnswerMemory,
+    AnswerMemoryError,
+    CoarseTimeout,
+    CoarseTimeouts,
+    HeldAnswer,
+)
 
 DROPPED_REASON_HEADER = "x-llm-d-request-dropped-reason"
 MAX_ANSWER = 64 * 1024 * 1024
@@ -91,9 +96,7 @@ class Gateway:
         self._pool = ConnectionPool(place, tls=tls, resend_within=self._resend_within)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._pool.aclose()
 
     async def post(
@@ -156,6 +159,22 @@ class Gateway:
         )
 
 
+def parse_retry_after(value: str, now: float) -> float | None:
+    """Seconds from a Retry-After header, a number or a date (RFC 9110, 10.2.3): 0 for a past date, None if malformed.
+
+    `now` is Unix time, for dates.
+    """
+    text = value.strip()
+    if text.isascii() and text.isdigit():
+        return float(text) if len(text) <= 9 else None
+    # OverflowError: a year beyond those that a date can have
+    try:
+        moment = email.utils.parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return max(0.0, moment - now)
+
+
 def _system_tls() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
@@ -178,3 +197,39 @@ def _reason(error: OSError | ResponseError) -> str:
 def _valid_text(text: str) -> str:
     """The text without surrogates, which stand for bytes that are not UTF-8: no log or broker can encode them."""
     return text.encode("utf-8", "replace").decode()
+
+
+LOG_AFTER = 1.0
+"""Seconds without any answer until it is logged: a replica that restarts behind a load balancer takes less."""
+
+log = logging.getLogger(__name__)
+
+
+class OutageLog:
+    """The outages of one target, shared by all queues that send to it. `after`: seconds until one is logged."""
+
+    def __init__(
+        self, target: str, after: float = LOG_AFTER, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._target = target
+        self._after = after
+        self._clock = clock
+        self._since: float | None = None
+        self._logged = False
+
+    def unreachable(self, reason: str) -> None:
+        """A request could not connect."""
+        now = self._clock()
+        if self._since is None:
+            self._since = now
+        elif not self._logged and now - self._since >= self._after:
+            self._logged = True
+            log.warning(
+                "target %s cannot be reached, its requests wait and are tried again: %s", self._target, reason
+            )
+
+    def answered(self) -> None:
+        """A request got an answer of any status."""
+        if self._logged and self._since is not None:
+            log.warning("target %s answers again, after %.0f s", self._target, self._clock() - self._since)
+        self._since, self._logged = None, False

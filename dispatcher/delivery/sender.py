@@ -7,16 +7,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 from adsum.tracing.current import traced
 from adsum.tracing.span import Tracer
-from dispatcher.broker.contract.message import Claim, ErrorCode
+from dispatcher.broker.contract.message import Claim, DispatchCandidate, ErrorCode
 from dispatcher.broker.contract.queue import Queue, QueueError
-from dispatcher.delivery.answer_memory import HeldAnswer
+from dispatcher.delivery.answer_limits import HeldAnswer
 from dispatcher.delivery.delivery_spans import DeliverySpans
-from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
-from dispatcher.delivery.observer import DispatchObserver
-from dispatcher.delivery.outage_log import OutageLog
+from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer, OutageLog
 from dispatcher.delivery.route import IllegalRequestError, Route
 from dispatcher.delivery.verdict import (
     DEFAULT_LIMITS,
@@ -29,6 +28,32 @@ from dispatcher.delivery.verdict import (
     outcome_of,
 )
 from dispatcher.gates.admission import Admission
+from dispatcher.gates.gate import RefusedError
+
+
+class DispatchObserver(Protocol):
+    """Observes one queue: counters, and tests that stop a process at a certain step. Its methods run on the path of each request: they must return at once."""
+
+    def refused(self, candidate: DispatchCandidate, refusal: RefusedError) -> None:
+        """The gate refused the candidate."""
+
+    def claimed(self, claim: Claim) -> None:
+        """A claim was made; it holds a slot."""
+
+    def sent(self, claim: Claim) -> None: ...
+
+    def answered(self, claim: Claim, answer: GatewayAnswer | NoAnswer, seconds: float) -> None:
+        """The attempt ended after `seconds`; its result is not stored yet."""
+
+    def settled(self, claim: Claim, verdict: Verdict, accepted: bool) -> None:
+        """The broker has the verdict. `accepted` False: it ignored it, since the claim was cancelled or taken over."""
+
+    def slot_released(self) -> None:
+        """The slot of a claim is free again, however the claim ended."""
+
+    def sweeping(self) -> None:
+        """The queue is about to release claims whose lease has ended."""
+
 
 INITIAL_PAUSE = 0.05
 MAX_PAUSE = 1.0

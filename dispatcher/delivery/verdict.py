@@ -1,6 +1,8 @@
 """Decides what an answer of a target means (pure): the result of the request, or a retry after a delay.
 
-The rules are those of the worker of llm-d's Go processor, which does not retry connection errors and timeouts; we do.
+The rules and the formulas of the delay are those of the worker of llm-d's Go processor, so that both spread their retries
+alike; it does not retry connection errors and timeouts, we do. `remaining` is the time to the deadline in whole seconds,
+rounded down, as there.
 """
 
 import random
@@ -10,9 +12,40 @@ from typing import Final
 
 from dispatcher.broker.contract.message import Claim, ErrorCode, Fault, Result
 from dispatcher.broker.contract.validation import error_payload
-from dispatcher.delivery.backoff import retry_delay
 from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
 from dispatcher.gates.gate import Outcome
+
+MAX_BACKOFF = 60.0
+"""Seconds of one backoff, at most."""
+BASE_BACKOFF = 2.0
+"""Seconds; doubles with every attempt."""
+_MAX_EXPONENT = 30
+"""2^30 times the base is past any deadline; a larger exponent would overflow."""
+
+
+def exponential_backoff(attempt: int, remaining: int, rng: random.Random) -> float:
+    """Uniform in [T/2, T), T = min(60, remaining, 2 * 2^attempt); 0 where nothing remains."""
+    if remaining <= 0:
+        return 0.0
+    # "Equal jitter": half is fixed, so that a target gets a pause; half is random, so that requests which failed together
+    # do not return together (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
+    longest = min(MAX_BACKOFF, float(remaining), BASE_BACKOFF * 2.0 ** min(attempt, _MAX_EXPONENT))
+    return longest / 2 + rng.random() * (longest / 2)
+
+
+def retry_delay(attempt: int, remaining: int, retry_after: float | None, rng: random.Random) -> float | None:
+    """The delay before attempt number `attempt` (the first retry is 1); None when the deadline leaves no time for it.
+
+    `retry_after` comes from the server. If it is longer than the backoff, it replaces it: at most half of the remaining
+    time, so that one wrong estimate cannot use up the deadline, plus up to a quarter of jitter.
+    """
+    if remaining <= 0:
+        return None
+    delay = exponential_backoff(attempt, remaining, rng)
+    if retry_after is not None and retry_after > delay:
+        delay = max(delay, min(retry_after, remaining / 2) * (1 + rng.random() / 4))
+    return delay
+
 
 # What Envoy answers if the upstream ends the connection, and if no upstream got the request (`Router` and
 # `Utility::resetReasonToString`, https://github.com/envoyproxy/envoy/blob/main/source/common/http/utility.cc).

@@ -7,11 +7,12 @@ that reserves something for each admission.
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Generic, Self, TypeVar
 
 from adsum.resource_owner import ResourceOwner
+from adsum.tasks import background
 from dispatcher.broker.contract.message import DispatchCandidate
 from dispatcher.broker.contract.queue import QueueError
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Slot
@@ -106,11 +107,6 @@ class ReservingGate(ResourceOwner, DispatchGate, Generic[Held]):
     def __init__(self) -> None:
         self._entered: set[_Reservation[Held]] = set()
 
-    @property
-    def reserved(self) -> list[Held]:
-        """What is reserved now, as for a heartbeat."""
-        return [one.held for one in self._entered]
-
     def admit(self, candidate: DispatchCandidate) -> AbstractAsyncContextManager[Slot]:
         return _Reservation(self, self._entered, candidate)
 
@@ -121,6 +117,18 @@ class ReservingGate(ResourceOwner, DispatchGate, Generic[Held]):
     @abstractmethod
     async def give_back(self, held: Held, slot: Slot) -> None:
         """`slot` has the outcome. A QueueError is no fault: the broker gets it later, or a lease ends."""
+
+    async def keep_leases(self, heartbeat: Callable[[list[Held]], Awaitable[None]], lease_ms: int) -> None:
+        """Pass what is reserved to `heartbeat` three times a lease, until the gate is left. One may be lost."""
+
+        async def send() -> None:
+            while True:
+                await asyncio.sleep(lease_ms / 3000)
+                with suppress(QueueError):
+                    if self._entered:
+                        await heartbeat([one.held for one in self._entered])
+
+        await self._stack.enter_async_context(background(send(), "heartbeat"))
 
 
 class _Reservation(AbstractAsyncContextManager[Slot], Generic[Held]):

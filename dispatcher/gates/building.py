@@ -12,17 +12,18 @@ from adsum.config.problems import ConfigError
 from adsum.entry_points import in_one_line
 from adsum.os_reason import os_reason
 from dispatcher.broker.capacity.budget import closing_point
-from dispatcher.broker.contract.ledger import Ledger
-from dispatcher.broker.contract.quota import Quota, QuotaMode, Quotas
-from dispatcher.gates.built_in.all_of import AllOfGate
-from dispatcher.gates.built_in.combined_gauge import combined_gauge
-from dispatcher.gates.built_in.constant import constant_gauge
-from dispatcher.gates.built_in.ledger_gate import Gauge, LedgerGate, count_bytes, count_requests
-from dispatcher.gates.built_in.local import LocalConcurrencyGate
-from dispatcher.gates.built_in.tenant_quota import TenantQuotaGate
+from dispatcher.broker.contract.ledger import Ledger, Quota, QuotaMode, Quotas
+from dispatcher.gates.built_in.ledger_gate import (
+    Gauge,
+    LedgerGate,
+    combined_gauge,
+    constant_gauge,
+    count_bytes,
+    count_requests,
+)
+from dispatcher.gates.built_in.limits import AllOfGate, LocalConcurrencyGate, TenantQuotaGate
 from dispatcher.gates.catalogue import INSTALLED, GateSpec
-from dispatcher.gates.declaration import GateContext, GateDeclaration
-from dispatcher.gates.gate import DispatchGate
+from dispatcher.gates.gate import DispatchGate, GateContext, GateDeclaration
 from dispatcher.gates.metering.meter import Meter, Meters, MeterSettings, MeterSource, MeterState
 from dispatcher.gates.metering.sources import budget_source, query_source, saturation_source, scrape_source
 from dispatcher.gates.parameters import (

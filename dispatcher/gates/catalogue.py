@@ -10,7 +10,7 @@ from typing import Any, Final
 from adsum.config.problems import ConfigError, did_you_mean
 from adsum.config.sections import read_section
 from adsum.entry_points import PluginError, PluginGroup
-from dispatcher.gates.declaration import GateDeclaration
+from dispatcher.gates.gate import GateDeclaration
 from dispatcher.gates.parameters import (
     AllOfParameters,
     BudgetParameters,

@@ -5,9 +5,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from dispatcher.broker.contract.message import DispatchCandidate
+from dispatcher.gates.parameters import NoGateParameters, Parameters
 
 
 class Scope(Enum):
@@ -64,3 +65,25 @@ class DispatchGate(Protocol):
 
         It may be left in another task than it was entered in. Left by an exception, it counts as UNUSED.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class GateContext:
+    """Where a gate is used. `target`: the name of what its requests are sent to. `concurrency`: how many
+    requests this process sends there at once; None: not known.
+    """
+
+    target: str
+    concurrency: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateDeclaration:
+    """One kind of gate.
+
+    `build` is called with the parameters and a GateContext; a ValueError is shown as a mistake in the parameters. It opens
+    nothing: entering the gate does. `parameters`: the fields of `params`.
+    """
+
+    build: Callable[[Any, GateContext], DispatchGate]
+    parameters: type[Parameters] = NoGateParameters

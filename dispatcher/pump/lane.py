@@ -3,14 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from adsum.tasks import BackgroundTasks, cancel_and_wait
 from dispatcher.broker.contract.message import Claim
 from dispatcher.broker.contract.queue import Queue, QueueError
-from dispatcher.delivery.observer import DispatchObserver
-from dispatcher.delivery.sender import Delivery, DeliveryState, Sender
+from dispatcher.delivery.sender import Delivery, DeliveryState, DispatchObserver, Sender
 from dispatcher.gates.admission import Admission
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.pump.pump import Pump
@@ -88,9 +86,7 @@ class Lane:
         self._upkeep.start(self._repeat(0.0, self._drop_cancelled), f"cancellations {name}")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop_claiming()
         await self.release_claims()
         await self._upkeep.aclose()

@@ -7,7 +7,6 @@ import ssl
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from adsum.config.problems import ConfigError
@@ -15,16 +14,14 @@ from adsum.entry_points import in_one_line
 from adsum.os_reason import os_reason
 from adsum.tasks import BackgroundTasks, cancel_and_wait
 from adsum.tracing.span import Tracer
+from dispatcher.broker.contract.ledger import Quotas
 from dispatcher.broker.contract.queue import Broker, QueueError
-from dispatcher.broker.contract.quota import Quotas
 from dispatcher.broker.opening import Intake, open_intake
-from dispatcher.broker.redis.go_queues.result_lists import ResultLists
+from dispatcher.broker.redis.go_queues.go_message import ResultLists
 from dispatcher.config.config_file import Config, QueueConfig, TargetConfig
-from dispatcher.delivery.answer_memory import AnswerMemory
-from dispatcher.delivery.gateway import Gateway
-from dispatcher.delivery.observer import DispatchObserver
-from dispatcher.delivery.outage_log import OutageLog
-from dispatcher.delivery.sender import Sender
+from dispatcher.delivery.answer_limits import AnswerMemory
+from dispatcher.delivery.gateway import Gateway, OutageLog
+from dispatcher.delivery.sender import DispatchObserver, Sender
 from dispatcher.gates.building import GateDependencies, build_gate
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.metering.meter import Meters
@@ -100,9 +97,7 @@ class Lanes:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._closing.aclose()
         lanes = [*self._running.values(), *self._draining]
         await asyncio.gather(*(running.aclose() for running in lanes))

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from adsum.tasks import BackgroundTasks, first_of
 from dispatcher.broker.contract.message import Claim, DispatchCandidate
 from dispatcher.broker.contract.queue import Queue, QueueError
-from dispatcher.delivery.observer import DispatchObserver
+from dispatcher.delivery.sender import DispatchObserver
 from dispatcher.gates.admission import Admission
 from dispatcher.gates.gate import DispatchGate, RefusedError, Scope
 from dispatcher.pump.claiming import Claimer, Launch

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from dispatcher.telemetry.counters import DispatcherTelemetry, QueueCounters
+from dispatcher.telemetry.metrics import DispatcherTelemetry, QueueCounters
 
 STEP: Final = 5.0
 """Seconds between two samples."""

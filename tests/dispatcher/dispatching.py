@@ -12,10 +12,10 @@ from dispatcher.broker.clock import BrokerClock
 from dispatcher.broker.contract.message import Request, Result
 from dispatcher.broker.contract.queue import Broker, Queue
 from dispatcher.config.config_file import Config, read_config
-from dispatcher.delivery.observer import DispatchObserver
+from dispatcher.delivery.sender import DispatchObserver
 from dispatcher.gates.metering.meter import Meters
 from dispatcher.pump.lanes import LaneContext, Lanes
-from dispatcher.telemetry.counters import DispatcherTelemetry
+from dispatcher.telemetry.metrics import DispatcherTelemetry
 
 OPEN = {"type": "constant"}
 

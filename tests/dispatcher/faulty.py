@@ -10,7 +10,7 @@ from pathlib import Path
 from dispatcher.broker.contract.message import Claim, DispatchCandidate
 from dispatcher.config.reloader import ConfigReloader, load
 from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
-from dispatcher.delivery.observer import DispatchObserver
+from dispatcher.delivery.sender import DispatchObserver
 from dispatcher.delivery.verdict import Retry, Verdict
 from dispatcher.gates.gate import RefusedError
 from dispatcher.process import serve_until_signalled

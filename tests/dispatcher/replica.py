@@ -15,7 +15,7 @@ from dispatcher.gates.metering.meter import Meters
 from dispatcher.broker.contract.message import DispatchCandidate
 from dispatcher.broker.redis.client.connection import connect
 from dispatcher.broker.redis.ledger import RedisLedger
-from dispatcher.broker.redis.quota import RedisQuotas
+from dispatcher.broker.redis.ledger import RedisQuotas
 
 async def main():
     url, lease, document = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])

@@ -13,8 +13,7 @@ from dispatcher.config.config_file import Config, IntakeConfig, QueueConfig, Tar
 from dispatcher.delivery.route import DEFAULT_PATHS, Route
 from dispatcher.gates.catalogue import GATES
 from dispatcher.gates.metering.meter import MeterState
-from dispatcher.telemetry.broker_metrics import BrokerMetrics, QueueStatus
-from dispatcher.telemetry.counters import LABELS, PREFIX, DispatcherTelemetry
+from dispatcher.telemetry.metrics import LABELS, PREFIX, BrokerMetrics, DispatcherTelemetry, QueueStatus
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "dispatcher.md").read_text()

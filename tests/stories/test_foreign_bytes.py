@@ -184,7 +184,7 @@ SPLITS: Mapping[str, str] = {
     "epp/telemetry/profile.py _stack": "the path of a source file",
     "epp/telemetry/exposition.py negotiate_format": "a header field as aiohttp bounds it: 8,190 bytes",
     "epp/telemetry/exposition.py negotiate_format 2": "a part of the same",
-    "dispatcher/broker/redis/quota.py SCRIPT": "a file of this package",
+    "dispatcher/broker/redis/ledger.py QUOTA_SCRIPT": "a file of this package",
     "dispatcher/broker/redis/records.py dead_letter": "three splits at most",
     "dispatcher/delivery/route.py _decoded_path": "the path of a message, whose size its queue bounds",
 }

@@ -8,7 +8,10 @@ since it was taken.
 `dispatcher.broker.capacity.budget`; one contract suite runs over both.
 """
 
+import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass
+from enum import StrEnum
 from fractions import Fraction
 from typing import NamedTuple, Protocol
 
@@ -97,3 +100,75 @@ class Ledger(Protocol):
 
         `seen` of a refusal: returns at once if that happened since the refusal.
         """
+
+
+class QuotaMode(StrEnum):
+    CONCURRENCY = "concurrency"
+    """Requests at once. Each grant is a lease: if its holder was killed, it is free again after `lease_ms`."""
+    RATE = "rate-limit"
+    """Starts within any `window_ms`, a sliding window: at no moment are there more than `limit` in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """At most `limit` grants for each key; times in milliseconds."""
+
+    limit: int
+    mode: QuotaMode = QuotaMode.RATE
+    window_ms: int = 60_000
+    lease_ms: int = 15_000
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One grant under `key`. `id` is random, since two requests may have the same id."""
+
+    key: str
+    id: str
+    quota: Quota
+
+
+class Quotas(Protocol):
+    """Methods raise `dispatcher.broker.contract.queue.QueueError` if the broker is away: callers then send nothing."""
+
+    async def now_ms(self) -> int:
+        """The broker's clock, Unix milliseconds."""
+
+    async def acquire(self, key: str, quota: Quota) -> Grant | Refusal:
+        """A grant, or a refusal with the time from which asking again may help."""
+
+    async def heartbeat(self, grants: Collection[Grant]) -> None:
+        """Extend these grants. A grant of a rate needs no heartbeat: it ends with its window."""
+
+    async def release(self, grant: Grant, *, used: bool) -> None:
+        """End the dispatch. Under a rate, a start that was `used` stays counted until its window has passed."""
+
+    async def wait(self, timeout: float, *, seen: int = -1) -> None:
+        """Return when a grant was released since the refusal with this `seen`, at most after `timeout` seconds."""
+
+
+class Changes:
+    """Counts wake-ups. Read `count`, check the state, then `wait` with that count: no change in between is missed.
+
+    A bare `asyncio.Event` loses the change that comes after the check and before the wait.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._event = asyncio.Event()
+
+    def tell(self) -> None:
+        """Wake everybody who waits."""
+        self.count += 1
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait(self, timeout: float, seen: int = -1) -> None:
+        """Return when `count` differs from `seen` (-1: from its value now), at most after `timeout` seconds."""
+        if seen not in (-1, self.count):
+            return
+        try:
+            async with asyncio.timeout(timeout):
+                await self._event.wait()
+        except TimeoutError:
+            return

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from dispatcher.broker.contract.ledger import Ledger
+from dispatcher.broker.contract.ledger import Ledger, Quotas
 from dispatcher.broker.contract.message import (
     Claim,
     DeadLetter,
@@ -21,7 +21,6 @@ from dispatcher.broker.contract.message import (
     Request,
     Result,
 )
-from dispatcher.broker.contract.quota import Quotas
 
 
 class QueueError(Exception):

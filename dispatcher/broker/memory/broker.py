@@ -1,18 +1,127 @@
 """The broker within one process: queues, ledgers and quotas in memory, shared by name."""
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Self
 
-from dispatcher.broker.contract.ledger import Ledger
+from dispatcher.broker.capacity.account import TargetAccount
+from dispatcher.broker.contract.ledger import (
+    Changes,
+    Grant,
+    Ledger,
+    LedgerState,
+    Quota,
+    QuotaMode,
+    Quotas,
+    Reading,
+    Refusal,
+    Reservation,
+)
+from dispatcher.broker.contract.message import new_token
 from dispatcher.broker.contract.queue import Queue, QueueRules
-from dispatcher.broker.contract.quota import Quotas
 from dispatcher.broker.contract.validation import checked_name, checked_rules
-from dispatcher.broker.memory.ledger import MemoryLedger
 from dispatcher.broker.memory.queue import MemoryQueue, QueueStore
-from dispatcher.broker.memory.quota import MemoryQuotas
+
+
+class MemoryLedger:
+    """Implements `dispatcher.broker.contract.ledger.Ledger`; `clock_ms` is the broker's clock."""
+
+    def __init__(self, clock_ms: Callable[[], int], *, lease_ms: int = 15_000) -> None:
+        self._clock_ms = clock_ms
+        self._account = TargetAccount(lease_ms)
+        self._began: dict[str, int] = {}
+        self._changes = Changes()
+
+    @property
+    def lease_ms(self) -> int:
+        return self._account.lease_ms
+
+    async def now_ms(self) -> int:
+        return self._clock_ms()
+
+    async def state(self) -> LedgerState:
+        now = self._clock_ms()
+        self._drop_lapsed(now)
+        return LedgerState(now, self._account.in_flight)
+
+    async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
+        now = self._clock_ms()
+        self._drop_lapsed(now)
+        answer = self._account.reserve(now, reading, units, new_token())
+        if isinstance(answer, Refusal):
+            return Refusal(answer.reason, answer.until_ms, self._changes.count)
+        self._began[answer.id] = now
+        return answer
+
+    async def heartbeat(self, reservations: Sequence[Reservation]) -> None:
+        now = self._clock_ms()
+        for reservation in reservations:
+            # A heartbeat that was on its way when its reservation was released must not count it again.
+            if (began := self._began.get(reservation.id)) is not None:
+                self._account.heartbeat(now, reservation, began)
+        self._drop_lapsed(now)
+
+    async def release(self, reservation: Reservation, *, accepted: bool) -> None:
+        self._began.pop(reservation.id, None)
+        if self._account.release(reservation.id, accepted=accepted):
+            self._changes.tell()
+
+    async def report_overload(self, retry_after_ms: int = 0) -> None:
+        self._account.report_overload(self._clock_ms(), retry_after_ms)
+
+    async def wait(self, timeout: float, *, seen: int = -1) -> None:
+        await self._changes.wait(timeout, seen)
+
+    def _drop_lapsed(self, now: int) -> None:
+        if self._account.drop_lapsed(now):
+            self._changes.tell()
+
+
+class MemoryQuotas:
+    """Implements `dispatcher.broker.contract.quota.Quotas`; `clock_ms` is the broker's clock."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._clock_ms = clock_ms
+        self._ends: dict[tuple[str, QuotaMode], dict[str, int]] = {}
+        self._changes = Changes()
+
+    async def now_ms(self) -> int:
+        return self._clock_ms()
+
+    async def acquire(self, key: str, quota: Quota) -> Grant | Refusal:
+        now = self._clock_ms()
+        ends = self._ends.setdefault((key, quota.mode), {})
+        for id in [id for id, end in ends.items() if end <= now]:
+            del ends[id]
+        if len(ends) >= quota.limit:
+            until = min(ends.values(), default=None)
+            return Refusal(f"the quota of {key} is used up", until, self._changes.count)
+        grant = Grant(key, new_token(), quota)
+        ends[grant.id] = now + _duration_ms(quota)
+        return grant
+
+    async def heartbeat(self, grants: Collection[Grant]) -> None:
+        for grant in grants:
+            if grant.quota.mode is QuotaMode.CONCURRENCY:
+                ends = self._ends.setdefault((grant.key, grant.quota.mode), {})
+                ends[grant.id] = self._clock_ms() + _duration_ms(grant.quota)
+
+    async def release(self, grant: Grant, *, used: bool) -> None:
+        if grant.quota.mode is QuotaMode.RATE and used:
+            return
+        ends = self._ends.get((grant.key, grant.quota.mode), {})
+        if ends.pop(grant.id, None) is not None:
+            self._changes.tell()
+        if not ends:
+            self._ends.pop((grant.key, grant.quota.mode), None)
+
+    async def wait(self, timeout: float, *, seen: int = -1) -> None:
+        await self._changes.wait(timeout, seen)
+
+
+def _duration_ms(quota: Quota) -> int:
+    return quota.window_ms if quota.mode is QuotaMode.RATE else quota.lease_ms
 
 
 def wall_clock_ms() -> int:
@@ -32,9 +141,7 @@ class MemoryBroker:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    async def __aexit__(self, *_: object) -> None: ...
 
     async def now_ms(self) -> int:
         return self._clock_ms()

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from dispatcher.broker.contract.ledger import Changes
 from dispatcher.broker.contract.message import (
     Claim,
     DeadLetter,
@@ -22,7 +23,6 @@ from dispatcher.broker.contract.queue import (
     Totals,
 )
 from dispatcher.broker.contract.validation import KEY_CONFLICT, check_key, digest
-from dispatcher.broker.contract.wake_up import Changes
 from dispatcher.broker.memory.request_table import RequestTable
 
 
@@ -37,19 +37,11 @@ class QueueStore:
     """One queue: its requests, its idempotency keys, and whoever has it open."""
 
     def __init__(self) -> None:
-        self.table = RequestTable(self)
+        self.table = RequestTable(self._on_cancelled)
         self.keys: dict[tuple[str, str], _Keyed] = {}
         self.open_queues: set[MemoryQueue] = set()
-        self.changes = Changes()
-        self.results = Changes()
 
-    def on_claimable(self) -> None:
-        self.changes.tell()
-
-    def on_result(self) -> None:
-        self.results.tell()
-
-    def on_cancelled(self, owner: str, fence: str) -> None:
+    def _on_cancelled(self, owner: str, fence: str) -> None:
         for queue in self.open_queues:
             queue.add_cancelled(owner, fence)
 
@@ -63,7 +55,7 @@ class MemoryQueue:
         self._store = store
         self._table = store.table
         self._now = clock_ms
-        self._seen = store.changes.count
+        self._seen = store.table.changes.count
         self._owners: set[str] = set()
         self._cancelled: set[str] = set()
         self._cancellations = Changes()
@@ -90,13 +82,13 @@ class MemoryQueue:
 
     async def peek(self, limit: int, *, skip_tenants: Collection[str] = ()) -> Sequence[DispatchCandidate]:
         candidates = self._table.peek(self._now(), limit, skip_tenants)
-        self._seen = self._store.changes.count
+        self._seen = self._table.changes.count
         return candidates
 
     async def claim(self, limit: int, *, owner: str, skip_tenants: Collection[str] = ()) -> Sequence[Claim]:
         self._owners.add(owner)
         claims = self._table.claim(self._now(), limit, owner, skip_tenants)
-        self._seen = self._store.changes.count
+        self._seen = self._table.changes.count
         return claims
 
     async def extend(self, claims: Sequence[Claim]) -> Sequence[bool]:
@@ -125,7 +117,7 @@ class MemoryQueue:
         self._table.reject(self._now(), raw, reason, id, code)
 
     async def wait(self, timeout: float) -> bool:
-        changes, seen = self._store.changes, self._seen
+        changes, seen = self._table.changes, self._seen
         next_due_ms = self._table.next_due_ms()
         until_next = float("inf") if next_due_ms is None else max(0.0, (next_due_ms - self._now()) / 1000)
         if until_next > 0:
@@ -147,11 +139,11 @@ class MemoryQueue:
         try:
             async with asyncio.timeout(timeout):
                 while True:
-                    seen = self._store.results.count
+                    seen = self._table.finished.count
                     _, result = await self.state(id, token)
                     if result is not None:
                         return result
-                    await self._store.results.wait(timeout, seen)
+                    await self._table.finished.wait(timeout, seen)
         except TimeoutError:
             return None
 
@@ -180,4 +172,4 @@ class MemoryQueue:
         if owner in self._owners:
             self._cancelled.add(fence)
             self._cancellations.tell()
-            self._store.changes.tell()
+            self._table.changes.tell()

@@ -1,12 +1,13 @@
-"""The state of every request of one queue, from its submission to its single terminal result (pure; times passed in).
+"""The state of every request of one queue, from its submission to its single terminal result; times are passed in.
 
 A request is waiting (pending or delayed), or claimed, or has a result. Only the methods here change that.
 """
 
 from collections import Counter, deque
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
+from dispatcher.broker.contract.ledger import Changes
 from dispatcher.broker.contract.message import (
     Claim,
     DeadLetter,
@@ -32,14 +33,37 @@ from dispatcher.broker.contract.validation import (
     exceeded_limit,
     full_error,
 )
-from dispatcher.broker.memory.entry import Entry, RequestTableListener
 from dispatcher.broker.memory.order import FairOrder, QueuePosition, Timeline
 from dispatcher.broker.memory.results import ResultStore
 
 
+@dataclass(slots=True)
+class Entry:
+    """A request without a result. `until_ms`: the end of its delay or of its lease. `cost`: what its claim charged."""
+
+    position: QueuePosition
+    request: Request
+    state: State = State.PENDING
+    delivery: int = 0
+    attempt: int = 0
+    lapses: int = 0
+    failures: int = 0
+    disconnects: int = 0
+    fence: str = ""
+    owner: str = ""
+    cost: float = 0.0
+    until_ms: int = 0
+
+
 class RequestTable:
-    def __init__(self, listener: RequestTableListener) -> None:
-        self._listener = listener
+    """`changes`: something may be claimable, or will be at another time. `finished`: there is one more result.
+
+    `on_cancelled` is called with the owner and the fence of a claim whose request was cancelled.
+    """
+
+    def __init__(self, on_cancelled: Callable[[str, str], None]) -> None:
+        self.changes, self.finished = Changes(), Changes()
+        self._on_cancelled = on_cancelled
         self._rules = QueueRules()
         self._order = FairOrder()
         self._entries: dict[int, Entry] = {}
@@ -62,20 +86,19 @@ class RequestTable:
     def submit(self, now: int, request: Request) -> Request:
         """`dispatcher.broker.contract.queue.Queue.submit` without the idempotency key."""
         check_request(request, self._rules)
-        if earlier := self._earlier(request):
-            return earlier
+        if (number := self._numbers.get(request.id, {}).get(request.token)) is not None:
+            known = self._entries.get(number)
+            return known.request if known else request
         if request.deadline_ms <= now:
             raise deadline_error(request, now)
         self._check_limits(request)
-        self._last += 1
         tier = request.tier if self._rules.strict_tiers else 0
         accepted = replace(request, created_ms=request.created_ms or now)
-        position = QueuePosition(tier, request.tenant, request.deadline_ms, self._last)
-        self._entries[self._last] = Entry(position, accepted)
-        self._numbers.setdefault(request.id, {})[request.token] = self._last
-        self._counts["submitted"] += 1
+        number = self._count(accepted)
+        entry = Entry(QueuePosition(tier, request.tenant, request.deadline_ms, number), accepted)
+        self._entries[number] = entry
         self._hold(request, 1)
-        self._enqueue(self._entries[self._last])
+        self._move(entry, State.PENDING)
         return accepted
 
     def peek(self, now: int, limit: int, skip: Collection[str]) -> Sequence[DispatchCandidate]:
@@ -89,11 +112,10 @@ class RequestTable:
         for position in self._order.peek(limit, skip):
             entry = self._entries[position.number]
             entry.cost = self._order.serve(position)
-            self._waiting.discard(position.deadline_ms, position.number)
             entry.delivery += 1
             # The number finds the entry; the random part makes the fence unique among all claims of the request.
-            entry.fence, entry.owner, entry.state = f"{position.number}.{new_token()}", owner, State.CLAIMED
-            self._lease(entry, now)
+            entry.fence, entry.owner = f"{position.number}.{new_token()}", owner
+            self._move(entry, State.CLAIMED, now + self._rules.lease_ms)
             counts = (entry.delivery, entry.attempt, entry.until_ms, entry.failures, entry.disconnects)
             claims.append(Claim(entry.request, entry.fence, *counts))
             # Counted before it is sent: a holder that is killed right after sending could not count it any more.
@@ -104,8 +126,7 @@ class RequestTable:
         entry = self._claimed(claim)
         if entry is None:
             return False
-        self._leases.discard(entry.until_ms, entry.position.number)
-        self._lease(entry, now)
+        self._move(entry, State.CLAIMED, now + self._rules.lease_ms)
         return True
 
     def finish(self, now: int, claim: Claim, result: Result, dead_letter: str) -> bool:
@@ -123,17 +144,10 @@ class RequestTable:
         entry = self._claimed(claim)
         if entry is None:
             return self._was_returned(claim)
-        self._remove_lease(entry)
         self._counts["retries"] += 1
         entry.failures += fault is not None
         entry.disconnects += fault is Fault.DISCONNECTED
-        if delay_ms <= 0:
-            self._enqueue(entry)
-        else:
-            entry.state, entry.until_ms = State.DELAYED, now + delay_ms
-            self._delayed.add(entry.until_ms, entry.position.number)
-            self._waiting.add(entry.position.deadline_ms, entry.position.number)
-            self._listener.on_claimable()
+        self._move(entry, State.DELAYED if delay_ms > 0 else State.PENDING, now + delay_ms)
         return True
 
     def release(self, claim: Claim, *, sent: bool) -> bool:
@@ -141,10 +155,9 @@ class RequestTable:
         entry = self._claimed(claim)
         if entry is None:
             return self._was_returned(claim)
-        self._remove_lease(entry)
         entry.delivery -= 1
         entry.attempt -= not sent
-        self._enqueue(entry, credit=entry.cost)
+        self._move(entry, State.PENDING, credit=entry.cost)
         return True
 
     def cancel(self, now: int, id: str, token: str | None) -> State:
@@ -153,7 +166,7 @@ class RequestTable:
         if (entry := self._entries.get(number)) is None:
             return state
         if state is State.CLAIMED:
-            self._listener.on_cancelled(entry.owner, entry.fence)
+            self._on_cancelled(entry.owner, entry.fence)
         self._fail(entry, now, ErrorCode.CANCELLED, CANCELLED)
         return state
 
@@ -167,15 +180,11 @@ class RequestTable:
         return (State.DONE if number else State.UNKNOWN), number
 
     def reject(self, now: int, raw: bytes, reason: str, id: str | None, code: ErrorCode) -> None:
-        self._add_dead_letter(DeadLetter(reason, raw[:RAW_KEPT], id, now))
+        self._add_dead_letter(raw, reason, id, now)
         if id is not None:
-            self._last += 1
             request = Request(id, b"", now)
-            self._numbers.setdefault(id, {})[request.token] = self._last
-            self._counts["submitted"] += 1
-            self._publish(
-                self._last, Result(id, request.token, 0, error_payload(reason), code, reason, 0, now)
-            )
+            result = Result(id, request.token, 0, error_payload(reason), code, reason, 0, now)
+            self._publish(self._count(request), result)
 
     def process_due(self, now: int) -> int:
         """Enqueue due retries and lapsed claims, finish expired requests; how many were changed.
@@ -185,10 +194,7 @@ class RequestTable:
         self._clamp_leases(now)
         due, lapsed = self._delayed.due(now), self._leases.due(now)
         for number in due:
-            entry = self._entries[number]
-            self._delayed.discard(entry.until_ms, number)
-            self._waiting.discard(entry.position.deadline_ms, number)
-            self._enqueue(entry)
+            self._move(self._entries[number], State.PENDING)
         for number in lapsed:
             self._lapse(self._entries[number], now)
         overdue = self._waiting.due(now)
@@ -225,12 +231,12 @@ class RequestTable:
             if not self._held[place]:
                 del self._held[place], self._held_bytes[place]
 
-    def _earlier(self, request: Request) -> Request | None:
-        number = self._numbers.get(request.id, {}).get(request.token)
-        if number is None:
-            return None
-        entry = self._entries.get(number)
-        return entry.request if entry else request
+    def _count(self, request: Request) -> int:
+        """The number of a new submission."""
+        self._last += 1
+        self._numbers.setdefault(request.id, {})[request.token] = self._last
+        self._counts["submitted"] += 1
+        return self._last
 
     def _claimed(self, claim: Claim) -> Entry | None:
         """The entry, if this claim still holds it.
@@ -248,9 +254,26 @@ class RequestTable:
         entry = self._entries.get(_number(claim))
         return entry is not None and entry.state is not State.CLAIMED and entry.fence == claim.fence
 
-    def _lease(self, entry: Entry, now: int) -> None:
-        entry.until_ms = now + self._rules.lease_ms
-        self._leases.add(entry.until_ms, entry.position.number)
+    def _move(self, entry: Entry, state: State, until_ms: int = 0, credit: float = 0.0) -> None:
+        """`until_ms`: the end of the delay or of the lease. `credit`: as in `FairOrder.add`."""
+        self._leave(entry)
+        entry.state, entry.until_ms = state, until_ms
+        number, deadline_ms = entry.position.number, entry.position.deadline_ms
+        if state is State.CLAIMED:
+            self._leases.add(until_ms, number)
+            return
+        self._waiting.add(deadline_ms, number)
+        if state is State.DELAYED:
+            self._delayed.add(until_ms, number)
+        else:
+            self._order.add(entry.position, credit)
+        self.changes.tell()
+
+    def _leave(self, entry: Entry) -> None:
+        """Take the entry off every line but the order, which `serve` and `remove` change."""
+        self._waiting.discard(entry.position.deadline_ms, entry.position.number)
+        for line in (self._delayed, self._leases):
+            line.discard(entry.until_ms, entry.position.number)
 
     def _clamp_leases(self, now: int) -> None:
         """Cut leases that are longer than any lease can be: the clock went back since they were written.
@@ -264,63 +287,48 @@ class RequestTable:
             self._entries[number].until_ms = latest
             self._leases.add(latest, number)
 
-    def _remove_lease(self, entry: Entry) -> None:
-        self._leases.discard(entry.until_ms, entry.position.number)
-
-    def _enqueue(self, entry: Entry, credit: float = 0.0) -> None:
-        entry.state = State.PENDING
-        self._order.add(entry.position, credit)
-        self._waiting.add(entry.position.deadline_ms, entry.position.number)
-        self._listener.on_claimable()
-
     def _lapse(self, entry: Entry, now: int) -> None:
         """End a claim whose lease has ended: its holder is taken for dead. A repeated cause becomes a dead letter."""
-        self._remove_lease(entry)
         entry.fence = ""
         entry.lapses += 1
-        entry.state = State.DELAYED  # so that `_finish` does not look for it in the order
+        if entry.position.deadline_ms > now and entry.lapses < self._rules.max_deliveries:
+            self._counts["redelivered"] += 1
+            self._move(entry, State.PENDING)
+            return
+        self._leave(entry)
+        entry.state = State.DELAYED  # it is not in the order
         self._waiting.add(entry.position.deadline_ms, entry.position.number)
-        if entry.position.deadline_ms <= now:
-            return  # `process_due` finishes it as expired
-        if entry.lapses >= self._rules.max_deliveries:
+        if entry.position.deadline_ms > now:  # else `process_due` finishes it as expired
             self._give_up(entry, now, POISON)
             self._fail(entry, now, ErrorCode.INFERENCE_ERROR, POISON)
-            return
-        self._waiting.discard(entry.position.deadline_ms, entry.position.number)
-        self._counts["redelivered"] += 1
-        self._enqueue(entry)
 
     def _fail(self, entry: Entry, now: int, code: ErrorCode, message: str) -> None:
         request = entry.request
-        payload = error_payload(message)
         entry.fence = ""  # else a claim that repeats `finish` would be told that this result is its own
+        payload = error_payload(message)
         self._finish(entry, now, Result(request.id, request.token, 0, payload, code, message, entry.attempt))
 
     def _finish(self, entry: Entry, now: int, result: Result) -> None:
-        position = entry.position
         if entry.state is State.PENDING:
-            self._order.remove(position)
-        self._waiting.discard(position.deadline_ms, position.number)
-        self._delayed.discard(entry.until_ms, position.number)
-        self._leases.discard(entry.until_ms, position.number)
-        del self._entries[position.number]
-        request = entry.request
+            self._order.remove(entry.position)
+        self._leave(entry)
+        number, request = entry.position.number, entry.request
+        del self._entries[number]
         self._hold(request, -1)
         self._publish(
-            position.number, replace(result, id=request.id, token=request.token, finished_ms=now), entry.fence
+            number, replace(result, id=request.id, token=request.token, finished_ms=now), entry.fence
         )
 
     def _publish(self, number: int, result: Result, fence: str = "") -> None:
         self._counts[counted_as(result)] += 1
         self.results.add(number, result, fence, result.finished_ms + self._rules.result_ttl_ms)
-        self._listener.on_result()
+        self.finished.tell()
 
     def _give_up(self, entry: Entry, now: int, reason: str) -> None:
-        request = entry.request
-        self._add_dead_letter(DeadLetter(reason, request.payload[:RAW_KEPT], request.id, now))
+        self._add_dead_letter(entry.request.payload, reason, entry.request.id, now)
 
-    def _add_dead_letter(self, letter: DeadLetter) -> None:
-        self._dead.appendleft(letter)
+    def _add_dead_letter(self, raw: bytes, reason: str, id: str | None, now: int) -> None:
+        self._dead.appendleft(DeadLetter(reason, raw[:RAW_KEPT], id, now))
         self._counts["dead_letters"] += 1
 
     def _forget(self, number: int, result: Result) -> None:

@@ -1,15 +1,13 @@
 """The broker in Redis or Valkey: opens queues, ledgers, quotas and intakes over one client."""
 
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
 from typing import Any, Final, Self
 
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from adsum.quoting import printable
-from dispatcher.broker.contract.ledger import Ledger
+from dispatcher.broker.contract.ledger import Ledger, Quotas
 from dispatcher.broker.contract.queue import Queue, QueueError, QueueRules
-from dispatcher.broker.contract.quota import Quotas
 from dispatcher.broker.contract.validation import checked_name, checked_rules
 from dispatcher.broker.redis.client.connection import (
     ANSWER_TIMEOUT,
@@ -18,9 +16,8 @@ from dispatcher.broker.redis.client.connection import (
     server_time_ms,
 )
 from dispatcher.broker.redis.go_queues.intake import GoIntake, GoSource
-from dispatcher.broker.redis.ledger import RedisLedger
+from dispatcher.broker.redis.ledger import RedisLedger, RedisQuotas
 from dispatcher.broker.redis.queue import RedisQueue
-from dispatcher.broker.redis.quota import RedisQuotas
 from dispatcher.broker.urls import without_credentials
 
 _PING_KEY: Final = "adsum:ping"
@@ -46,9 +43,7 @@ class RedisBroker:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
     async def now_ms(self) -> int:

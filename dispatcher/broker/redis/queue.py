@@ -14,6 +14,7 @@ from typing import Final
 from redis.asyncio import Redis
 
 from adsum.resource_owner import ResourceOwner
+from dispatcher.broker.contract.ledger import Changes
 from dispatcher.broker.contract.message import (
     Claim,
     DeadLetter,
@@ -45,7 +46,6 @@ from dispatcher.broker.contract.validation import (
     error_payload,
     full_error,
 )
-from dispatcher.broker.contract.wake_up import Changes
 from dispatcher.broker.redis import records
 from dispatcher.broker.redis.client.batching import Arguments, CommandBatcher
 from dispatcher.broker.redis.client.connection import as_queue_errors

@@ -4,19 +4,19 @@ After a 429 of the target the ledger refuses until a newer reading, then admits 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Final, Protocol
 
 from adsum.tasks import first_of
-from dispatcher.broker.capacity.account import LONGEST_RETRY_AFTER_MS
-from dispatcher.broker.contract.ledger import Ledger, Reading, Refusal, Reservation
+from dispatcher.broker.capacity.account import ALWAYS_NEWER_MS, LONGEST_RETRY_AFTER_MS
+from dispatcher.broker.capacity.budget import ONE
+from dispatcher.broker.contract.ledger import Changes, Ledger, Reading, Refusal, Reservation
 from dispatcher.broker.contract.message import DispatchCandidate
 from dispatcher.broker.contract.queue import QueueError
 from dispatcher.gates.admission import ReservingGate
-from dispatcher.gates.built_in.heartbeat import heartbeat
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
 from dispatcher.gates.metering.meter import MeterState
 
@@ -77,7 +77,7 @@ class LedgerGate(ReservingGate[Reservation]):
     async def _open(self) -> None:
         self._stack.callback(self._forget_gauge)
         self._gauge = await self._stack.enter_async_context(self._open_gauge())
-        await self._stack.enter_async_context(heartbeat(self._send_heartbeat, self._ledger.lease_ms))
+        await self.keep_leases(self._ledger.heartbeat, self._ledger.lease_ms)
 
     def _forget_gauge(self) -> None:
         self._gauge = None
@@ -133,13 +133,79 @@ class LedgerGate(ReservingGate[Reservation]):
         finally:  # the target is closed first: a release before that would admit another request
             await self._ledger.release(held, accepted=slot.outcome is Outcome.ACCEPTED)
 
-    async def _send_heartbeat(self) -> None:
-        if self.reserved:
-            await self._ledger.heartbeat(self.reserved)
-
 
 def _reason(refusal: Refusal) -> str:
     if refusal.until_ms is None:
         return refusal.reason
     until = datetime.fromtimestamp(refusal.until_ms / 1000, UTC)
     return f"{refusal.reason}, until {until:%H:%M:%S} UTC"
+
+
+class CombinedGauge:
+    """The least headroom and the oldest time: never more than each gauge allows."""
+
+    def __init__(self, gauges: Sequence[Gauge]) -> None:
+        self._gauges = gauges
+
+    @property
+    def reading_count(self) -> int:
+        return sum(gauge.reading_count for gauge in self._gauges)
+
+    def budget(self) -> Fraction:
+        return min(gauge.budget() for gauge in self._gauges)
+
+    def reading(self) -> Reading:
+        readings = [gauge.reading() for gauge in self._gauges]
+        return Reading(
+            min(one.headroom for one in readings),
+            min(one.at_ms for one in readings),
+            min(one.allotment for one in readings),
+        )
+
+    @property
+    def states(self) -> Sequence[MeterState]:
+        return [state for gauge in self._gauges for state in gauge.states]
+
+    async def wait(self, timeout: float, seen: int) -> None:
+        if self.reading_count != seen:
+            return
+        await first_of(*(gauge.wait(timeout, gauge.reading_count) for gauge in self._gauges))
+
+
+@asynccontextmanager
+async def combined_gauge(
+    gauges: Sequence[Callable[[], AbstractAsyncContextManager[Gauge]]],
+) -> AsyncIterator[CombinedGauge]:
+    """Opens the gauges."""
+    async with AsyncExitStack() as stack:
+        yield CombinedGauge([await stack.enter_async_context(gauge()) for gauge in gauges])
+
+
+UNLIMITED: Final = Reading(headroom=Fraction(2**52), at_ms=ALWAYS_NEWER_MS)
+"""More headroom than there are requests, newer than every rejection."""
+
+
+class ConstantGauge:
+    """A gauge without a source."""
+
+    def __init__(self) -> None:
+        self._changes = Changes()
+        self.reading_count = 0
+
+    def budget(self) -> Fraction:
+        return ONE
+
+    def reading(self) -> Reading:
+        return UNLIMITED
+
+    @property
+    def states(self) -> Sequence[MeterState]:
+        return ()
+
+    async def wait(self, timeout: float, seen: int) -> None:
+        await self._changes.wait(timeout, seen)
+
+
+@asynccontextmanager
+async def constant_gauge() -> AsyncIterator[ConstantGauge]:
+    yield ConstantGauge()

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from types import TracebackType
 from typing import Protocol, Self
 
 import aiohttp
@@ -18,9 +17,8 @@ import aiohttp
 from adsum.tasks import BackgroundTasks
 from dispatcher.broker.capacity.allotment import AllotmentEstimator
 from dispatcher.broker.capacity.budget import ZERO
-from dispatcher.broker.contract.ledger import LedgerState, Reading
+from dispatcher.broker.contract.ledger import Changes, LedgerState, Reading
 from dispatcher.broker.contract.queue import QueueError
-from dispatcher.broker.contract.wake_up import Changes
 from dispatcher.gates.credentials import GateSourceError
 
 log = logging.getLogger(__name__)
@@ -115,9 +113,7 @@ class Meter:
         self._tasks.start(self._run(), f"meter of {self._source.name}")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._tasks.aclose()
         self._last, self._error = None, "not read any more"
 
@@ -223,9 +219,7 @@ class Meters:
         self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.session.close()
         self._session = None
 

@@ -10,8 +10,8 @@ from adsum.config.problems import ConfigError
 from dispatcher.broker.contract.message import Request
 from dispatcher.broker.contract.queue import QueueError, QueueRules
 from dispatcher.broker.opening import checked_broker_url, open_broker
+from dispatcher.cli.commands import open_queue
 from dispatcher.cli.flags import QueueFlags
-from dispatcher.cli.queue_locator import open_queue
 from dispatcher.config.config_file import read_config
 from tests.dispatcher.dispatching import document
 from tests.installed_package import install, see

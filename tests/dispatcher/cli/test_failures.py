@@ -1,7 +1,7 @@
 """The summary of errors in one line."""
 
 from dispatcher.broker.contract.message import ErrorCode, Result
-from dispatcher.cli.failures import FailureSummary
+from dispatcher.cli.progress import FailureSummary
 
 
 def told(*results: Result) -> str:

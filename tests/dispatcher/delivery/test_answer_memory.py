@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from adsum.http1.response import ResponseTooLargeError
-from dispatcher.delivery.answer_memory import AnswerMemory, AnswerMemoryError
+from dispatcher.delivery.answer_limits import AnswerMemory, AnswerMemoryError
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
 from tests.dispatcher.listening import OK, PATH, Listening, listening, request
 

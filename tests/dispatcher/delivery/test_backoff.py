@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.delivery.backoff import exponential_backoff, parse_retry_after, retry_delay
+from dispatcher.delivery.gateway import parse_retry_after
+from dispatcher.delivery.verdict import exponential_backoff, retry_delay
 
 SEEDS = range(200)
 

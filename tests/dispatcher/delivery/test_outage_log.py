@@ -13,7 +13,7 @@ from dispatcher.broker.contract.queue import QueueError
 from dispatcher.broker.contract.validation import LONGEST_LEASE_MS
 from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.config.config_file import read_config
-from dispatcher.delivery.outage_log import OutageLog
+from dispatcher.delivery.gateway import OutageLog
 from dispatcher.server import DispatcherServer
 from tests.dispatcher.dispatching import configured, dispatching, document, producer
 from tests.dispatcher.target import Asked, Target, ok

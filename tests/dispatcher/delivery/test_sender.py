@@ -8,13 +8,12 @@ import pytest
 from dispatcher.broker.contract.message import Claim, DispatchCandidate
 from dispatcher.broker.contract.queue import Queue, QueueRules
 from dispatcher.broker.memory.broker import MemoryBroker
-from dispatcher.delivery.gateway import Gateway
-from dispatcher.delivery.outage_log import OutageLog
+from dispatcher.delivery.gateway import Gateway, OutageLog
 from dispatcher.delivery.route import Route
 from dispatcher.delivery.sender import Delivery, Sender
 from dispatcher.gates.admission import Admission
 from dispatcher.gates.gate import Slot
-from dispatcher.telemetry.counters import QueueCounters
+from dispatcher.telemetry.metrics import QueueCounters
 from tests.dispatcher.queued import claimed, submitted
 from tests.dispatcher.target import Target
 

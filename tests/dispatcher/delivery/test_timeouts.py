@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dispatcher.delivery.timeouts import MIN_COARSE, CoarseTimeouts
+from dispatcher.delivery.answer_limits import MIN_COARSE, CoarseTimeouts
 
 
 @pytest.mark.parametrize("seconds", [0.2, MIN_COARSE])

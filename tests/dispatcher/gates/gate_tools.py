@@ -4,12 +4,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from dispatcher.broker.contract.ledger import Ledger
+from dispatcher.broker.contract.ledger import Ledger, Quotas
 from dispatcher.broker.contract.message import DispatchCandidate
-from dispatcher.broker.contract.quota import Quotas
-from dispatcher.broker.memory.broker import wall_clock_ms
-from dispatcher.broker.memory.ledger import MemoryLedger
-from dispatcher.broker.memory.quota import MemoryQuotas
+from dispatcher.broker.memory.broker import MemoryLedger, MemoryQuotas, wall_clock_ms
 from dispatcher.gates.building import GateDependencies, build_gate
 from dispatcher.gates.catalogue import parse_gate
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Slot

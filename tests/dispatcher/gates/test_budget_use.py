@@ -11,7 +11,7 @@ from statistics import mean
 
 import pytest
 
-from dispatcher.broker.memory.ledger import MemoryLedger
+from dispatcher.broker.memory.broker import MemoryLedger
 from dispatcher.gates.built_in.ledger_gate import LedgerGate
 from dispatcher.gates.gate import Outcome, RefusedError
 from dispatcher.gates.metering.meter import Meter, MeterSettings

@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 
 from adsum.config.problems import ConfigError
-from dispatcher.broker.memory.broker import wall_clock_ms
-from dispatcher.broker.memory.ledger import MemoryLedger
-from dispatcher.broker.memory.quota import MemoryQuotas
+from dispatcher.broker.memory.broker import MemoryLedger, MemoryQuotas, wall_clock_ms
 from dispatcher.gates.building import GateDependencies, build_gate, meter_states
 from dispatcher.gates.catalogue import GATES, parse_gate
 from dispatcher.gates.metering.meter import Meters

@@ -9,14 +9,11 @@ from typing import Self
 
 import pytest
 
+from dispatcher.broker.contract.ledger import Quota
 from dispatcher.broker.contract.message import DispatchCandidate
 from dispatcher.broker.contract.queue import QueueError
-from dispatcher.broker.contract.quota import Quota
-from dispatcher.broker.memory.broker import wall_clock_ms
-from dispatcher.broker.memory.ledger import MemoryLedger
-from dispatcher.broker.memory.quota import MemoryQuotas
-from dispatcher.gates.built_in.all_of import AllOfGate
-from dispatcher.gates.built_in.tenant_quota import TenantQuotaGate
+from dispatcher.broker.memory.broker import MemoryLedger, MemoryQuotas, wall_clock_ms
+from dispatcher.gates.built_in.limits import AllOfGate, TenantQuotaGate
 from dispatcher.gates.gate import DispatchGate, Outcome, Scope, Slot
 from tests.dispatcher.gates.gate_tools import HeldSlots, candidate, open_gate
 from tests.in_time import by, with_more_time

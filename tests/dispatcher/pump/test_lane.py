@@ -12,7 +12,7 @@ from dispatcher.broker.contract.message import Claim, ErrorCode
 from dispatcher.broker.contract.queue import Broker, Queue, QueueRules, State
 from dispatcher.broker.contract.validation import LONGEST_LEASE_MS
 from dispatcher.broker.memory.broker import MemoryBroker
-from dispatcher.telemetry.counters import QueueCounters
+from dispatcher.telemetry.metrics import QueueCounters
 from tests.dispatcher.dispatching import configured, dispatching, producer
 from tests.dispatcher.queued import until_ms
 from tests.dispatcher.target import Asked, Target, ok

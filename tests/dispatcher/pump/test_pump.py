@@ -18,7 +18,7 @@ from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
 from dispatcher.pump.claiming import pair
 from dispatcher.pump.pump import Pump
 from dispatcher.pump.slots import Slots
-from dispatcher.telemetry.counters import DispatcherTelemetry
+from dispatcher.telemetry.metrics import DispatcherTelemetry
 
 Eventually = Callable[..., Awaitable[float]]
 

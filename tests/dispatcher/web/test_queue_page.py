@@ -7,7 +7,7 @@ import pytest
 
 from dispatcher.broker.contract.queue import TenantBacklog, Totals
 from dispatcher.gates.metering.meter import MeterState
-from dispatcher.telemetry.counters import DispatcherTelemetry
+from dispatcher.telemetry.metrics import DispatcherTelemetry
 from dispatcher.telemetry.recent_results import STEPS, RecentResults
 from dispatcher.web.queue_page import MOST_TENANTS, QueueState, queues_document
 

@@ -7,7 +7,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.registry import Collector
 
-from dispatcher.telemetry.counters import DispatcherTelemetry
+from dispatcher.telemetry.metrics import DispatcherTelemetry
 from dispatcher.web import status_pages as status
 
 

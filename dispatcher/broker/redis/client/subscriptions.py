@@ -10,7 +10,6 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, Self
 
 from redis.asyncio import Redis
@@ -19,7 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from adsum.tasks import BackgroundTasks
-from dispatcher.broker.contract.wake_up import Changes
+from dispatcher.broker.contract.ledger import Changes
 
 RECONNECT_DELAY: Final = 0.2
 """Seconds."""
@@ -59,9 +58,7 @@ class Subscriptions:
             await channel.changes.wait(SUBSCRIBE_TIMEOUT, 0)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._tasks.aclose()
 
     def changes(self, name: str) -> Changes:

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Final, Self
 
 from redis.asyncio import Redis
@@ -22,8 +21,7 @@ from dispatcher.broker.contract.queue import QueueError, QueueRules
 from dispatcher.broker.contract.validation import counted_as
 from dispatcher.broker.redis import records
 from dispatcher.broker.redis.client.connection import as_queue_errors
-from dispatcher.broker.redis.go_queues.go_message import GoMessage, Malformed, parse
-from dispatcher.broker.redis.go_queues.result_lists import ANY_LIST, ResultLists
+from dispatcher.broker.redis.go_queues.go_message import ANY_LIST, GoMessage, Malformed, ResultLists, parse
 from dispatcher.broker.redis.scripting import QueueScripts
 
 POLL_INTERVAL: Final = 0.1
@@ -92,9 +90,7 @@ class GoIntake:
         self._tasks.start(self._run(), f"intake {self._queue}")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._tasks.aclose()
 
     async def _run(self) -> None:

@@ -1,7 +1,7 @@
 -- One operation on the grants of one key of a quota: a sorted set, each grant by the end of its lease or window.
 -- KEYS: the set. ARGV: the channel for wake-ups, the operation, the grant's id, the limit, ms that a grant lasts.
 -- Answers: take {1, 0} or {0, when the first grant ends}; heartbeat and give {1 or 0, 0}.
--- Comments begin their lines: they are removed before the script is sent, see SCRIPT in dispatcher/broker/redis/quota.py.
+-- Comments begin their lines: they are removed before the script is sent, see SCRIPT in dispatcher/broker/redis/ledger.py.
 local grants, channel, operation, id = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local limit, duration = tonumber(ARGV[4]), tonumber(ARGV[5])
 local clock = redis.call('TIME')

@@ -5,10 +5,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from dispatcher.broker.contract.ledger import Ledger
-from dispatcher.broker.contract.quota import Quotas
-from dispatcher.broker.memory.broker import wall_clock_ms
-from dispatcher.broker.memory.ledger import MemoryLedger
+from dispatcher.broker.contract.ledger import Ledger, Quotas
+from dispatcher.broker.memory.broker import MemoryLedger, wall_clock_ms
 from dispatcher.broker.opening import open_broker
 from dispatcher.broker.redis.client.connection import connect
 from dispatcher.broker.redis.ledger import RedisLedger

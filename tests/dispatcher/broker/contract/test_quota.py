@@ -4,8 +4,7 @@ import asyncio
 import time
 from dataclasses import replace
 
-from dispatcher.broker.contract.ledger import Refusal
-from dispatcher.broker.contract.quota import Grant, Quota, QuotaMode, Quotas
+from dispatcher.broker.contract.ledger import Grant, Quota, QuotaMode, Quotas, Refusal
 from tests.in_time import by, with_more_time
 
 HOUR_MS = 3_600_000

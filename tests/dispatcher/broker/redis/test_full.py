@@ -9,10 +9,9 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
-from dispatcher.broker.contract.ledger import Reading, Reservation
+from dispatcher.broker.contract.ledger import Grant, Quota, QuotaMode, Reading, Reservation
 from dispatcher.broker.contract.message import Request
 from dispatcher.broker.contract.queue import QueueError, QueueRules, State
-from dispatcher.broker.contract.quota import Grant, Quota, QuotaMode
 from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.broker.redis.go_queues.intake import GoSource
 from tests.dispatcher.broker.redis.go_queues.test_intake import message

@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from adsum.tasks import background
 from dispatcher.broker.capacity.account import REASONS
-from dispatcher.broker.contract.ledger import Reading, Refusal, Reservation
+from dispatcher.broker.contract.ledger import Grant, Quota, QuotaMode, Reading, Refusal, Reservation
 from dispatcher.broker.contract.queue import QueueError
-from dispatcher.broker.contract.quota import Grant, Quota, QuotaMode
 from dispatcher.broker.redis.client.connection import connect
-from dispatcher.broker.redis.ledger import RedisLedger
-from dispatcher.broker.redis.quota import RedisQuotas
-from dispatcher.gates.built_in.heartbeat import heartbeat
+from dispatcher.broker.redis.ledger import RedisLedger, RedisQuotas
 from dispatcher.gates.gate import Outcome
 from tests.dispatcher.gates.gate_tools import HeldSlots, open_gate
 from tests.dispatcher.replica import replica
@@ -221,7 +219,7 @@ async def test_11_a_broker_that_lost_the_book_gives_no_place_twice(
                 assert isinstance(await asked(), Refusal)
             server.kill()
             server.start()
-            await stack.enter_async_context(heartbeat(lambda: one.heartbeat(reserved), one.lease_ms))
+            await stack.enter_async_context(background(beat(one, reserved)))
             reasons = set()
             async with without_a_gap(ms / 2000, answers), asyncio.timeout(90):
                 while REASONS["spent"] not in reasons:
@@ -233,6 +231,13 @@ async def test_11_a_broker_that_lost_the_book_gives_no_place_twice(
                 assert REASONS["lost"] in reasons
             await one.release(reserved[0], accepted=True)
             assert isinstance(await asked(), Reservation)
+
+
+async def beat(ledger: RedisLedger, reserved: list[Reservation]) -> None:
+    while True:
+        await asyncio.sleep(ledger.lease_ms / 3000)
+        with suppress(QueueError):
+            await ledger.heartbeat(reserved)
 
 
 async def test_a_listener_that_was_cut_off_listens_again(redis_url: str, eventually: Eventually) -> None:

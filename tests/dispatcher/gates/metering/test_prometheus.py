@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.broker.memory.broker import wall_clock_ms
-from dispatcher.broker.memory.ledger import MemoryLedger
+from dispatcher.broker.memory.broker import MemoryLedger, wall_clock_ms
 from dispatcher.gates.building import meter_states
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.metering.meter import Meters

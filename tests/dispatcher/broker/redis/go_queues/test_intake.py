@@ -12,9 +12,8 @@ from redis.asyncio import Redis
 
 from dispatcher.broker.contract.queue import Queue, QueueError, QueueLimits, QueueRules, State
 from dispatcher.broker.redis.broker import RedisBroker
-from dispatcher.broker.redis.go_queues.go_message import GoMessage, Malformed, parse
+from dispatcher.broker.redis.go_queues.go_message import GoMessage, Malformed, ResultLists, parse
 from dispatcher.broker.redis.go_queues.intake import GoSource
-from dispatcher.broker.redis.go_queues.result_lists import ResultLists
 from tests.dispatcher.queued import answer, claimed, counts, submitted, until
 from tests.eventually import eventually
 from tests.redis_server import RedisServer
