@@ -1,4 +1,7 @@
-"""The book of one target: no interleaving of readings, requests and replicas overruns it."""
+"""The book of one target: no interleaving of readings, requests and replicas overruns it.
+
+The steps after a 429 are in `tests/dispatcher/broker/contract/test_ledger.py`, which runs over this account too.
+"""
 
 import json
 from dataclasses import dataclass
@@ -119,80 +122,24 @@ class TestTarget(Target.TestCase):  # type: ignore[misc, name-defined]  # made b
     settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
-def test_11_one_reading_admits_n_whoever_asks() -> None:
-    account = TargetAccount(LEASE)
-    reading = Reading(Fraction("30.9"), 0)
-    answers = [account.reserve(1, reading, 1, f"r{number}") for number in range(64)]
-    assert sum(isinstance(answer, Reservation) for answer in answers) == 30
-
-
-def test_one_that_ends_makes_room_and_one_that_was_seen_does_not() -> None:
-    account = TargetAccount(LEASE)
-    reserved(account.reserve(0, Reading(Fraction(1), 0), 1, "seen"))
-    reading = Reading(Fraction(1), 1)  # and it runs: the sample counts it
-    account.release("seen", accepted=True)
-    reserved(account.reserve(2, reading, 1, "a"))
-    refused(account.reserve(2, reading, 1, "b"), "spent")
-    account.release("a", accepted=True)
-    reserved(account.reserve(2, reading, 1, "b"))
-
-
-def test_one_larger_than_all_room_goes_alone() -> None:
-    account = TargetAccount(LEASE)
-    reserved(account.reserve(0, Reading(Fraction(10), 0), 500, "large"))
-    refused(account.reserve(0, Reading(Fraction(10), 0), 1, "small"), "spent")
-    account.release("large", accepted=True)
-    refused(account.reserve(0, Reading(Fraction(0), 0), 500, "closed"), "spent")
-
-
-def test_who_is_not_heard_of_for_a_lease_is_forgotten_and_counted_again_when_heard() -> None:
-    account = TargetAccount(LEASE)
-    one = reserved(account.reserve(0, Reading(Fraction(1), 0), 1, "a"))
-    assert not account.drop_lapsed(LEASE - 1)
-    account.heartbeat(LEASE - 1, one, 0)
-    assert not account.drop_lapsed(LEASE)
-    assert account.drop_lapsed(2 * LEASE)
-    assert account.in_flight == 0
-    account.heartbeat(2 * LEASE, one, 0)
-    assert account.in_flight == 1
-
-
-def test_12_closed_until_a_newer_reading_then_one_probe_then_a_ramp() -> None:
-    account = TargetAccount(LEASE)
-    old = Reading(Fraction(100), 10)
-    before = reserved(account.reserve(10, old, 1, "before"))
-    account.report_overload(20, 0)
-    refused(account.reserve(21, old, 1, "a"), "stale")
-    refused(account.reserve(21, Reading(Fraction(100), 20), 1, "a"), "stale")
-    new = Reading(Fraction(100), 21)
-    probe = reserved(account.reserve(22, new, 1, "probe"))
-    assert probe.probe
-    refused(account.reserve(22, new, 1, "b"), "probe")
-    account.release(before.id, accepted=True)  # it began before: says nothing
-    refused(account.reserve(23, new, 1, "b"), "probe")
-    account.release("probe", accepted=True)
-    assert [isinstance(account.reserve(24, new, 1, f"w{i}"), Reservation) for i in range(3)] == [
-        True,
-        True,
-        False,
-    ]
-    account.release("w0", accepted=True)  # a window of four, one of which is in use
-    assert [isinstance(account.reserve(25, new, 1, f"x{i}"), Reservation) for i in range(4)] == [True] * 3 + [
-        False
-    ]
-    refused(account.reserve(25, old, 1, "c"), "stale")
-    account.report_overload(30, 0)
-    refused(account.reserve(31, new, 1, "c"), "stale")
-    account.release("x0", accepted=True)  # of the window before: says nothing
-    assert reserved(account.reserve(32, Reading(Fraction(100), 31), 1, "probe")).probe
-
-
-def test_12_retry_after_counts_where_it_is_later_than_the_reading() -> None:
+def test_12_the_later_retry_after_counts() -> None:
     account = TargetAccount(LEASE)
     account.report_overload(20, 500)
     account.report_overload(30, 0)
     assert refused(account.reserve(40, Reading(Fraction(9), 40), 1, "a"), "asked").until_ms == 520
     reserved(account.reserve(520, Reading(Fraction(9), 40), 1, "a"))
+
+
+def test_12_what_began_before_the_probe_widens_nothing() -> None:
+    account = TargetAccount(LEASE)
+    reserved(account.reserve(10, Reading(Fraction(100), 10), 1, "before"))
+    account.report_overload(20, 0)
+    new = Reading(Fraction(100), 21)
+    reserved(account.reserve(22, new, 1, "probe"))
+    for id in ("probe", "before"):
+        account.release(id, accepted=True)
+    granted = [isinstance(account.reserve(24, new, 1, f"w{i}"), Reservation) for i in range(3)]
+    assert granted == [True, True, False]
 
 
 @pytest.mark.parametrize("end", ["released", "lapsed"])
