@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
@@ -15,9 +15,10 @@ from adsum.command_line import (
     install_hint,
     on_broken_pipe,
     print_error,
+    with_commands,
 )
+from adsum.imports import ShadowedPackageError, check_not_shadowed
 from adsum.quoting import quoted
-from adsum.shadowing import ShadowedPackageError, check_not_shadowed
 
 PROGRAMS: Final = {
     "discovery": "who is there? list, watch and explain the instances of a component, check a worker",
@@ -75,10 +76,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 class _PrintCompletion(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, *__: Any) -> NoReturn:
-        from adsum.completion import script
 
         try:
-            print(script(parser, PROGRAMS, shell), flush=True)
+            print(_completion(parser, shell), flush=True)
         except BrokenPipeError:
             on_broken_pipe()
         sys.exit(SUCCEEDED)
@@ -92,6 +92,35 @@ def _unknown(name: str) -> str:
     return (
         f"there is no program {quoted(name)}; expected one of {', '.join(PROGRAMS)}; {meant}see adsum --help"
     )
+
+
+def _completion(parser: argparse.ArgumentParser, shell: str) -> str:
+    """The script for bash, zsh or fish, from the parsers of all programs. Completing with it starts no process."""
+    import shtab  # needed for this script only
+
+    everything = with_commands(parser, {name: _parser_of(name, about) for name, about in PROGRAMS.items()})
+    for action in _actions(everything):
+        if action.metavar == "FILE":
+            action.complete = shtab.FILE  # type: ignore[attr-defined]  # how shtab is told what a value is
+    return shtab.complete(everything, shell=shell)
+
+
+def _parser_of(program: str, about: str) -> argparse.ArgumentParser:
+    """Of a program that is not installed, only the name is completed."""
+    try:
+        parser: argparse.ArgumentParser = import_module(f"{program}.__main__").build_parser()
+    except ModuleNotFoundError:
+        parser = Parser()
+    parser.description = about
+    return parser
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:  # argparse has no public way to walk a parser
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _actions(command)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from pathlib import PurePath
 from typing import Any, Final, NoReturn, TypeVar
 
 from adsum.errors import AdsumError
-from adsum.installed_version import installed_version
 
 T = TypeVar("T")
 
@@ -139,7 +138,7 @@ def install_hint(extra: str) -> str:
 
 def print_error(error: BaseException | str, code: int | None = None, *, as_json: bool = False) -> int:
     """Print one line and return the exit code; `code` None: `exit_code(error)`. JSON if the log is, or with `as_json`."""
-    from adsum.log_form import error_line  # needed by a program that fails only, and --help has to be fast
+    from adsum.logs import error_line  # needed by a program that fails only, and --help has to be fast
 
     print(
         error_line(error if isinstance(error, str) else describe_error(error), as_json=as_json),
@@ -174,3 +173,13 @@ def describe_error(error: BaseException) -> str:
 def _named_file_error(error: BaseException | str) -> OSError | None:
     is_ours = isinstance(error, AdsumError)
     return error if isinstance(error, OSError) and error.filename is not None and not is_ours else None
+
+
+def installed_version() -> str | None:
+    """None: it runs from a checkout that nobody installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("adsum")
+    except PackageNotFoundError:
+        return None

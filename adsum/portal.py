@@ -8,9 +8,9 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
+from contextvars import Context
 from typing import TypeVar, TypeVarTuple
 
-from adsum.event_loop import EventLoop
 from adsum.tasks import cancel_and_wait
 
 Result = TypeVar("Result")
@@ -128,3 +128,27 @@ def _run(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()
+
+
+class EventLoop(asyncio.SelectorEventLoop):
+    """asyncio's, but a callback that a thread brings after the end is dropped: nobody waits for it.
+
+    gRPC has one queue of completed operations in a process. Whatever loop reads it hands each of them to the loop of its
+    call, and a cancelled call completes a moment after its cancellation: asyncio's loop would then raise in the loop that
+    reads (grpc/_cython/_cygrpc/aio/completion_queue.pyx.pxi).
+    """
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        try:
+            return super().call_soon_threadsafe(callback, *args, context=context)
+        except RuntimeError:
+            if not self.is_closed():
+                raise
+        dropped = asyncio.Handle(callback, args, self, context)
+        dropped.cancel()
+        return dropped

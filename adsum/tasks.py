@@ -5,8 +5,9 @@ A failure that no code would read goes to the loop's exception handler, which lo
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import anyio
 
@@ -112,3 +113,29 @@ def _report_failure(future: asyncio.Future[Any]) -> None:
     name = future.get_name() if isinstance(future, asyncio.Task) else "a future"
     message = f"{name} failed in the background"
     future.get_loop().call_exception_handler({"message": message, "exception": error})
+
+
+class ResourceOwner:
+    """Subclasses enter what they own on `self._stack` in `_open`; leaving closes it all, last in, first out.
+
+    When `_open` raises, what was entered so far is closed first.
+    """
+
+    _stack: AsyncExitStack
+
+    async def _open(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        self._stack = AsyncExitStack()
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()

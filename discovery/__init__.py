@@ -5,7 +5,7 @@ Each name is imported at its first use, each backend when `open` needs it: `impo
 
 from typing import TYPE_CHECKING
 
-from adsum.lazy_imports import lazy_imports
+from adsum.imports import lazy_imports
 
 __all__ = [
     "AdsumError",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from adsum.command_line import SUCCEEDED, program
-from adsum.serving.descriptors import raise_descriptor_limit
+from adsum.serving.sockets import raise_descriptor_limit
 from adsum.signals import cancel_on
 from adsum.tasks import cancel_and_wait
 from discovery.check import Verdict, check_contract

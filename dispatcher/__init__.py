@@ -3,6 +3,6 @@
 This package imports no broker: `dispatcher.broker.redis` and `dispatcher.broker.memory` are opened by `dispatcher.server`.
 """
 
-from adsum.shadowing import check_not_shadowed
+from adsum.imports import check_not_shadowed
 
 check_not_shadowed("discovery")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from adsum.command_line import FAILED, print_error
 from adsum.config.problems import ConfigError
-from adsum.log_form import form_of, print_ready, write_log
-from adsum.serving.descriptors import raise_descriptor_limit
+from adsum.logs import form_of, print_ready, write_log
+from adsum.serving.sockets import raise_descriptor_limit
 from adsum.signals import stop_signals, until_signalled
 from adsum.tracing.opening import Tracing
 from dispatcher.cli.dry_run import dry_run

@@ -13,9 +13,8 @@ from prometheus_client.registry import Collector
 
 from adsum.addresses import is_loopback
 from adsum.config.problems import ConfigError
-from adsum.resource_owner import ResourceOwner
-from adsum.serving.acceptor import RateLimitedLog
-from adsum.tasks import cancel_and_wait
+from adsum.logs import RateLimitedLog
+from adsum.tasks import ResourceOwner, cancel_and_wait
 from adsum.tracing.span import Tracer
 from dispatcher.broker.clock import BrokerClock
 from dispatcher.broker.contract.queue import Broker, QueueError

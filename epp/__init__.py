@@ -3,6 +3,6 @@
 `server` is the composition root; ARCHITECTURE.md describes the folders.
 """
 
-from adsum.shadowing import check_not_shadowed
+from adsum.imports import check_not_shadowed
 
 check_not_shadowed("discovery")

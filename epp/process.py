@@ -11,8 +11,8 @@ from typing import Protocol
 
 from adsum.command_line import FAILED, INTERRUPTED, SUCCEEDED, WRONG_INPUT, print_error
 from adsum.config.problems import ConfigError
-from adsum.log_form import print_ready, write_log
-from adsum.serving.descriptors import raise_descriptor_limit
+from adsum.logs import print_ready, write_log
+from adsum.serving.sockets import raise_descriptor_limit
 from adsum.signals import stop_signals, until_signalled
 from discovery.errors import AdsumError
 from epp.config import go_flags

@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from adsum.config.problems import ConfigError
-from adsum.os_reason import os_reason
+from adsum.errors import os_reason
 from epp.config.data_layer import PageTls
 from epp.config.metric_flags import with_metrics
 from epp.config.picker_config import PickerConfig, build_config, parse_config

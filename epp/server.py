@@ -14,9 +14,8 @@ from prometheus_client import CollectorRegistry
 
 import discovery
 from adsum.config.problems import ConfigError
-from adsum.resource_owner import ResourceOwner
 from adsum.serving.sockets import ListenError
-from adsum.tasks import cancel_and_wait
+from adsum.tasks import ResourceOwner, cancel_and_wait
 from adsum.tracing.opening import Tracing
 from discovery.opening import default_url
 from epp.config.live_config import LiveConfig

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import discovery
-from adsum.resource_owner import ResourceOwner
-from adsum.tasks import cancel_and_wait
+from adsum.tasks import ResourceOwner, cancel_and_wait
 from discovery.health_changes import HealthChanges
 from discovery.opening import display_url
 from discovery.static.endpoints_file import EndpointsFile

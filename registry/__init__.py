@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from adsum.lazy_imports import lazy_imports
-from adsum.shadowing import check_not_shadowed
+from adsum.imports import check_not_shadowed, lazy_imports
 
 check_not_shadowed("discovery")
 

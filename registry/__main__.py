@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adsum.command_line import Parser, ShowVersion, add_log_format, program
-from adsum.durations import parse_duration
 from adsum.quoting import quoted
+from adsum.units import parse_duration
 from discovery.instance import ENGINES
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from adsum.config.problems import ConfigError
-from adsum.event_loop import EventLoop
+from adsum.portal import EventLoop
 from dispatcher.broker.opening import checked_broker_url
 from tests.eventually import eventually
 

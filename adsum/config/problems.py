@@ -1,5 +1,6 @@
-"""Collects the problems of a configuration, each with its place, into one error (pure)."""
+"""Collects the problems of a configuration, each with its place, into one error, also what a YAML parser says (pure)."""
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -109,3 +110,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(name[:100], names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}"
+
+
+_QUOTED: Final = re.compile(r"""(['"])(?!<).{2,}\1""", re.DOTALL)
+"""A quoted alias or tag in PyYAML's text: a password that begins with * or ! is parsed as one and would be shown."""
+
+
+def yaml_problem(error: Exception, *, secrets: bool = False) -> str:
+    """One line with the position. `secrets`: quotes nothing from the file."""
+    problem = getattr(error, "problem", None) or getattr(error, "context", None)
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    if problem and mark is not None:
+        said = _QUOTED.sub("...", problem) if secrets else problem
+        return f"{said} in line {mark.line + 1}, column {mark.column + 1}"
+    if secrets:
+        return "it has an invalid character, date or number, or is nested too deeply"
+    return " ".join(str(error).split()) or type(error).__name__

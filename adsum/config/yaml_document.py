@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import yaml
 
-from adsum.config.problems import ConfigError
-from adsum.config.yaml_problem import yaml_problem
+from adsum.config.problems import ConfigError, yaml_problem
 from adsum.quoting import quoted
 
 

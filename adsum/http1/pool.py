@@ -10,8 +10,7 @@ from typing import Any, Final, TypeAlias
 
 import aiohappyeyeballs
 
-from adsum.http1.connection import HostPort
-from adsum.http1.protocol import BUFFER_SIZE, ClientConnection
+from adsum.http1.connection import BUFFER_SIZE, ClientConnection, HostPort
 from adsum.http1.response import HttpResponse, IncompleteResponseError, ResponseError, ResponseReader
 
 CONNECT_TIMEOUT: Final = 10.0

@@ -12,11 +12,9 @@ from typing import Final, cast
 from aiohttp import web
 
 from adsum.addresses import authority
-from adsum.os_reason import os_reason
-from adsum.serving.acceptor import Acceptor
-from adsum.serving.connections import Connections
-from adsum.serving.descriptors import connection_limit
-from adsum.serving.sockets import ListenError, listening_sockets
+from adsum.errors import os_reason
+from adsum.serving.acceptor import Acceptor, Connections
+from adsum.serving.sockets import ListenError, connection_limit, listening_sockets
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from adsum.command_line import not_installed
+from adsum.command_line import installed_version, not_installed
 from adsum.errors import AdsumError
-from adsum.installed_version import installed_version
-from adsum.tracing.current import note_trace
-from adsum.tracing.recording import Recorder, SpanRecorder
-from adsum.tracing.sampling import read_sampling
+from adsum.tracing.recording import Recorder, SpanRecorder, read_sampling
 from adsum.tracing.span import Tracer
+from adsum.tracing.trace_context import note_trace
 
 if TYPE_CHECKING:
     from adsum.tracing.exporting import Exporting

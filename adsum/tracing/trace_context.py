@@ -1,9 +1,11 @@
-"""Reads and writes `traceparent`, by which a trace goes from process to process. Pure.
+"""Reads and writes `traceparent`, by which a trace goes from process to process, and knows the running task's trace. Pure.
 
 https://www.w3.org/TR/trace-context/
 """
 
+import logging
 import re
+from contextvars import ContextVar
 from typing import Final
 
 TRACEPARENT: Final = "traceparent"
@@ -44,3 +46,18 @@ def parse_traceparent(text: str) -> TraceContext | None:
     if not trace_id or not span_id:
         return None
     return TraceContext(trace_id, span_id, sampled=bool(int(text[53:LENGTH], 16) & _SAMPLED))
+
+
+_current: Final[ContextVar[TraceContext | None]] = ContextVar("trace", default=None)
+
+
+def traced(context: TraceContext | None) -> None:
+    """This task works on that trace until it ends; None: on none that is recorded."""
+    _current.set(context)
+
+
+def note_trace(record: logging.LogRecord) -> bool:
+    """A filter of a log's handlers: gives each line the trace of its task, unless it has one."""
+    if getattr(record, "trace", None) is None:
+        record.trace = _current.get()
+    return True

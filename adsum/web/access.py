@@ -13,9 +13,9 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from adsum.addresses import is_loopback
-from adsum.changing_file import ChangingFile
-from adsum.os_reason import os_reason
-from adsum.serving.acceptor import RateLimitedLog
+from adsum.changing_files import ChangingFile
+from adsum.errors import os_reason
+from adsum.logs import RateLimitedLog
 
 log = logging.getLogger(__name__)
 

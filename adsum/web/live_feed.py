@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from adsum.serving.acceptor import RateLimitedLog
+from adsum.logs import RateLimitedLog
 from adsum.tasks import cancel_and_wait
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from adsum.installed_version import installed_version
+from adsum.command_line import installed_version
 from adsum.web.access import wants_page
 from adsum.web.live_feed import LiveFeed
 

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import replace
 from typing import Final, Never
 
-from adsum.serving.descriptors import raise_descriptor_limit
 from adsum.serving.pages import served_at
+from adsum.serving.sockets import raise_descriptor_limit
 from adsum.tasks import background
 from adsum.web.access import Access
 from benchmarks.open_page.browsers import page_cost

@@ -9,8 +9,8 @@ from typing import Final
 
 from aiohttp import web
 
-from adsum.log_form import print_ready
-from adsum.serving.descriptors import raise_descriptor_limit
+from adsum.logs import print_ready
+from adsum.serving.sockets import raise_descriptor_limit
 from benchmarks.ports import free_ports
 
 _ETAG: Final = '"one"'

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from adsum.addresses import is_loopback, split_authority
 from adsum.command_line import not_installed
 from adsum.errors import AdsumError
-from adsum.log_form import form_of, print_ready, write_log
+from adsum.logs import form_of, print_ready, write_log
 from adsum.signals import stop_signals, until_signalled
 from adsum.tasks import first_of
 from discovery.eds.assignment_file import AssignmentFile

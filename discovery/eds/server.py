@@ -19,8 +19,8 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 
 from adsum.addresses import authority
+from adsum.logs import RateLimitedLog
 from adsum.quoting import quoted
-from adsum.serving.acceptor import RateLimitedLog
 from adsum.tasks import cancel_and_wait
 from discovery.eds.assignment import TYPE_URL, Assignment, HealthStatus, LbEndpoint, version
 from discovery.eds.messages.eds_pb2 import (

@@ -8,8 +8,8 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from adsum.addresses import authority, check_host, split_authority
-from adsum.durations import parse_duration
 from adsum.quoting import quoted
+from adsum.units import parse_duration
 
 EXPECTED: Final = (
     "etcd://host:2379[,host:2379][/prefix][?user=NAME][&password_file=PATH][&cacert=PATH][&cert=PATH&key=PATH]"

@@ -19,10 +19,10 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from adsum.addresses import authority, check_host, is_ip, split_authority
-from adsum.changing_file import ChangingFile
+from adsum.changing_files import ChangingFile
 from adsum.command_line import install_hint
+from adsum.config.problems import yaml_problem
 from adsum.config.sections import describe_fault
-from adsum.config.yaml_problem import yaml_problem
 from discovery.instance import check_instance_id
 
 FILE_LIMIT: Final = 1024 * 1024

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from adsum.addresses import split_authority
-from adsum.log_form import form_of, print_ready, write_log
+from adsum.logs import form_of, print_ready, write_log
 from adsum.serving.pages import ConnectionLimits, served_at
 from adsum.signals import stop_signals, until_signalled
 from adsum.tasks import first_of

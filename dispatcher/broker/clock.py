@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from adsum.serving.acceptor import RateLimitedLog
+from adsum.logs import RateLimitedLog
 from dispatcher.broker.contract.queue import QueueError
 
 SAMPLE_INTERVAL = 10.0

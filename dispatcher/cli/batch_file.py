@@ -9,7 +9,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from adsum.os_reason import os_reason
+from adsum.errors import os_reason
 from adsum.quoting import quoted
 from dispatcher.broker.contract.message import Result
 

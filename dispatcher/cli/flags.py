@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from adsum.command_line import Parser, ShowVersion, add_log_format, argument, program
-from adsum.durations import parse_duration
 from adsum.quoting import quoted
+from adsum.units import parse_duration
 
 COMMANDS = ("submit", "status", "cancel", "dead-letters")
 

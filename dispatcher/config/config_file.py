@@ -13,8 +13,7 @@ from adsum.addresses import split_authority
 from adsum.config.problems import ConfigError, Problems, did_you_mean
 from adsum.config.sections import ConfigSection, parsed_by, read_section
 from adsum.config.yaml_document import YamlDocument, parse_yaml
-from adsum.durations import parse_duration
-from adsum.sizes import parse_size
+from adsum.units import parse_duration, parse_size
 from dispatcher.broker.contract.queue import QueueLimits, QueueRules
 from dispatcher.broker.contract.validation import (
     LEAST_WEIGHT,

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from adsum.config.file_changes import FileChanges, check_no_pipe, read_text
+from adsum.changing_files import FileChanges, check_no_pipe, read_text
 from adsum.config.problems import ConfigError
 from adsum.entry_points import in_one_line
 from dispatcher.broker.contract.queue import QueueError

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from yarl import URL
 
+from adsum.errors import os_reason
 from adsum.http1.pool import RESEND_WITHIN, ConnectionPool, NotConnectedError
 from adsum.http1.response import (
     HttpResponse,
@@ -24,7 +25,6 @@ from adsum.http1.response import (
     ResponseReader,
     ResponseTooLargeError,
 )
-from adsum.os_reason import os_reason
 from dispatcher.delivery.answer_limits import (
     AnswerMemory,
     AnswerMemoryError,

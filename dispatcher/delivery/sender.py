@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from adsum.tracing.current import traced
 from adsum.tracing.span import Tracer
+from adsum.tracing.trace_context import traced
 from dispatcher.broker.contract.message import Claim, DispatchCandidate, ErrorCode
 from dispatcher.broker.contract.queue import Queue, QueueError
 from dispatcher.delivery.answer_limits import HeldAnswer

@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Generic, Self, TypeVar
 
-from adsum.resource_owner import ResourceOwner
-from adsum.tasks import background
+from adsum.tasks import ResourceOwner, background
 from dispatcher.broker.contract.message import DispatchCandidate
 from dispatcher.broker.contract.queue import QueueError
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Slot

@@ -10,7 +10,7 @@ import aiohttp
 
 from adsum.config.problems import ConfigError
 from adsum.entry_points import in_one_line
-from adsum.os_reason import os_reason
+from adsum.errors import os_reason
 from dispatcher.broker.capacity.budget import closing_point
 from dispatcher.broker.contract.ledger import Ledger, Quota, QuotaMode, Quotas
 from dispatcher.gates.built_in.ledger_gate import (

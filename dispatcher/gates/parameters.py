@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from adsum.config.sections import ConfigSection, parsed_by
-from adsum.durations import parse_duration
+from adsum.units import parse_duration
 from dispatcher.broker.capacity.budget import parse_decimal
 from dispatcher.gates.credentials import SourceCredentials
 

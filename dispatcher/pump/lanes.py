@@ -11,7 +11,7 @@ from typing import Self
 
 from adsum.config.problems import ConfigError
 from adsum.entry_points import in_one_line
-from adsum.os_reason import os_reason
+from adsum.errors import os_reason
 from adsum.tasks import BackgroundTasks, cancel_and_wait
 from adsum.tracing.span import Tracer
 from dispatcher.broker.contract.ledger import Quotas

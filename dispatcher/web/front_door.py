@@ -14,10 +14,10 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
-from adsum.durations import parse_duration
 from adsum.tasks import BackgroundTasks
 from adsum.tracing.span import Tracer
 from adsum.tracing.trace_context import CONTEXT_HEADERS, TRACEPARENT, TRACESTATE
+from adsum.units import parse_duration
 from dispatcher.broker.contract.message import Request, Result, new_token
 from dispatcher.broker.contract.queue import ConflictError, Queue, QueueError, QueueFullError, State
 from dispatcher.delivery.delivery_spans import context_of, is_context

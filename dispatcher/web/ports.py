@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 from aiohttp import web
 
 from adsum.addresses import split_authority
-from adsum.config.file_changes import FileChanges
+from adsum.changing_files import FileChanges
 from adsum.config.problems import ConfigError
-from adsum.os_reason import os_reason
-from adsum.serving.descriptors import connection_limit
+from adsum.errors import os_reason
 from adsum.serving.pages import ConnectionLimits, served_at
+from adsum.serving.sockets import connection_limit
 from adsum.tasks import background
 from adsum.web.access import Access, token_file
 from adsum.web.debug_port import DebugPort

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
-from adsum.serving.acceptor import RateLimitedLog
+from adsum.logs import RateLimitedLog
 from adsum.tasks import cancel_and_wait
 from dispatcher.broker.contract.queue import QueueError, TenantBacklog, Totals
 from dispatcher.gates.building import meter_states

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from adsum.addresses import authority, check_host, split_authority
 from adsum.command_line import argument
-from adsum.durations import parse_go_duration
 from adsum.quoting import quoted
-from adsum.sizes import parse_quantity
+from adsum.units import parse_go_duration, parse_quantity
 from epp.config.metric_flags import parse_metric
 from epp.scraping.engines import Series
 

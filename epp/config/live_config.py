@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from adsum.config.file_changes import FileChanges, check_no_pipe
+from adsum.changing_files import FileChanges, check_no_pipe
 from adsum.config.problems import ConfigError
 from adsum.entry_points import in_one_line
 from epp.config.validate import read_text

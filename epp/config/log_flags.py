@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from adsum.command_line import add_log_format
-from adsum.log_form import TIMES, JsonForm, TextForm
+from adsum.logs import TIMES, JsonForm, TextForm
 from adsum.quoting import quoted
 from epp.config.flag_values import boolean
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from adsum import changing_files
 from adsum.command_line import FAILED, WRONG_INPUT, print_error
-from adsum.config import file_changes
 from adsum.config.problems import ConfigError
 from adsum.config.yaml_document import parse_yaml
 from adsum.entry_points import PluginError
@@ -21,7 +21,7 @@ _EXPECTED: Final = "an EndpointPickerConfig in YAML"
 
 def read_text(path: Path) -> str:
     """The text of a configuration file; raises ConfigError, whose text names the file."""
-    return file_changes.read_text(path, _EXPECTED)
+    return changing_files.read_text(path, _EXPECTED)
 
 
 def validate(path: Path) -> int:

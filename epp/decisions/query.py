@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from adsum.durations import parse_duration
 from adsum.quoting import quoted
+from adsum.units import parse_duration
 from epp.decisions.document import describe
 from epp.decisions.ring import DecisionRing, is_of, time_to_headers
 from epp.scheduling.decision import Decision

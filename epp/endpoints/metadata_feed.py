@@ -4,7 +4,7 @@ import logging
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from adsum.serving.acceptor import RateLimitedLog
+from adsum.logs import RateLimitedLog
 from discovery import (
     InstanceAddedEvent,
     InstanceEvent,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import yaml
 
-from adsum.durations import write_duration
+from adsum.units import write_duration
 from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL
 from epp.envoy.access_log import access_log, served_header
 from epp.envoy.endpoint_discovery import eds_cluster, eds_from_file, eds_over_grpc

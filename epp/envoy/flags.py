@@ -5,8 +5,8 @@ import re
 from collections.abc import Sequence
 
 from adsum.command_line import Parser, argument, program
-from adsum.durations import parse_go_duration, write_duration
 from adsum.quoting import quoted
+from adsum.units import parse_go_duration, write_duration
 from epp.config.flag_values import boolean, count, duration, port, size
 from epp.envoy.json_values import Address
 from epp.envoy.overload import connections_by_descriptors

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from adsum.resource_owner import ResourceOwner
-from adsum.tasks import cancel_and_wait
+from adsum.tasks import ResourceOwner, cancel_and_wait
 from discovery.kubernetes import ClusterTransport, Timings
 from discovery.kubernetes.opening import find_cluster, parse_options
 from discovery.kubernetes.pods.selection import POOL_GROUP, PoolReference

@@ -7,8 +7,7 @@ from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from adsum.config.sections import ConfigSection, parsed_by
-from adsum.durations import parse_go_duration
-from adsum.sizes import parse_quantity
+from adsum.units import parse_go_duration, parse_quantity
 
 Duration = Annotated[float, parsed_by(parse_go_duration)]
 """A duration in Go's syntax ("200ms"), in seconds."""

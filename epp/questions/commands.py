@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from adsum.command_line import INTERRUPTED, SUCCEEDED, on_broken_pipe, print_error
-from adsum.durations import write_duration
+from adsum.units import write_duration
 from discovery.errors import AdsumError
 from epp.questions.decision_text import details, line
 from epp.questions.picker_client import PickerClient, picker_client

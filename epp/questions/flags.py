@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from adsum.command_line import Parser, argument, program
-from adsum.durations import parse_duration
+from adsum.units import parse_duration
 
 DEFAULT_PICKER: Final = "http://127.0.0.1:9090"
 _MOST: Final = 1000

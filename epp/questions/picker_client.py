@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from adsum.os_reason import os_reason
+from adsum.errors import os_reason
 from adsum.quoting import quoted
 from discovery.errors import AdsumError
 from discovery.metadata.aiohttp_answer import connection_problem, read_body

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from yarl import URL
 
 from adsum.addresses import authority
+from adsum.logs import RateLimitedLog
 from adsum.quoting import quoted
-from adsum.serving.acceptor import RateLimitedLog
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.metadata_feed import LINES_A_MINUTE

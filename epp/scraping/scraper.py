@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 from yarl import URL
 
 from adsum.addresses import authority
+from adsum.logs import RateLimitedLog
 from adsum.prometheus_page import Page
 from adsum.quoting import quoted
-from adsum.serving.acceptor import RateLimitedLog
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import LONG_LATE, Endpoint, Key
 from epp.endpoints.load import Load

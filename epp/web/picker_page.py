@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from adsum.serving.acceptor import RateLimitedLog
+from adsum.logs import RateLimitedLog
 from adsum.web.live_feed import LiveFeed
 from adsum.web.program_page import ProgramPage
 from discovery import InstanceEvent, InstanceRemovedEvent

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from adsum.resource_owner import ResourceOwner
+from adsum.tasks import ResourceOwner
 from examples.demo.processes import DemoError, DemoProcess
 from examples.ports import free_port
 

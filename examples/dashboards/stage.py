@@ -7,7 +7,7 @@ from typing import Final
 
 import aiohttp
 
-from adsum.resource_owner import ResourceOwner
+from adsum.tasks import ResourceOwner
 from examples.dashboards.prometheus import Prometheus
 from examples.demo.cluster import COMPONENT, MODEL, NAMESPACE, DemoCluster, MoreFlags
 from examples.demo.load import LoadGenerator

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from adsum.resource_owner import ResourceOwner
+from adsum.tasks import ResourceOwner
 from examples.demo.cluster import MODEL, DemoCluster
 from examples.demo.processes import DemoError, DemoProcess, python
 from examples.demo_batch.protection import BASELINE, Protection

@@ -7,7 +7,7 @@ from typing import Any
 
 from yarl import URL
 
-from adsum.changing_file import ChangingFile
+from adsum.changing_files import ChangingFile
 from discovery.instance import METADATA_LIMIT
 
 

@@ -11,8 +11,8 @@ from yarl import URL
 
 from adsum.addresses import authority
 from adsum.command_line import INTERRUPTED, SUCCEEDED, print_error
-from adsum.log_form import form_of, write_log
-from adsum.serving.descriptors import raise_descriptor_limit
+from adsum.logs import form_of, write_log
+from adsum.serving.sockets import raise_descriptor_limit
 from adsum.signals import stop_signals, until_signalled
 from discovery.errors import AdsumError
 from registry.opening import open

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adsum.command_line import FAILED, WRONG_INPUT, Parser, argument, print_error
-from adsum.durations import parse_duration
+from adsum.units import parse_duration
 from discovery.errors import ForbiddenError
 
 _LOADED = "import sys, adsum.command_line; print(*sys.modules)"

@@ -11,8 +11,7 @@ import pytest
 from aiohttp import web
 
 from adsum.tracing.opening import Tracing
-from adsum.tracing.recording import Recorder, SpanRecorder
-from adsum.tracing.sampling import Sampling
+from adsum.tracing.recording import Recorder, Sampling, SpanRecorder
 from dispatcher.broker.contract.message import Claim, Request
 from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.config.config_file import FrontDoorConfig

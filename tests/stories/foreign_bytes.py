@@ -17,7 +17,7 @@ _COLLECTIONS = ("dict", "list", "set", "deque", "OrderedDict", "defaultdict", "C
 
 @dataclass(frozen=True)
 class Found:
-    """`name`: `adsum/durations.py _PART`, the file and what it is called there, or the function in which it is written."""
+    """`name`: `adsum/units.py _PART`, the file and what it is called there, or the function in which it is written."""
 
     name: str
     line: int

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 import yaml
 
-from adsum.durations import parse_duration
+from adsum.units import parse_duration
 from dispatcher.cli.flags import parse_serve
 from dispatcher.config.config_file import Config, read_config
 from tests.eventually import eventually

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from playwright.async_api import Browser, Page, expect
 
-from adsum.event_loop import EventLoop
+from adsum.portal import EventLoop
 from epp.config.settings import Settings
 from epp.server import PickerServer
 from examples.demo.cluster import MODEL, DemoCluster

@@ -19,7 +19,7 @@ import anyio.to_thread
 
 from adsum.addresses import url_host
 from adsum.command_line import install_hint
-from adsum.config.yaml_problem import yaml_problem
+from adsum.config.problems import yaml_problem
 from discovery.errors import DiscoveryError, InputFileError
 from discovery.kubernetes.api.timings import Timings
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from adsum.resource_owner import ResourceOwner
+from adsum.tasks import ResourceOwner
 from dispatcher.broker.capacity.account import REASONS
 from dispatcher.broker.contract.ledger import (
     Grant,

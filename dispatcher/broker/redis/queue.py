@@ -13,7 +13,7 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from adsum.resource_owner import ResourceOwner
+from adsum.tasks import ResourceOwner
 from dispatcher.broker.contract.ledger import Changes
 from dispatcher.broker.contract.message import (
     Claim,

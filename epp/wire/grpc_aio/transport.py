@@ -10,7 +10,7 @@ import anyio
 import grpc
 from grpc import aio
 
-from adsum.serving.acceptor import RateLimitedLog
+from adsum.logs import RateLimitedLog
 from epp.ext_proc.answers import Answer, to_bytes
 from epp.ext_proc.exchange import Exchange, ExchangeError
 from epp.ext_proc.protocol import EXT_PROC

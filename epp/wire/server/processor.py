@@ -7,7 +7,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from adsum.serving.acceptor import RateLimitedLog
+from adsum.logs import RateLimitedLog
 from epp.ext_proc.answers import Answer
 from epp.ext_proc.exchange import Exchange, ExchangeError
 from epp.ext_proc.protocol import EXT_PROC

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from adsum.serving.acceptor import Acceptor
-from adsum.serving.connections import Connections
-from adsum.serving.descriptors import connection_limit
-from adsum.serving.sockets import listening_socket, set_tcp_options
+from adsum.serving.acceptor import Acceptor, Connections
+from adsum.serving.sockets import connection_limit, listening_socket, set_tcp_options
 from epp.ext_proc.exchange import Exchange
 from epp.health import Health
 from epp.request.body import MemoryBudget
@@ -249,7 +247,7 @@ class _Peer(asyncio.BufferedProtocol):
 
     @property
     def idle_since(self) -> float | None:
-        """When something was read last, None while a stream asks for something (adsum.serving.connections)."""
+        """When something was read last, None while a stream asks for something (adsum.serving.acceptor)."""
         return self._read_at if self._connection.idle or not self._listener.processing else None
 
     @property

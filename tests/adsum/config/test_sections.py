@@ -5,7 +5,7 @@ from pydantic import AfterValidator, Field, ValidationInfo
 
 from adsum.config.problems import ConfigError
 from adsum.config.sections import ConfigSection, parsed_by, place_of, read_section
-from adsum.durations import parse_duration
+from adsum.units import parse_duration
 
 
 def _even(number: int, info: ValidationInfo) -> int:

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 import pytest
 from aiohttp import web
 
-from adsum.serving.acceptor import LOG_INTERVAL, Acceptor, RateLimitedLog
-from adsum.serving.connections import Connections
+from adsum.logs import LOG_INTERVAL, RateLimitedLog
+from adsum.serving.acceptor import Acceptor, Connections
 from adsum.serving.pages import ConnectionLimits, PageServer
 from adsum.serving.sockets import listening_sockets
 from tests.in_time import TooLateError, with_more_time

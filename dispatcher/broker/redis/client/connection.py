@@ -16,7 +16,7 @@ from redis.exceptions import AuthenticationError, NoScriptError, ReadOnlyError, 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from adsum.os_reason import os_reason
+from adsum.errors import os_reason
 from dispatcher.broker.contract.queue import QueueError
 from dispatcher.broker.urls import REDIS_SCHEMES, without_credentials
 

@@ -6,6 +6,7 @@ Where the log is JSON, so are the ready line of a program and the error that end
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -105,3 +106,47 @@ _FORMS: Final[Mapping[str, Callable[[float], object]]] = {
     "rfc3339": lambda seconds: _utc(seconds, "seconds"),
     "rfc3339nano": lambda seconds: _utc(seconds, "microseconds"),
 }
+
+
+LOG_INTERVAL: Final = 60.0
+"""Seconds between two log lines of one cause."""
+
+
+class RateLimitedLog:
+    """Logs each cause at most `most` times a minute, with the number of occurrences meanwhile.
+
+    Causes are constants, never input, so that a peer cannot grow the dictionary.
+    """
+
+    def __init__(
+        self, log: logging.Logger, clock: Callable[[], float] = time.monotonic, *, most: int = 1
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._most = most
+        self._began_at: dict[str, float] = {}
+        """When the minute of each cause began."""
+        self._seen: Counter[str] = Counter()
+        """In that minute."""
+
+    def warning(self, cause: str, message: str, *arguments: object) -> None:
+        self.log(logging.WARNING, cause, message, *arguments)
+
+    def info(self, cause: str, message: str, *arguments: object) -> None:
+        self.log(logging.INFO, cause, message, *arguments)
+
+    def log(self, level: int, cause: str, message: str, *arguments: object) -> None:
+        now, suppressed = self._clock(), 0
+        began_at = self._began_at.get(cause)
+        if began_at is None or now - began_at >= LOG_INTERVAL:
+            suppressed = max(0, self._seen[cause] - self._most)
+            self._began_at[cause], self._seen[cause] = now, 0
+        self._seen[cause] += 1
+        if self._seen[cause] > self._most:
+            return
+        if suppressed:
+            self._log.log(level, f"{message}; %d more times since the last such line", *arguments, suppressed)
+        elif self._seen[cause] == self._most > 1:
+            self._log.log(level, f"{message}; more such lines of this minute are only counted", *arguments)
+        else:
+            self._log.log(level, message, *arguments)

@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from adsum.log_form import TIMES, JsonForm, TextForm
-from adsum.tracing.current import note_trace, traced
-from adsum.tracing.trace_context import TraceContext
+from adsum.logs import TIMES, JsonForm, TextForm
+from adsum.tracing.trace_context import TraceContext, note_trace, traced
 
 LINE = logging.LogRecord("epp", logging.WARNING, "f.py", 1, "a %s\nof two lines", ("text",), None)
 LINE.created = 1_700_000_000.125

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from adsum.os_reason import os_reason
+from adsum.errors import os_reason
 from tests.free_port import free_port
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from adsum.changing_file import ChangingFile
+from adsum.changing_files import ChangingFile
 
 
 def write(path: Path, text: str, seconds: float) -> None:
