@@ -46,9 +46,9 @@ from epp.reconfiguration import (
 from epp.request.body import MemoryBudget
 from epp.request.model_rewrite import ModelRewrites
 from epp.request.subset import Subset
-from epp.scheduling.admission import AdmissionController
 from epp.scheduling.decision import Decision
 from epp.scheduling.director import Director
+from epp.scheduling.plugin import AdmissionController
 from epp.scheduling.policy import Policy
 from epp.scheduling.prefix.hits import Credit
 from epp.scheduling.timed_plugins import PluginTimes

@@ -14,10 +14,9 @@ from epp.flow_control.usage_limits import (
     STATIC_USAGE_LIMIT_POLICY,
 )
 from epp.plugins.declaration import PluginDeclaration
-from epp.scheduling.affinity.context_length import CONTEXT_LENGTH_AWARE
-from epp.scheduling.affinity.header_label import HEADER_LABEL_AFFINITY_SCORER
+from epp.scheduling.affinity.labels import CONTEXT_LENGTH_AWARE, HEADER_LABEL_AFFINITY_SCORER
 from epp.scheduling.affinity.session_affinity import SESSION_AFFINITY_FILTER, SESSION_AFFINITY_SCORER
-from epp.scheduling.affinity.session_id import AGENT_IDENTITY, SESSION_ID_PRODUCER
+from epp.scheduling.affinity.sessions import AGENT_IDENTITY, SESSION_ID_PRODUCER
 from epp.scheduling.affinity.topology import (
     TOPOLOGY_AFFINITY_FILTER,
     TOPOLOGY_AFFINITY_SCORER,
@@ -25,28 +24,28 @@ from epp.scheduling.affinity.topology import (
 )
 from epp.scheduling.burst.declaration import BURST_PREFIX_CACHE_PRODUCER
 from epp.scheduling.conformance import DESTINATION_ENDPOINT_SERVED_VERIFIER, HEADER_BASED_TESTING_FILTER
-from epp.scheduling.filters.endpoint_attribute import ENDPOINT_ATTRIBUTE_FILTER
-from epp.scheduling.filters.label_filters import (
+from epp.scheduling.endpoint_attribute import ENDPOINT_ATTRIBUTE_FILTER, ENDPOINT_ATTRIBUTE_SCORER
+from epp.scheduling.filters import (
     BY_LABEL,
     BY_LABEL_SELECTOR,
     DECODE_FILTER,
     ENCODE_FILTER,
     LABEL_SELECTOR_FILTER,
     PREFILL_FILTER,
+    UTILIZATION_FILTER,
 )
-from epp.scheduling.filters.utilization import UTILIZATION_FILTER
-from epp.scheduling.handlers.data_parallel import DATA_PARALLEL_PROFILE_HANDLER
-from epp.scheduling.handlers.header_profile import HEADER_PROFILE_HANDLER
-from epp.scheduling.handlers.single_profile import SINGLE_PROFILE_HANDLER
 from epp.scheduling.in_flight_load.concurrency import CONCURRENCY_DETECTOR
 from epp.scheduling.in_flight_load.declaration import INFLIGHT_LOAD_PRODUCER
 from epp.scheduling.in_flight_load.prefix_affinity import PREFIX_CACHE_AFFINITY_FILTER
 from epp.scheduling.in_flight_load.token_load import TOKEN_LOAD_SCORER
-from epp.scheduling.pickers.declarations import MAX_SCORE_PICKER, RANDOM_PICKER, WEIGHTED_RANDOM_PICKER
+from epp.scheduling.pickers import MAX_SCORE_PICKER, RANDOM_PICKER, WEIGHTED_RANDOM_PICKER
 from epp.scheduling.prefix.declarations import APPROX_PREFIX_CACHE_PRODUCER, PREFIX_CACHE_SCORER
-from epp.scheduling.probabilistic_admitter import PROBABILISTIC_ADMITTER
-from epp.scheduling.saturation import UTILIZATION_DETECTOR
-from epp.scheduling.scorers.endpoint_attribute import ENDPOINT_ATTRIBUTE_SCORER
+from epp.scheduling.profile_handlers import (
+    DATA_PARALLEL_PROFILE_HANDLER,
+    HEADER_PROFILE_HANDLER,
+    SINGLE_PROFILE_HANDLER,
+)
+from epp.scheduling.saturation import PROBABILISTIC_ADMITTER, UTILIZATION_DETECTOR
 from epp.scheduling.scorers.in_flight_declaration import IN_FLIGHT_SCORER
 from epp.scheduling.scorers.load_scorers import (
     ACTIVE_REQUEST_SCORER,

@@ -46,7 +46,7 @@ from epp.flow_control.settings import FlowControlSettings
 from epp.outliers.settings import OutlierSettings
 from epp.outliers.slow_start import SlowStartSettings
 from epp.plugins.declaration import Role
-from epp.scheduling.affinity.session_id import AgentIdentityParameters
+from epp.scheduling.affinity.sessions import AgentIdentityParameters
 from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.scheduler import Scheduler

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from epp.endpoints.endpoint import UNKNOWN_TIME, Column, Endpoint, EndpointPool, Floats, Mask
-from epp.scheduling.filters.label_filters import DECODE_ROLES, PREFILL_ROLES, ROLE_LABEL
+from epp.scheduling.filters import DECODE_ROLES, PREFILL_ROLES, ROLE_LABEL
 from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector, ConcurrencyMode
 from epp.scheduling.saturation import SaturationDetector, UtilizationDetector
 

@@ -17,7 +17,7 @@ from epp.flow_control.flow_queue import QueuedRequest
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.request_follower import RequestFollower
+from epp.scheduling.plugin import RequestFollower
 
 _OUTPUT_WEIGHT: Final = 2
 """A token of an answer costs twice one of a prompt."""

@@ -7,8 +7,8 @@ is none.
 from typing import Final
 
 from epp.request.rejection import Rejection
-from epp.scheduling.admission import SATURATED
 from epp.scheduling.candidates import NO_ENDPOINTS
+from epp.scheduling.saturation import SATURATED
 
 TTL_EXPIRED: Final = "rejected-ttl-expired"
 EVICTED: Final = "evicted-queue-pressure"

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
 
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
@@ -10,52 +9,9 @@ from epp.request.held_chat import while_it_waits
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.context import SchedulingContext
-from epp.scheduling.saturation import SaturationDetector
+from epp.scheduling.plugin import AdmissionController
+from epp.scheduling.saturation import SATURATED, SaturationDetector
 from epp.scheduling.waiting import RequestScheduler, WaitingRequest, WaitingRequests
-
-SATURATED: Final = "rejected-saturated"
-
-
-class AdmissionController(Protocol):
-    """Decides when a request is scheduled, and keeps the order of those that wait. It has no timer and no clock.
-
-    All calls come from one event loop, one after the other. A request that `admit` lets wait is given to `enqueue` at
-    once, and is out of the queue when the admission dispatches, refuses or expires it (see `WaitingRequest`) or when
-    `withdraw` says that it left. What `admit` and `enqueue` raise goes to the client of that request, a `Rejection` as its
-    answer; what `dispatch` raises, to the clients of all that wait.
-
-    `SaturationDetector` reads what workers publish, so it does not see what one turn of `dispatch` has already sent. To
-    dispatch several at once, count them, or read `EndpointPool.unreported`.
-    """
-
-    @property
-    def waits_for_endpoints(self) -> bool:
-        """Whether requests wait while there is no endpoint: `enqueue` without `admit`. Otherwise they are refused."""
-
-    def admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
-        """True: schedule the request now among the candidates. False: it waits. Raises `Rejection`: it is refused."""
-
-    def would_admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
-        """What `admit` would say, and whether a request that waits would be refused; without any effect."""
-
-    def would_enqueue(self, request: InferenceRequest, now: float) -> None:
-        """Raise what `enqueue` would raise; without any effect."""
-
-    def enqueue(self, waiting: WaitingRequest, now: float) -> None:
-        """Queue a request. May refuse others to make room for it, but dispatches none."""
-
-    def withdraw(self, waiting: WaitingRequest, now: float) -> None:
-        """Remove a request: its client left, or the picker drains and has answered it."""
-
-    def dispatch(self, now: float) -> float | None:
-        """Dispatch the requests that may go now; refuse or expire those that must not wait longer.
-
-        Called soon after a request came to wait, after a request was released or a load changed while one waits, and at
-        the time that was returned last: when it is to be called at the latest, in seconds of `now`; None: no need.
-        """
-
-    def close(self, now: float) -> float | None:
-        """Dispatch all that wait: another admission is in force. Returns when it is to be called again; None: all went."""
 
 
 @dataclass(frozen=True, slots=True)

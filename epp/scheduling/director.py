@@ -12,13 +12,13 @@ from epp.request.inference_request import Body, request_path
 from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
-from epp.scheduling.admission import AdmissionController, Admissions, ShedWhenSaturated
+from epp.scheduling.admission import Admissions, ShedWhenSaturated
 from epp.scheduling.candidates import Candidates
 from epp.scheduling.context import SchedulingContext
 from epp.scheduling.decision import NOT_YET, Decision, DecisionLog
 from epp.scheduling.pick import Pick
 from epp.scheduling.picks_in_flight import PicksInFlight
-from epp.scheduling.plugin import AdmissionProvider, DataProducer
+from epp.scheduling.plugin import AdmissionController, AdmissionProvider, DataProducer
 from epp.scheduling.policy import Policy, RequestReader
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.scheduler import Scheduler

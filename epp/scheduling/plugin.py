@@ -1,15 +1,13 @@
 """The Protocols of scheduling plugins. They work on columns: `pool.waiting[i]` belongs to `pool.endpoints[i]`."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Mask
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.pick import Pick
 from epp.scheduling.profile_result import Results
-
-if TYPE_CHECKING:  # an admission knows what a plugin is
-    from epp.scheduling.admission import AdmissionController
+from epp.scheduling.waiting import WaitingRequest
 
 Scores: TypeAlias = Floats | Mapping[int, float]
 """A float64 column, or by row the scores that are not 0."""
@@ -76,11 +74,53 @@ def is_picked_last(producer: DataProducer) -> bool:
     return getattr(producer, "picked_last", False) is True
 
 
+class AdmissionController(Protocol):
+    """Decides when a request is scheduled, and keeps the order of those that wait. It has no timer and no clock.
+
+    All calls come from one event loop, one after the other. A request that `admit` lets wait is given to `enqueue` at
+    once, and is out of the queue when the admission dispatches, refuses or expires it (see `WaitingRequest`) or when
+    `withdraw` says that it left. What `admit` and `enqueue` raise goes to the client of that request, a `Rejection` as its
+    answer; what `dispatch` raises, to the clients of all that wait.
+
+    `SaturationDetector` reads what workers publish, so it does not see what one turn of `dispatch` has already sent. To
+    dispatch several at once, count them, or read `EndpointPool.unreported`.
+    """
+
+    @property
+    def waits_for_endpoints(self) -> bool:
+        """Whether requests wait while there is no endpoint: `enqueue` without `admit`. Otherwise they are refused."""
+
+    def admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
+        """True: schedule the request now among the candidates. False: it waits. Raises `Rejection`: it is refused."""
+
+    def would_admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
+        """What `admit` would say, and whether a request that waits would be refused; without any effect."""
+
+    def would_enqueue(self, request: InferenceRequest, now: float) -> None:
+        """Raise what `enqueue` would raise; without any effect."""
+
+    def enqueue(self, waiting: WaitingRequest, now: float) -> None:
+        """Queue a request. May refuse others to make room for it, but dispatches none."""
+
+    def withdraw(self, waiting: WaitingRequest, now: float) -> None:
+        """Remove a request: its client left, or the picker drains and has answered it."""
+
+    def dispatch(self, now: float) -> float | None:
+        """Dispatch the requests that may go now; refuse or expire those that must not wait longer.
+
+        Called soon after a request came to wait, after a request was released or a load changed while one waits, and at
+        the time that was returned last: when it is to be called at the latest, in seconds of `now`; None: no need.
+        """
+
+    def close(self, now: float) -> float | None:
+        """Dispatch all that wait: another admission is in force. Returns when it is to be called again; None: all went."""
+
+
 @runtime_checkable
 class AdmissionProvider(Protocol):
     """A data producer for which requests have to wait."""
 
-    def admission(self, behind: "AdmissionController") -> "AdmissionController":
+    def admission(self, behind: AdmissionController) -> AdmissionController:
         """What decides in place of `behind`, and asks it first; `behind` lets nothing wait."""
 
 
@@ -149,3 +189,28 @@ class ProfileHandler(Protocol):
 
     def result(self, request: InferenceRequest, results: Results) -> Pick:
         """The pick that follows from all results; raises `Rejection`, such as that of the primary profile."""
+
+
+class RequestFollower:
+    """Every method of `DataProducer`, without effect."""
+
+    def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
+        """A request is about to be scheduled."""
+
+    def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
+        """The request goes to these endpoints."""
+
+    def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
+        """These endpoints served the request."""
+
+    def failed(self, request: InferenceRequest) -> None:
+        """No known endpoint served the request."""
+
+    def sized(self, endpoint: Endpoint, tokens: int) -> None:
+        """The endpoint's page has the size of its KV cache."""
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """The endpoint's process ended."""
+
+    def retain(self, endpoints: Sequence[Endpoint]) -> None:
+        """These endpoints are left."""

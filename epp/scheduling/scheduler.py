@@ -7,10 +7,10 @@ from epp.endpoints.endpoint import EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.context import SchedulingContext
-from epp.scheduling.handlers.single_profile import SingleProfileHandler
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer, ProfileHandler, RehearsingProducer, is_picked_last
 from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.profile_handlers import SingleProfileHandler
 from epp.scheduling.profile_result import ProfileResult
 
 

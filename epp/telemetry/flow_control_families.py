@@ -8,8 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from adsum.histogram import Histogram
 from epp.request.rejection import Rejection
-from epp.scheduling.admission import SATURATED
 from epp.scheduling.candidates import NO_ENDPOINTS
+from epp.scheduling.saturation import SATURATED
 from epp.scheduling.waiting import Dequeued
 from epp.telemetry.labels import EXTENSION_PREFIX, PREFIX, REQUEST_LABELS, RequestLabels
 from epp.telemetry.request_tally import QUEUE_BUCKETS, STEP_BUCKETS, RequestHistograms, RequestTally

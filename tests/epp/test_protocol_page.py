@@ -10,7 +10,7 @@ from epp.ext_proc.protocol import METADATA_NAMESPACE, SUBSET_NAMESPACE, immediat
 from epp.health import LIVENESS, READINESS
 from epp.request.control_headers import DESTINATION, DROPPED_REASON, FALLBACK, SCORES, SERVED, SUBSET
 from epp.request.rejection import Rejection
-from epp.scheduling.admission import SATURATED
+from epp.scheduling.saturation import SATURATED
 
 PAGE = (Path(__file__).parents[2] / "docs" / "endpoint-picker-protocol.md").read_text()
 

@@ -172,7 +172,7 @@ SPLITS: Mapping[str, str] = {
     "epp/endpoints/datastore.py Datastore": "two splits at most",
     "epp/envoy/flags.py parse": "the operator's flag",
     "epp/request/inference_api.py _known_suffix": "_MAX_SUFFIX characters",
-    "epp/scheduling/affinity/session_id.py CookieSessionId": "_MAX_COOKIES characters",
+    "epp/scheduling/affinity/sessions.py CookieSessionId": "_MAX_COOKIES characters",
     "epp/request/subset.py _parse": "its separators are counted before: MAX_DESTINATIONS",
     "epp/scraping/engines.py Series": "the operator's configuration",
     "epp/scraping/engines.py _alternatives": "the operator's configuration",

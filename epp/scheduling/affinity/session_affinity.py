@@ -12,19 +12,17 @@ from epp.endpoints.endpoint import EndpointPool, Mask
 from epp.plugins.declaration import ParameterError, PluginContext, PluginDeclaration, Role
 from epp.plugins.section import HeaderName, Section
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.affinity.session_id import (
+from epp.scheduling.affinity.sessions import (
     AGENT_IDENTITY,
+    DEFAULT_TTL,
     SESSION_ID_PRODUCER,
+    TOKEN_HEADER,
     AgentIdentityParameters,
+    EncodedEndpointHeader,
     HeaderSessionId,
+    SessionBindings,
     SessionId,
     SessionIdProducerParameters,
-)
-from epp.scheduling.affinity.session_strategies import (
-    DEFAULT_TTL,
-    TOKEN_HEADER,
-    EncodedEndpointHeader,
-    SessionBindings,
     SessionStrategy,
 )
 from epp.scheduling.plugin import Scores

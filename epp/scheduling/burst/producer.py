@@ -12,12 +12,10 @@ import numpy as np
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.request.inference_request import InferenceRequest, PrefixChain, RequestData
-from epp.scheduling.admission import AdmissionController
 from epp.scheduling.burst.placement import PlacementRules, place
 from epp.scheduling.burst.window import BurstWindow
-from epp.scheduling.plugin import DataProducer
+from epp.scheduling.plugin import AdmissionController, DataProducer, RequestFollower
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
-from epp.scheduling.request_follower import RequestFollower
 
 PRODUCER: Final = "burst-prefix-cache-producer"
 DEFAULT_BLOCKS: Final = 2048

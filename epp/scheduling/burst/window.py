@@ -6,7 +6,7 @@ from typing import Final, Protocol
 from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
-from epp.scheduling.admission import AdmissionController
+from epp.scheduling.plugin import AdmissionController
 from epp.scheduling.waiting import WaitingRequest
 
 

@@ -14,10 +14,9 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.plugin import DataProducer
+from epp.scheduling.plugin import DataProducer, RequestFollower
 from epp.scheduling.prefix.declarations import prefix_cache
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
-from epp.scheduling.request_follower import RequestFollower
 
 DEFAULT_SIZE: Final = 1024
 _NEUTRAL: Final = 0.5

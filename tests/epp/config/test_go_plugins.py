@@ -9,7 +9,7 @@ import yaml
 from adsum.config.problems import ConfigError
 from epp.config.picker_config import PickerConfig, load_config
 from epp.scheduling.affinity.session_affinity import SessionAffinityFilter
-from epp.scheduling.affinity.session_strategies import SessionBindings
+from epp.scheduling.affinity.sessions import SessionBindings
 from epp.scheduling.prefix.plugins import PrefixCacheProducer, PrefixCacheScorer
 from epp.scheduling.scorers.no_hit_lru import NoHitLruScorer
 

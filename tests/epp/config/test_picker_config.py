@@ -14,8 +14,8 @@ from epp.config.catalogue import PLUGINS
 from epp.config.data_layer import MetricsSourceParameters
 from epp.config.go_plugins import GO_ONLY
 from epp.config.picker_config import PickerConfig, load_config
-from epp.scheduling.filters.label_filters import DECODE_ROLES, LabelSelectorFilter, Requirement, RoleFilter
-from epp.scheduling.pickers.score_pickers import MaxScorePicker, WeightedRandomPicker
+from epp.scheduling.filters import DECODE_ROLES, LabelSelectorFilter, Requirement, RoleFilter
+from epp.scheduling.pickers import MaxScorePicker, WeightedRandomPicker
 from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.scorers.load_scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer

@@ -25,7 +25,7 @@ from epp.scheduling.context import SchedulingContext
 from epp.scheduling.decision import MOST_TEXT
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
-from epp.scheduling.pickers.score_pickers import MaxScorePicker
+from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.policy import Policy
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.saturation import UtilizationDetector

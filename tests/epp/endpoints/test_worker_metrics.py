@@ -13,7 +13,7 @@ from epp.endpoints.worker_metrics import WAITING, WORKER_METRICS, WorkerMetric
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.context import SchedulingContext
-from epp.scheduling.pickers.score_pickers import MaxScorePicker
+from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.published_only import check_published_only
 from epp.scraping.engines import ENGINES, engines_of, other_series

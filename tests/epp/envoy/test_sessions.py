@@ -12,9 +12,9 @@ from aiohttp import web
 from epp.config.settings import Settings
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import render
-from epp.scheduling.affinity.session_strategies import TOKEN_HEADER
+from epp.scheduling.affinity.sessions import TOKEN_HEADER
 from epp.scheduling.conformance import SERVED_HEADER
-from epp.scheduling.handlers.data_parallel import RANK_HEADER
+from epp.scheduling.profile_handlers import RANK_HEADER
 from epp.server import PickerServer
 
 PROMPT = {"model": "m", "prompt": "x"}

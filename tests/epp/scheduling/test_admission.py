@@ -15,8 +15,8 @@ from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.request.body import MemoryBudget
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
-from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director
+from epp.scheduling.plugin import AdmissionController
 from epp.scheduling.waiting import Dequeued, WaitingRequest
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 from tests.decoded_exchange import DecodedExchange, read

@@ -10,10 +10,15 @@ from hypothesis import strategies as st
 
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Endpoint, EndpointPool
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.affinity.context_length import DEFAULT_LABEL, ContextLengthAware
+from epp.scheduling.affinity.labels import DEFAULT_LABEL, ContextLengthAware
 from epp.scheduling.affinity.session_affinity import SessionAffinityFilter, SessionAffinityScorer
-from epp.scheduling.affinity.session_id import CookieSessionId, HeaderSessionId
-from epp.scheduling.affinity.session_strategies import EncodedEndpointHeader, SessionBindings, token_of
+from epp.scheduling.affinity.sessions import (
+    CookieSessionId,
+    EncodedEndpointHeader,
+    HeaderSessionId,
+    SessionBindings,
+    token_of,
+)
 from epp.scheduling.affinity.topology import TopologyAffinityScorer
 from epp.scheduling.pick import Pick
 

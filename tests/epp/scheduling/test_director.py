@@ -17,11 +17,11 @@ from epp.endpoints.load import Load
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
-from epp.scheduling.admission import AdmissionController
 from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
-from epp.scheduling.pickers.score_pickers import MaxScorePicker
+from epp.scheduling.pickers import MaxScorePicker
+from epp.scheduling.plugin import AdmissionController
 from epp.scheduling.policy import Policy
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scheduler import Scheduler

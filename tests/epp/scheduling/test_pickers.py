@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from epp.scheduling.pickers.score_pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
+from epp.scheduling.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
 from epp.scheduling.plugin import Picker
 
 Kind = type[MaxScorePicker] | type[RandomPicker] | type[WeightedRandomPicker]

@@ -20,14 +20,14 @@ from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.context import SchedulingContext
-from epp.scheduling.filters.label_filters import (
+from epp.scheduling.filters import (
     DECODE_ROLES,
     PREFILL_ROLES,
     LabelSelectorFilter,
     Requirement,
     RoleFilter,
 )
-from epp.scheduling.pickers.score_pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
+from epp.scheduling.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
 from epp.scheduling.plugin import Filter
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scorers.load_scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer

@@ -15,12 +15,12 @@ from epp.request.control_headers import DESTINATION
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
-from epp.scheduling.filters.label_filters import DECODE_ROLES, PREFILL_ROLES, RoleFilter
-from epp.scheduling.handlers.single_profile import SingleProfileHandler
+from epp.scheduling.filters import DECODE_ROLES, PREFILL_ROLES, RoleFilter
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import ProfileHandler
 from epp.scheduling.policy import Policy
 from epp.scheduling.prefix.match import PrefixMatch, prefix_match
+from epp.scheduling.profile_handlers import SingleProfileHandler
 from epp.scheduling.profile_result import Results
 from epp.scheduling.scheduler import Scheduler
 from epp.wire.messages.ext_proc_pb2 import HeaderMutation

@@ -13,7 +13,7 @@ from epp.extension import check_published_only
 from epp.plugins.declaration import Role
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.cached_scores import WeightedScorer
-from epp.scheduling.pickers.score_pickers import MaxScorePicker
+from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.plugin import Scorer
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.published_only import UnpublishedReadError, is_published_only

@@ -14,14 +14,14 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.endpoints.endpoint_document import EndpointDefaults
 from epp.endpoints.load import Load
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.affinity.session_strategies import SessionBindings
+from epp.scheduling.affinity.sessions import SessionBindings
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
-from epp.scheduling.pickers.score_pickers import MaxScorePicker
+from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.policy import Policy
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
-from epp.scheduling.probabilistic_admitter import ProbabilisticAdmitter
 from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.saturation import ProbabilisticAdmitter
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.scorers.no_hit_lru import NoHitLruScorer
 from epp.scheduling.work_ahead.plugins import WorkAheadProducer

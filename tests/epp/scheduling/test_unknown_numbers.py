@@ -24,10 +24,9 @@ from epp.endpoints.endpoint import (
 from epp.endpoints.worker_metrics import WORKER_METRICS
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
-from epp.scheduling.filters.endpoint_attribute import COMPARISONS, EndpointAttributeFilter
-from epp.scheduling.filters.utilization import LOADS, UtilizationFilter
-from epp.scheduling.probabilistic_admitter import ProbabilisticAdmitter
-from epp.scheduling.scorers.endpoint_attribute import EndpointAttributeScorer
+from epp.scheduling.endpoint_attribute import COMPARISONS, EndpointAttributeFilter, EndpointAttributeScorer
+from epp.scheduling.filters import LOADS, UtilizationFilter
+from epp.scheduling.saturation import ProbabilisticAdmitter
 from epp.scraping.metrics_page import read_load
 
 CUSTOM = {"attributeKey": "Heat", "metricSpec": "heat{gpu=0}"}

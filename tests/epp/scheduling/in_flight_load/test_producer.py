@@ -21,9 +21,8 @@ from epp.request.subset import Subset
 from epp.scheduling.director import Director
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer, InFlightTokens
 from epp.scheduling.pick import Pick
-from epp.scheduling.plugin import DataProducer
+from epp.scheduling.plugin import DataProducer, RequestFollower
 from epp.scheduling.policy import Policy
-from epp.scheduling.request_follower import RequestFollower
 from epp.scheduling.scheduler import Scheduler
 from epp.telemetry.in_flight_metrics import InFlightMetrics
 

@@ -7,6 +7,8 @@ from typing import Final
 import numpy as np
 
 from epp.endpoints.endpoint import Floats, Indices, Mask
+from epp.plugins.declaration import PluginDeclaration, Role
+from epp.plugins.section import PickerParameters
 
 _FEW: Final = 8
 
@@ -74,3 +76,19 @@ def _descending(scores: Floats, rng: random.Random) -> Indices:
     shuffled = np.array(rng.sample(range(len(scores)), len(scores)), dtype=np.intp)
     order: Indices = shuffled[np.argsort(-scores[shuffled], kind="stable")]
     return order
+
+
+def _picker(
+    type: str, picker: type[MaxScorePicker | RandomPicker | WeightedRandomPicker]
+) -> PluginDeclaration:
+    return PluginDeclaration(
+        type=type,
+        role=Role.PICKER,
+        parameters=PickerParameters,
+        build=lambda given, context: picker(context.rng),
+    )
+
+
+MAX_SCORE_PICKER: Final = _picker("max-score-picker", MaxScorePicker)
+RANDOM_PICKER: Final = _picker("random-picker", RandomPicker)
+WEIGHTED_RANDOM_PICKER: Final = _picker("weighted-random-picker", WeightedRandomPicker)

@@ -1,7 +1,8 @@
-"""Finds the endpoint of a request's session: named by a token that the client sends back, or remembered by session id.
+"""Reads the session of a request from its headers, and finds the endpoint of a session. Pure.
 
-Names and behaviour: llm-d-router, plugins/scheduling/util/sessionaffinity. Both are foreign bytes: a token or an id only
-chooses among the endpoints that may serve the request.
+A session's endpoint is named by a token that the client sends back, or remembered by session id. Both are foreign bytes: a token
+or an id only chooses among the endpoints that may serve the request. Names, order of headers and behaviour: llm-d-router,
+plugins agentidentity, sessionid, sessionaffinity and scheduling/util/sessionaffinity.
 """
 
 import binascii
@@ -9,13 +10,90 @@ import hashlib
 from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
+from pydantic import Field, model_validator
+
 from epp.endpoints.endpoint import Endpoint, EndpointPool
+from epp.plugins.declaration import Role, only_parameters
+from epp.plugins.section import HeaderName, Section
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.affinity.session_id import SessionId
 from epp.scheduling.pick import Pick
-from epp.scheduling.request_follower import RequestFollower
+from epp.scheduling.plugin import RequestFollower
+
+DEFAULT_HEADER: Final = "x-session-id"
+AGENT_HEADERS: Final = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
+"""The session headers of Claude Code, OpenCode and Codex; the first that a request has counts."""
+_MAX_COOKIES: Final = 16 * 1024
+"""Characters of a cookie header; a longer one is not read. Browsers send at most 4 KiB for each cookie (RFC 6265 6.1)."""
+
+
+class SessionId(Protocol):
+    """One place where a request may carry its session id."""
+
+    def read(self, headers: Mapping[str, str]) -> str:
+        """The id, empty if the request has none; `headers` with lower-case names."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderSessionId:
+    """The first of these headers that the request has; `names` in lower case."""
+
+    names: tuple[str, ...] = (DEFAULT_HEADER,)
+
+    def read(self, headers: Mapping[str, str]) -> str:
+        return next((value for name in self.names if (value := headers.get(name))), "").strip()
+
+
+@dataclass(frozen=True, slots=True)
+class CookieSessionId:
+    """A cookie."""
+
+    name: str
+
+    def read(self, headers: Mapping[str, str]) -> str:
+        cookies = headers.get("cookie", "")
+        if len(cookies) > _MAX_COOKIES:
+            return ""
+        for pair in cookies.split(";"):
+            name, equals, value = pair.strip().partition("=")
+            if equals and name == self.name:
+                return value.strip()
+        return ""
+
+
+class SessionIdProducerParameters(Section):
+    header_name: HeaderName = ""
+    """The header with the id of the session; this or `cookieName`."""
+    cookie_name: str = ""
+    """The cookie with it."""
+
+    @model_validator(mode="after")
+    def _check_one(self) -> "SessionIdProducerParameters":
+        if bool(self.header_name) == bool(self.cookie_name.strip()):
+            raise ValueError("a session id comes from headerName or from cookieName; give one of them")
+        return self
+
+    def session_id(self) -> SessionId:
+        header, cookie = self.header_name, self.cookie_name.strip()
+        return HeaderSessionId((header,)) if header else CookieSessionId(cookie)
+
+
+class AgentIdentityParameters(Section):
+    additional_session_headers: list[HeaderName] = Field(default_factory=list)
+    """Headers that count before the known ones."""
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        return (*filter(None, self.additional_session_headers), *AGENT_HEADERS)
+
+
+SESSION_ID_PRODUCER: Final = only_parameters(
+    "session-id-producer", Role.PRODUCER, SessionIdProducerParameters
+)
+AGENT_IDENTITY: Final = only_parameters("agent-identity", Role.REQUEST_HEADERS, AgentIdentityParameters)
+
 
 TOKEN_HEADER: Final = "x-session-token"  # noqa: S105  # a header's name
 _MAX_TOKEN: Final = 1024

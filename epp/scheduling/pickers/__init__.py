@@ -1,1 +1,0 @@
-"""Pickers: choose endpoints by the weighted sum of their scores."""
