@@ -4,7 +4,7 @@ from benchmarks.attacks.stage.ext_proc_client import channel, send_request
 from benchmarks.attacks.stage.figures import Figures
 from benchmarks.attacks.stage.victim import Victim, picker
 from benchmarks.attacks.stage.worker import HONEST, answer, worker
-from dispatcher.gates.metering.metrics_page import samples
+from dispatcher.gates.metering.readers import samples
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 METRIC = "llm_d_epp_ready_endpoints"

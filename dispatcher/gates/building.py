@@ -31,7 +31,6 @@ from dispatcher.gates.parameters import (
     LocalParameters,
     MetricParameters,
     NoGateParameters,
-    Parameters,
     QuotaParameters,
     ScrapeParameters,
 )
@@ -48,7 +47,6 @@ class GateDependencies:
     concurrency: int | None = None
 
 
-GateBuilder = Callable[[GateSpec, Any, GateDependencies], DispatchGate]
 OpenGauge = Callable[[], AbstractAsyncContextManager[Gauge]]
 GaugeBuilder = Callable[[GateSpec, Any, GateDependencies], OpenGauge]
 
@@ -74,7 +72,11 @@ def meter_states(gate: DispatchGate) -> list[MeterState]:
 def _build(spec: GateSpec, dependencies: GateDependencies) -> DispatchGate:
     if spec.declaration is not None:
         return _installed(spec, spec.declaration, dependencies)
-    return _BUILDERS[spec.type](spec, spec.parameters, dependencies)
+    if spec.gates:
+        return _all_of(spec, dependencies)
+    if spec.type in GAUGES:
+        return _ledger_gate([spec], dependencies)
+    return _LIMITS[spec.type](spec.parameters, dependencies)
 
 
 def _installed(spec: GateSpec, declaration: GateDeclaration, dependencies: GateDependencies) -> DispatchGate:
@@ -98,10 +100,6 @@ def _has_ledger(spec: GateSpec) -> bool:
     return spec.type in GAUGES or any(map(_has_ledger, spec.gates))
 
 
-def _build_ledger_gate(spec: GateSpec, given: Parameters, dependencies: GateDependencies) -> DispatchGate:
-    return _ledger_gate([spec], dependencies)
-
-
 def _ledger_gate(specs: Sequence[GateSpec], dependencies: GateDependencies) -> LedgerGate:
     """One gate over all gauges: two gates would reserve each request twice, and each take the other's for foreign load."""
     gauges = [GAUGES[spec.type](spec, spec.parameters, dependencies) for spec in specs]
@@ -116,16 +114,16 @@ def _constant(spec: GateSpec, given: NoGateParameters, dependencies: GateDepende
     return constant_gauge
 
 
-def _local(spec: GateSpec, given: LocalParameters, dependencies: GateDependencies) -> DispatchGate:
+def _local(given: LocalParameters, dependencies: GateDependencies) -> DispatchGate:
     return LocalConcurrencyGate(given.limit)
 
 
-def _quota(spec: GateSpec, given: QuotaParameters, dependencies: GateDependencies) -> DispatchGate:
+def _quota(given: QuotaParameters, dependencies: GateDependencies) -> DispatchGate:
     quota = Quota(given.limit, QuotaMode(given.mode), round(given.window * 1000), round(given.lease * 1000))
     return TenantQuotaGate(dependencies.quotas, quota, given.prefix)
 
 
-def _all_of(spec: GateSpec, given: Parameters, dependencies: GateDependencies) -> DispatchGate:
+def _all_of(spec: GateSpec, dependencies: GateDependencies) -> DispatchGate:
     """Gates with a ledger are asked first, as one. wait-on-refuse is all-of with one gate: refused requests always wait."""
     leaves = list(_leaf_specs(spec))
     counted = [leaf for leaf in leaves if leaf.type in GAUGES]
@@ -162,10 +160,7 @@ def _meter_gauge(make: Callable[[Any, aiohttp.ClientSession], MeterSource]) -> G
         def meter() -> Meter:
             return Meter(make(given, dependencies.meters.session), dependencies.ledger.state, rules)
 
-        def gauge() -> AbstractAsyncContextManager[Gauge]:
-            return dependencies.meters.shared((dependencies.target, spec.type, repr(given)), meter)
-
-        return gauge
+        return lambda: dependencies.meters.shared((dependencies.target, spec.type, repr(given)), meter)
 
     return build
 
@@ -199,15 +194,7 @@ GAUGES: Final[Mapping[str, GaugeBuilder]] = {
 _GATE_METHODS: Final = ("__aenter__", "__aexit__", "budget", "admit")
 """The methods of a DispatchGate. Checked by name: a Protocol cannot be, since its classes need not derive from it."""
 
-_BUILDERS: Final[Mapping[str, GateBuilder]] = {
-    "constant": _build_ledger_gate,
-    "prometheus-saturation": _build_ledger_gate,
-    "prometheus-budget": _build_ledger_gate,
-    "prometheus-query": _build_ledger_gate,
-    "endpoint-scrape": _build_ledger_gate,
+_LIMITS: Final[Mapping[str, Callable[[Any, GateDependencies], DispatchGate]]] = {
     "local-max-concurrency": _local,
     "redis-quota": _quota,
-    "composite": _all_of,
-    "all-of": _all_of,
-    "wait-on-refuse": _all_of,
 }

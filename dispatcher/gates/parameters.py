@@ -1,7 +1,10 @@
 """The parameters of each gate. Names are those of llm-d's Go processor where it has them."""
 
+import ssl
+from dataclasses import dataclass
 from fractions import Fraction
 from math import isfinite
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -9,7 +12,6 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 from adsum.config.sections import ConfigSection, parsed_by
 from adsum.units import parse_duration
 from dispatcher.broker.capacity.budget import parse_decimal
-from dispatcher.gates.credentials import SourceCredentials
 
 
 def _fraction(value: object) -> object:
@@ -32,6 +34,35 @@ Delay = Annotated[float, parsed_by(parse_duration), Field(ge=0, le=86_400, allow
 Url = Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")]
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
 MetricName = Annotated[str, Field(pattern=r"^[A-Za-z_:][A-Za-z0-9_:]*$")]
+
+
+class GateSourceError(Exception):
+    """A source gave no valid number; the text says why. The gate counts it as a budget of 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCredentials:
+    """The certificate authorities and the token of a source.
+
+    `bearer_token_file` is read for each request: the kubelet renews the tokens of service accounts in place.
+    """
+
+    ca_file: str = ""
+    bearer_token_file: str = ""
+
+    def tls(self) -> ssl.SSLContext | bool:
+        """For aiohttp's `ssl`; raises OSError if the file cannot be read or holds no certificate."""
+        return ssl.create_default_context(cafile=self.ca_file) if self.ca_file else True
+
+    def headers(self) -> dict[str, str]:
+        """Raises GateSourceError if the file cannot be read; the text quotes nothing of it."""
+        if not self.bearer_token_file:
+            return {}
+        try:
+            token = Path(self.bearer_token_file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise GateSourceError(f"no token in {self.bearer_token_file}: {type(error).__name__}") from error
+        return {"Authorization": f"Bearer {token}"}
 
 
 class Parameters(ConfigSection):

@@ -9,7 +9,7 @@ from typing import Self
 
 import aiohttp
 
-from dispatcher.gates.metering.metrics_page import samples
+from dispatcher.gates.metering.readers import samples
 from examples.demo.cluster import DemoCluster
 from examples.demo.processes import DemoError
 from examples.demo_batch.dispatcher import BatchDispatcher

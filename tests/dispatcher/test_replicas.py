@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from dispatcher.broker.redis.broker import RedisBroker
-from dispatcher.gates.metering.metrics_page import samples
+from dispatcher.gates.metering.readers import samples
 from tests.dispatcher.dispatching import configured, document, producer
 from tests.dispatcher.processes import Running, dispatcher
 from tests.dispatcher.target import Asked, Target, ok

@@ -19,7 +19,7 @@ from dispatcher.broker.capacity.allotment import AllotmentEstimator
 from dispatcher.broker.capacity.budget import ZERO
 from dispatcher.broker.contract.ledger import Changes, LedgerState, Reading
 from dispatcher.broker.contract.queue import QueueError
-from dispatcher.gates.credentials import GateSourceError
+from dispatcher.gates.parameters import GateSourceError
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
-"""The source of each metric gate: its queries and metric names."""
+"""What each metric gate reads, and how the dispatch budget of a target follows from it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
@@ -12,18 +13,82 @@ from dispatcher.broker.capacity.budget import (
     closing_point,
     from_load,
     from_saturation,
+    spare,
+    system_capacity,
     valid_share,
 )
-from dispatcher.gates.metering.metrics_page import MetricsPage, MetricsPageReader
-from dispatcher.gates.metering.prometheus import PrometheusReader
-from dispatcher.gates.metering.target_source import ConstantReader, MetricKind, SampleReader, TargetSource
+from dispatcher.gates.metering.meter import Measurement
+from dispatcher.gates.metering.readers import (
+    MetricsPageReader,
+    PrometheusReader,
+    Sample,
+    SampleReader,
+    WebPage,
+)
 from dispatcher.gates.parameters import (
     BudgetParameters,
+    GateSourceError,
     PrometheusParameters,
     QueryParameters,
     SaturationParameters,
     ScrapeParameters,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantReader:
+    """A number from the configuration."""
+
+    value: Fraction
+
+    async def read(self) -> Sample:
+        return Sample(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricKind:
+    """What a metric means. `estimate`: D, from its value and max_SYS. `closes_at`: the value where D = B, from max_SYS and B.
+
+    Values below 0 or above `max_value` are errors; None: any value is valid.
+    """
+
+    estimate: Callable[[Fraction, Fraction], Fraction]
+    closes_at: Callable[[Fraction, Fraction], Fraction]
+    max_value: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSource:
+    """A `MeterSource`: D from `value`, max_SYS from the number of `ready` model servers."""
+
+    name: str
+    value: SampleReader
+    ready: SampleReader
+    per_server: Fraction
+    baseline: Fraction
+    kind: MetricKind
+
+    async def measure(self) -> Measurement:
+        value, ready = await self.value.read(), await self.ready.read()
+        if self.kind.max_value is not None:
+            _check("the number read", value.value, self.kind.max_value)
+        _check("the number of ready model servers", ready.value, _MAX_SERVERS)
+        # Without ready servers there is no capacity: closed, whatever the load is. A load of 0 then means nothing.
+        capacity = system_capacity(ready.value, self.per_server)
+        free = spare(self.kind.estimate(value.value, capacity), self.baseline) if capacity > 0 else ZERO
+        threshold = self.kind.closes_at(capacity, self.baseline)
+        line = closing_point(capacity, self.baseline)
+        # As old as the older of the two numbers: both decide how much is free.
+        return Measurement(free, capacity, line, max(value.age, ready.age), value.value, threshold)
+
+
+_MAX_SERVERS: Final = 1_000_000
+
+
+def _check(what: str, value: Fraction, max_value: int) -> None:
+    if not 0 <= value <= max_value:
+        raise GateSourceError(f"{what} is {float(value):g}, expected one from 0 to {max_value}")
+
 
 _MAX_LOAD: Final = 10**15
 """Requests or bytes. A larger number is not believed."""
@@ -57,14 +122,12 @@ def query_source(given: QueryParameters, session: aiohttp.ClientSession) -> Targ
 
 def scrape_source(given: ScrapeParameters, session: aiohttp.ClientSession) -> TargetSource:
     """D = 1 - count / (max_count_per_pod x pods), or 1 - saturation without `max_count_per_pod`."""
-    page = MetricsPage(session, given.url, given.credentials)
+    page = WebPage(session, given.url, given.credentials)
     counts = given.max_count_per_pod > 0
     value = MetricsPageReader(page, given.metric, given.labels, _sum if counts else max, given.absent_value)
     ready: SampleReader = ConstantReader(given.pods)
     if given.pods_metric is not None:
-        pods_page = (
-            page if given.pods_url is None else MetricsPage(session, given.pods_url, given.credentials)
-        )
+        pods_page = page if given.pods_url is None else WebPage(session, given.pods_url, given.credentials)
         # Each replica of a picker counts the same pods: the largest number, not the sum.
         ready = MetricsPageReader(pods_page, [given.pods_metric], given.pods_labels, max)
     return TargetSource(
@@ -111,12 +174,11 @@ def _prometheus_source(
     kind: MetricKind,
     session: aiohttp.ClientSession,
 ) -> TargetSource:
-    ready: SampleReader
+    api = WebPage(session, f"{given.url.rstrip('/')}/api/v1/query", given.credentials)
+    ready: SampleReader = PrometheusReader(api, [ready_query(given)])
     if given.pods is not None:
         ready = ConstantReader(given.pods)
-    else:
-        ready = PrometheusReader(session, given.url, [ready_query(given)], given.credentials)
-    value = PrometheusReader(session, given.url, queries, given.credentials)
+    value = PrometheusReader(api, queries)
     return TargetSource(name, value, ready, given.max_concurrency, given.reserve, kind)
 
 

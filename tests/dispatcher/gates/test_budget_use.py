@@ -15,8 +15,8 @@ from dispatcher.broker.memory.broker import MemoryLedger
 from dispatcher.gates.built_in.ledger_gate import LedgerGate
 from dispatcher.gates.gate import Outcome, RefusedError
 from dispatcher.gates.metering.meter import Meter, MeterSettings
-from dispatcher.gates.metering.sources import LOAD
-from dispatcher.gates.metering.target_source import ConstantReader, Sample, TargetSource
+from dispatcher.gates.metering.readers import Sample
+from dispatcher.gates.metering.sources import LOAD, ConstantReader, TargetSource
 from tests.dispatcher.gates.gate_tools import candidate
 from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
 

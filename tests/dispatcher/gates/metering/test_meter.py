@@ -8,8 +8,8 @@ import pytest
 
 from dispatcher.broker.contract.ledger import LedgerState
 from dispatcher.broker.contract.queue import QueueError
-from dispatcher.gates.credentials import GateSourceError
 from dispatcher.gates.metering.meter import Measurement, Meter, Meters, MeterSettings
+from dispatcher.gates.parameters import GateSourceError
 
 Eventually = Callable[..., Awaitable[float]]
 

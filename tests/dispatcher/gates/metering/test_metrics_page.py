@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dispatcher.gates.building import meter_states
-from dispatcher.gates.credentials import GateSourceError
 from dispatcher.gates.gate import Outcome
-from dispatcher.gates.metering.metrics_page import samples
+from dispatcher.gates.metering.readers import samples
+from dispatcher.gates.parameters import GateSourceError
 from tests.dispatcher.gates.gate_tools import HeldSlots, candidate, open_gate
 from tests.dispatcher.target_simulator import TargetSimulator
 
