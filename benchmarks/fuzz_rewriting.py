@@ -145,7 +145,12 @@ class RewritingFuzz:
             assert whole == cut, f"it depends on where the answer is cut: {body!r}"
 
     def direct(
-        self, headers: Mapping[str, str], body: bytes | None, subset: Subset | None, now: float
+        self,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        subset: Subset | None,
+        now: float,
+        span: object = None,
     ) -> Pick:
         request = parse_request(headers, body, lambda: "r")
         target = self._rewrites.target(request.model, headers, self._rng) if request.model else None

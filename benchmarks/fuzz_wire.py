@@ -113,7 +113,9 @@ class Fuzz:
     def _exchange(self) -> Exchange:
         return Exchange(cast("Any", self), ExchangeSettings(max_body_bytes=1_000_000), budget=self._memory)
 
-    def direct(self, headers: Mapping[str, str], body: object, subset: Subset | None, now: float) -> Pick:
+    def direct(
+        self, headers: Mapping[str, str], body: object, subset: Subset | None, now: float, span: object = None
+    ) -> Pick:
         """Mostly returns a pick, sometimes a rejection."""
         luck = self._rng.random()
         if luck < 0.1:

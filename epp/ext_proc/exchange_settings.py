@@ -51,3 +51,8 @@ class ExchangeSettings:
     def reads_subset_hint(self) -> bool:
         """Whether a subset hint counts; protocol 2025-02 has none."""
         return self.use_subset_hint and self.version is not ProtocolVersion.FEBRUARY_2025
+
+    @property
+    def reads_responses(self) -> bool:
+        """Whether the body of any response may be read."""
+        return bool(self.response_readers or self.passing_readers)

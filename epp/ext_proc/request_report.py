@@ -1,0 +1,107 @@
+"""Reports what becomes of one request to its director, and to whoever counts it, traces it or notes its decision. Pure."""
+
+from collections.abc import Mapping
+
+from adsum.tracing.span import Span, Trace, Tracer
+from adsum.tracing.trace_context import TraceContext
+from epp.ext_proc import protocol
+from epp.ext_proc.exchange_settings import ProtocolVersion
+from epp.ext_proc.request_director import Observer, RequestDirector
+from epp.ext_proc.request_spans import REQUEST, RequestSpans
+from epp.request.rejection import Rejection
+from epp.scheduling.pick import Pick
+from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
+
+
+class RequestReport:
+    """`trace`: the trace that the request belongs to, recorded or not; None: no traces are made."""
+
+    __slots__ = ("_director", "_observer", "_spans", "trace")
+
+    def __init__(self, director: RequestDirector, observer: Observer | None) -> None:
+        self._director = director
+        self._observer = observer
+        self._spans: RequestSpans | None = None
+        self.trace: Trace | None = None
+
+    @property
+    def recorded(self) -> TraceContext | None:
+        """The trace, if it is recorded."""
+        return None if self._spans is None else self._spans.context
+
+    def began(self, tracer: Tracer, headers: Mapping[str, str]) -> None:
+        self.trace = tracer.begin(REQUEST, "server", headers)
+        if self.trace.span is not None:
+            self._spans = RequestSpans(self.trace.span)
+
+    def asked(self) -> Span | None:
+        """The director is asked; the span for what it does, if the trace is recorded."""
+        return None if self._spans is None else self._spans.direct()
+
+    def picked(self, pick: Pick, now: float) -> None:
+        if self._observer is not None:
+            self._observer.picked(pick, now)
+        if self._spans is not None:
+            self._spans.picked(pick)
+
+    def rejected(self, rejection: Rejection, now: float) -> None:
+        if self._observer is not None:
+            self._observer.rejected(rejection, now)
+        if self._spans is not None:
+            self._spans.refused(rejection)
+
+    def evicted(self, pick: Pick, rejection: Rejection, now: float) -> None:
+        if self._observer is not None:
+            self._observer.evicted(pick, rejection, now)
+        if pick.decision is not None:
+            pick.decision.evicted(rejection)
+        if self._spans is not None:
+            self._spans.refused(rejection)
+
+    def answered_here(self) -> None:
+        if self._spans is not None:
+            self._spans.answered_here()
+
+    def failed(self, cause: Exception) -> None:
+        if self._spans is not None:
+            self._spans.failed(cause)
+
+    def responded(
+        self, pick: Pick, message: ProcessingRequest, version: ProtocolVersion, now: float
+    ) -> int | None:
+        """The response headers came. Returns the status. Raises UnreadableError."""
+        headers = message.response_headers.headers
+        served = protocol.parse_served(message.metadata_context)
+        chosen = pick.endpoints[0].destination
+        if served is not None and version is ProtocolVersion.V1_0:
+            self._director.served(pick, served, now)
+            if served != chosen:
+                attempts = protocol.read_attempts(headers)
+                if attempts is not None:
+                    self._director.retried(pick, attempts, now)
+        status = protocol.read_status(headers)
+        if status is not None:
+            failure = protocol.read_failure(headers) if status >= 500 else None
+            self._director.responded(pick, status, now, failure)
+            if self._observer is not None:
+                self._observer.responded(pick, status, now)
+            if self._spans is not None:
+                self._spans.responded(status, served, chosen)
+        return status
+
+    def not_renamed(self) -> None:
+        if self._observer is not None:
+            self._observer.not_renamed()
+
+    def ended(self, cause: str) -> None:
+        """The stream is over, whether or not there was a pick."""
+        if self._spans is not None:
+            self._spans.end(cause)
+
+    def released(self, pick: Pick, started: float, cause: str, now: float) -> None:
+        """The stream of a request that began at `started` is over."""
+        if pick.decision is not None:
+            pick.decision.ended(cause, now)
+        self._director.release(pick, now)
+        if self._observer is not None:
+            self._observer.released(pick, started, now)
