@@ -6,6 +6,7 @@ from typing import Final
 
 from adsum.quoting import quoted
 
+# bounded: at most 253 characters
 _LABEL: Final = re.compile(r"[a-z0-9_]([-a-z0-9_]*[a-z0-9_])?", re.ASCII)
 _MAX_QUOTED: Final = 300
 """Characters of an address that an error quotes: a host name has at most 253."""
@@ -58,6 +59,7 @@ def check_host(text: str) -> str:
         # CPython 3.13 has `reason`, 3.11 the cause, 3.12 neither
         why = getattr(error, "reason", None) or error.__cause__ or error
         raise ValueError(f"{shown} is not a host name: {why}") from error
+    # bounded: the operator's URL or endpoints file
     labels = encoded.removesuffix(".").split(".")
     # such a name cannot exist (RFC 1123 section 2.1), and resolvers read 127.1 as an address
     if labels[-1].isdecimal():

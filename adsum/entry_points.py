@@ -106,11 +106,13 @@ class PluginGroup:
 
 def in_one_line(error: BaseException, *, kind: bool = True) -> str:
     """The error's type and text on one line, cut to a length that fits a log line."""
+    # bounded: a message of an installed package
     problem = " ".join((f"{type(error).__name__}: {error}" if kind else str(error)).split())
     return problem if len(problem) <= _MAX_CAUSE else f"{problem[:_MAX_CAUSE]}..."
 
 
 @lru_cache(maxsize=8)
+# bounded: 8 groups, of what is installed on this machine
 def _declared_plugins(group: str, path: tuple[str, ...]) -> Mapping[str, tuple["EntryPoint", ...]]:
     """The entry points of a group by name, of the packages on `path`. Cached, because configurations are reloaded."""
     from importlib.metadata import entry_points  # slow to import, and most programs never need it

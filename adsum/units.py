@@ -19,10 +19,12 @@ _GO_UNITS: Final = {
     "m": 60.0,
     "h": 3600.0,
 }
+# bounded: at most 128 characters
 _GO_PART: Final = re.compile(r"([0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(ns|us|µs|μs|ms|s|m|h)")
 _MAX_GO_SECONDS: Final = 2**63 / 1e9
 """Go's time.Duration is an int64 of nanoseconds."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+# bounded: at most 128 characters
 _PART: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
 
 

@@ -38,6 +38,7 @@ COMPONENT_LABEL: Final = "nvidia.com/dynamo-component"
 
 # labels and subdomains as Kubernetes restricts RFC 1123: lower case (kubernetes.io, "Object Names and IDs")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+# bounded: at most 200 characters
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _HOST_NAME = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?(\.[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)*",

@@ -100,6 +100,7 @@ class MemorySource:
         """`run` frees all it holds."""
 
 
+# bounded: weak: the stores that somebody uses
 _named_stores: Final[WeakValueDictionary[str, MemoryStore]] = WeakValueDictionary()
 _named_lock: Final = threading.Lock()
 

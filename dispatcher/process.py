@@ -59,6 +59,7 @@ async def serve_until_signalled(server: DispatcherServer, reloader: ConfigReload
     gc.freeze()  # the objects of the start-up live on: collections skip them
     gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
     with stop_signals() as signals:
+        # bounded: our own ready line
         print_ready(server.ready_line.split()[1:])
         await until_signalled(signals, reloader.run())
     await server.drain()

@@ -87,6 +87,7 @@ async def serve(server: RunningPicker) -> int:
     """
     try:
         with stop_signals() as signals:
+            # bounded: our own ready line
             print_ready(server.ready_line.split()[1:])
             await until_signalled(signals, server.wait())
         await server.drain()

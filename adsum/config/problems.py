@@ -125,4 +125,5 @@ def yaml_problem(error: Exception, *, secrets: bool = False) -> str:
         return f"{said} in line {mark.line + 1}, column {mark.column + 1}"
     if secrets:
         return "it has an invalid character, date or number, or is nested too deeply"
+    # bounded: a message of the YAML reader
     return " ".join(str(error).split()) or type(error).__name__

@@ -78,6 +78,7 @@ _NOTHING: Final[_Found] = (None, None, 0)
 
 def parse_yaml(text: str, *, secrets: bool = False, first_line: int = 0) -> YamlDocument:
     """Raises ConfigError for anything but YAML. `secrets`: it quotes nothing of the text."""
+    # bounded: the operator's file
     lines = [] if secrets else text.split("\n")
     try:
         loader = _Loader(text)

@@ -61,6 +61,7 @@ class HeaderFields(dict[str, str]):
 
     def __init__(self, head: bytes) -> None:
         values: dict[str, list[str]] = {}
+        # bounded: _MAX_HEAD bytes
         for line in head.decode("utf-8", "surrogateescape").split("\r\n"):
             name, colon, value = line.partition(":")
             if colon:
@@ -163,6 +164,7 @@ class ResponseReader:
         fields: dict[bytes, bytes] = {}
         for name, value in _FIELD.findall(head):
             fields[name] = fields[name] + b"," + value if name in fields else value
+        # bounded: _MAX_HEAD bytes
         connection = [option.strip() for option in fields.get(b"connection", b"").split(b",")]
         self._keep_alive = b"close" not in connection and (is_http_1_1 or b"keep-alive" in connection)
         encoding = fields.get(b"content-encoding", b"identity").strip()
@@ -180,6 +182,7 @@ class ResponseReader:
         self._chunked = coding is not None
         if self._chunked and self._strict and b"content-length" in fields:
             raise ResponseError("it has both Content-Length and Transfer-Encoding")
+        # bounded: _MAX_HEAD bytes
         lengths = {length.strip() for length in fields.get(b"content-length", b"").split(b",")}
         if self._status in _BODILESS:
             self._chunked, self._length = False, 0

@@ -181,6 +181,7 @@ def _hiding(environment: Mapping[str, str]) -> Callable[[str], str]:
 
 def _parts_of_headers(headers: str) -> Iterator[str]:
     """`a=b,c=d`: each whole, and its value as it is sent."""
+    # bounded: the operator's environment
     for header in headers.split(","):
         value = header.partition("=")[2]
         yield from {text for text in (header.strip(), value.strip(), unquote(value).strip()) if text}

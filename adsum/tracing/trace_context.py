@@ -15,6 +15,7 @@ CONTEXT_HEADERS: Final = (TRACEPARENT, TRACESTATE, BAGGAGE)
 
 LENGTH: Final = 55
 """Characters of a `traceparent` of version 00; later versions may be longer."""
+# bounded: at most 55 characters
 _VERSION_00: Final = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _SAMPLED: Final = 0x01
 NOT_RECORDED: Final = re.compile("00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f][02468ace]")

@@ -72,6 +72,7 @@ def token_file(path: Path, flag: str = "--debug-token-file") -> Callable[[], str
 def _read_token(path: Path) -> str:
     with path.open("rb") as file:
         token = file.read(_LONGEST_TOKEN + 2).strip()
+    # bounded: _LONGEST_TOKEN bytes of the operator's file
     if not _SHORTEST_TOKEN <= len(token) <= _LONGEST_TOKEN or not token.isascii() or len(token.split()) != 1:
         raise ValueError(
             f"it holds no usable token; expected one line of {_SHORTEST_TOKEN} to {_LONGEST_TOKEN} ASCII characters "

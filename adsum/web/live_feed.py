@@ -137,5 +137,6 @@ class LiveFeed:
         if document is None or (old is not None and old.document == document):
             return
         version = 1 if old is None else old.version + 1
+        # bounded: one document of ours
         lines = b"".join(b"data: %b\n" % line for line in document.split(b"\n"))
         self._frames[name] = _Frame(version, document, b"event: %b\n%b\n" % (name.encode(), lines))

@@ -19,6 +19,7 @@ def range_end(prefix: bytes) -> bytes:
 
 def component_of(prefix: str, key: bytes) -> ComponentKey | None:
     """None if nothing of ours is under that key."""
+    # bounded: four parts
     parts = key.removeprefix(prefix.encode()).split(b"/", 3)
     if len(parts) != 3:
         return None

@@ -111,6 +111,7 @@ def _has_port(text: str) -> bool:
 def _members(text: str) -> tuple[str, ...]:
     if not text:
         raise ValueError("no host, and $ETCDCTL_ENDPOINTS is not set")
+    # bounded: _MAX_MEMBERS
     members = tuple(_member(one) for one in text.split(",", _MAX_MEMBERS))
     if len(members) > _MAX_MEMBERS:
         raise ValueError(f"more than {_MAX_MEMBERS} members")
@@ -121,6 +122,7 @@ def _members(text: str) -> tuple[str, ...]:
 
 def _prefix(path: str) -> str:
     prefix = unquote(path, errors="strict").strip("/") or DEFAULT_PREFIX
+    # bounded: _MAX_PREFIX
     if len(prefix) > _MAX_PREFIX or not prefix.isprintable() or "" in prefix.split("/", _MAX_PREFIX):
         raise ValueError(
             f"the prefix {quoted(prefix)} is not a path of at most {_MAX_PREFIX} printable characters"

@@ -124,6 +124,7 @@ def is_network_filesystem(path: Path) -> bool:
     False where the type is unknown.
     """
     try:
+        # bounded: the kernel's
         mounts = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).rstrip("\n").split("\n")
     except OSError:
         return False
@@ -131,7 +132,9 @@ def is_network_filesystem(path: Path) -> bool:
     best, kind = "", ""
     for line in mounts:  # proc(5): " - " ends the optional fields; spaces in paths are octal escapes
         before, _, after = line.partition(" - ")
+        # bounded: the kernel's
         point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), before.split(" ")[4])
         if len(point) >= len(best) and resolved.is_relative_to(point):
+            # bounded: the kernel's
             best, kind = point, after.split()[0]
     return kind in _NETWORK_FILESYSTEMS or kind.startswith("fuse.")

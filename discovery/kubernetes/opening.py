@@ -143,6 +143,7 @@ def _pods(options: Mapping[str, str], url: str) -> PodTargets | PoolReference | 
         if "pool" in options and not options.keys() & {"selector", "ports"}:
             return PoolReference(options["pool"], options.get("group") or POOL_GROUP)
         if given == {"selector", "ports"}:
+            # bounded: the operator's URL
             ports = check_ports(map(_port, options["ports"].split(",")))
             return PodTargets(check_label_selector(options["selector"]), ports)
     except ValueError as error:

@@ -59,6 +59,7 @@ class FixedEndpoint:
 
 def parse_hosts(text: str) -> list[FixedEndpoint]:
     """`host:port,[::1]:8000,...`. Raises ValueError with the invalid entry."""
+    # bounded: the operator's URL
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]
     if not entries:
         raise ValueError("no endpoint is named; expected host:port,host:port,...")

@@ -170,6 +170,7 @@ def _one_line(error: OSError | ValueError) -> str:
     """The error in one line; YAML parsers use several. For files, the path first."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
+    # bounded: a message of the YAML reader
     return " ".join(str(error).split())
 
 

@@ -140,11 +140,13 @@ def _decoded_path(path: str) -> str:
     # Servers and proxies resolve "..", "//", "\\" and a second level of percent-encoding differently (RFC 3986, 5.2.4 and
     # 6.2.2). A path that any of them could read as another one is refused.
     bare = unquote(path.partition("?")[0])
+    # bounded: the path of a message, whose size its queue bounds
     if "\\" in bare or "//" in bare or not bare.isprintable() or ".." in bare.split("/") or "%" in bare:
         raise IllegalRequestError(f"the path {_quoted(path)} could lead out of the target")
     return bare
 
 
+# bounded: 256 paths of at most _MAX_CACHED characters
 _cached_decoded_path = lru_cache(maxsize=256)(_decoded_path)
 
 

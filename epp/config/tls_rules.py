@@ -101,6 +101,7 @@ def minimum_version(name: str) -> ssl.TLSVersion:
 
 def suite_names(text: str) -> list[str]:
     """Go's names in a comma-separated list; raises ValueError for a name that Go does not know."""
+    # bounded: the operator's flag
     names = [name for part in text.split(",") if (name := part.strip())]
     for name in names:
         if name not in _SUITES and name not in _OF_TLS_1_3 and name not in _PROHIBITED:

@@ -127,6 +127,7 @@ def _target_ports(texts: Sequence[str]) -> list[int]:
             "--endpoint-target-ports 8000, or 8000,8001 for two ranks"
         )
     ports: dict[int, None] = {}
+    # bounded: the operator's flag
     for text in ",".join(texts).split(","):
         if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
             raise SourceError(

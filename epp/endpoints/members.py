@@ -93,6 +93,7 @@ class Members:
         A revision is incarnation, epoch, count: another epoch is a new process in the same Pod.
         """
         key = (instance.id, instance.incarnation)
+        # bounded: two splits at most
         parts = (instance.revision or "").rsplit(".", 2)
         if len(parts) != 3:
             return False

@@ -19,6 +19,7 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
     """Parse the arguments; bad input is one line on stderr and exit code 2."""
     parser = build_parser()
     given = parser.parse_args(arguments)
+    # bounded: the operator's flag
     subset = None if given.subset is None else [item for item in given.subset.split(",") if item]
     try:
         return EnvoySettings(

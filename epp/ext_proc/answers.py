@@ -67,6 +67,7 @@ def route(
     return answer.SerializeToString()
 
 
+# bounded: destinations of our endpoints
 cached_route: Final = lru_cache(maxsize=8192)(route)
 """The same, cached: only for headers whose names clients cannot invent, or they would fill the cache."""
 
@@ -83,6 +84,7 @@ def with_trace(routed: bytes, kind: RoutedKind, traceparent: str, *, drops_state
 
 
 @lru_cache
+# bounded: the kinds of routing answers
 def _trace_parts(kind: RoutedKind) -> tuple[bytes, bytes]:
     """The bytes before and after a `traceparent`, whose length is constant."""
     answer = ProcessingResponse()
@@ -96,6 +98,7 @@ _PLACEHOLDER: Final = "x" * LENGTH
 
 
 @lru_cache
+# bounded: the kinds of routing answers
 def _without_state(kind: RoutedKind) -> bytes:
     answer = ProcessingResponse()
     getattr(answer, kind).response.header_mutation.remove_headers.append(TRACESTATE)
@@ -117,6 +120,7 @@ def with_scores(routed: bytes, scores: Mapping[str, float]) -> bytes:
 
 
 @lru_cache
+# bounded: the kinds of messages
 def unchanged(kind: str) -> bytes:
     """The empty answer to a message of that kind: continue without a change."""
     answer = ProcessingResponse()
@@ -133,6 +137,7 @@ def with_response_headers(answered: Answer, headers: Mapping[str, str]) -> bytes
 
 
 @lru_cache
+# bounded: the kinds of headers
 def without_length(kind: Literal["response_headers"]) -> bytes:
     """The answer to headers whose body may get another length: their Content-Length is removed."""
     answer = ProcessingResponse()
@@ -219,6 +224,7 @@ _FIELDS: Final = {"request_body": 3, "response_body": 4}
 
 
 @lru_cache(maxsize=4096)
+# bounded: numbers
 def _message_head(kind: BodyKind, size: int, end_of_stream: bool) -> bytes:
     """The bytes before `size` bytes of a body in their message: the field and the length of each level."""
     # StreamedBodyResponse.body; proto3 leaves out an empty one

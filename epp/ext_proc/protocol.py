@@ -119,6 +119,7 @@ def _parse_header(header: bytes) -> tuple[str, str, bool]:
 _MAX_CACHED: Final = 1024
 _MAX_CACHED_BYTES: Final = 256
 """Bytes of a header that is cached."""
+# bounded: _MAX_CACHED headers of at most _MAX_CACHED_BYTES bytes
 _header_cache: Final[dict[bytes, tuple[str, str, bool]]] = {}
 """Parsed headers by their bytes: most headers are the same in every request."""
 

@@ -33,6 +33,7 @@ FCFS_ORDERING_POLICY: Final = PluginDeclaration(
 )
 
 
+# bounded: at most 63 characters
 _MILLISECONDS: Final = re.compile(r"\+?[0-9]{1,60}")
 _MOST_MILLISECONDS: Final = (2**63 - 1) // 10**6
 """Go counts a duration in nanoseconds, as an int64."""

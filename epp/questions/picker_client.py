@@ -77,6 +77,7 @@ class PickerClient:
                 )
             raise PickerError(f"{self._url} asks for a token; give it with --token-file")
         text = content[:500].decode(errors="replace").strip()
+        # bounded: 500 bytes
         said = f": {' '.join(text.split()).rstrip('.')}" if status in (403, 503) and text else ""
         if status == 403 and said:  # it says itself what to do
             raise PickerError(f"{self._url} refuses{said}")

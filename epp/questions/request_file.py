@@ -12,6 +12,7 @@ from adsum.quoting import quoted
 
 MAX_BYTES: Final = 4 * 1024 * 1024
 """What a picker explains."""
+# bounded: at most 8,192 characters
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,20}) ([^ \r\n]{1,8192}) HTTP/[0-9.]{1,5}\r?\n")
 _PATHS: Final = {"messages": "/v1/chat/completions", "prompt": "/v1/completions", "input": "/v1/embeddings"}
 """By a field of the body."""
@@ -54,6 +55,7 @@ def _split(rest: bytes, file: Path) -> tuple[dict[str, str], bytes]:
     found = re.search(rb"(?:^|\n)\r?\n", rest)
     head, body = (rest, b"") if found is None else (rest[: found.start()], rest[found.end() :])
     headers = {}
+    # bounded: MAX_BYTES of the user's own file
     for line in head.split(b"\n"):
         name, colon, value = line.strip().partition(b":")
         if line.strip() and (not colon or not name):

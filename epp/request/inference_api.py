@@ -225,7 +225,9 @@ _MAX_SUFFIX: Final = 64
 
 
 @lru_cache(maxsize=256)
+# bounded: 256 ends of paths of 64 characters
 def _known_suffix(path: str) -> str | None:
+    # bounded: _MAX_SUFFIX characters
     segments = path.split("/")[-3:]
     suffixes = ["/".join(segments[i:]) for i in range(len(segments))]
     for known in (APIS, MODEL_ONLY_PATHS):

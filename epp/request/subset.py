@@ -33,6 +33,7 @@ class Subset:
 
 
 @lru_cache(maxsize=4)
+# bounded: 4 lists of at most MAX_DESTINATIONS destinations, each in bounded headers or metadata
 def _parse(destinations: tuple[str, ...]) -> Subset:
     members: set[tuple[str, int | None]] = set()
     left = MAX_DESTINATIONS
@@ -40,6 +41,7 @@ def _parse(destinations: tuple[str, ...]) -> Subset:
         left -= item.count(",") + 1
         if left < 0:
             raise too_many_destinations()
+        # bounded: its separators are counted before: MAX_DESTINATIONS
         for word in item.split(","):
             if found := _IPV4.fullmatch(word):
                 members.add((found[1], int(found[2]) if found[2] else None))
@@ -92,6 +94,7 @@ def _as_written(host: str) -> str:
 
 
 @lru_cache(maxsize=8192)
+# bounded: 8,192 addresses of at most _MAX_ADDRESS characters
 def _canonical_cached(address: str) -> str:
     """For short addresses only: the data plane's text is the key of the cache."""
     if ":" not in address:

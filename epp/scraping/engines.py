@@ -38,6 +38,7 @@ class Series:
         if found is None:
             raise ValueError(f"{text!r} is not a metric: expected name or name{{label=value,...}}")
         labels: dict[str, str] = {}
+        # bounded: the operator's configuration
         for pair in (found[2] or "").split(",") if (found[2] or "").strip() else ():
             label = _PAIR.fullmatch(pair)
             if label is None:
@@ -84,6 +85,7 @@ class Engine:
 
 
 def _alternatives(text: str) -> tuple[Series, ...]:
+    # bounded: the operator's configuration
     return tuple(Series.parse(one) for one in text.split("|"))
 
 

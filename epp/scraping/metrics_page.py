@@ -115,6 +115,7 @@ _LIMIT: Final = re.compile("[0-9]{1,9}+")
 
 
 def _names(text: str) -> frozenset[str]:
+    # bounded: _MAX_LINE_BYTES bytes
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 

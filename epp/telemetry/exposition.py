@@ -37,7 +37,9 @@ def negotiate_format(accept: str) -> ExpositionFormat:
 
     Quality values are ignored. There are only two formats, since a page is cached for each.
     """
+    # bounded: a header field as aiohttp bounds it: 8,190 bytes
     for one in accept.split(","):
+        # bounded: a part of the same
         kind, *parameters = (part.strip().lower() for part in one.split(";"))
         versions = [part.partition("=")[2].strip(' "') for part in parameters if part.startswith("version")]
         if kind == "application/openmetrics-text" and (not versions or versions[0].startswith("1.")):

@@ -156,6 +156,7 @@ class MetricsAuth:
         except (ReviewError, TimeoutError) as error:
             reason = str(error) or f"no answer of the API server within {REVIEW_TIMEOUT:g} s"
             self._log(reason)
+            # bounded: the first line of our own error
             return self._for(0.0, 500, f"the token cannot be checked: {reason.splitlines()[0]}")
         return self._for(ALLOWED_FOR, 200, "")
 

@@ -96,6 +96,7 @@ def _stack(frame: FrameType | None) -> Stack:
     names: list[str] = []
     while frame is not None and len(names) < _DEPTH:
         code = frame.f_code
+        # bounded: the path of a source file
         file = "/".join(code.co_filename.rsplit("/", 2)[-2:])  # as "scheduling/director.py"
         names.append(f"{code.co_name} ({file}:{code.co_firstlineno})")
         frame = frame.f_back

@@ -37,6 +37,7 @@ _INTERVAL_PER_RECORD: Final = 0.5
 """Seconds between two runs, the larger of both. Every worker runs the cleanup, so with a fixed interval n workers
 would read n records n times; an interval that grows with n keeps the directory's load constant."""
 
+# bounded: at most 255 characters
 _TEMPORARY = re.compile(rf"\..+\.[0-9a-f]{{32}}{re.escape(TEMPORARY_SUFFIX)}", re.DOTALL)
 
 

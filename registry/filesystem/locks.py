@@ -47,6 +47,7 @@ class HeldLock:
             os.close(descriptor)
 
 
+# bounded: weak: the locks that this process holds
 _held: Final[WeakSet[HeldLock]] = WeakSet()
 """Module state, because `os.register_at_fork` is for the whole process and cannot be undone."""
 

@@ -73,6 +73,7 @@ def read_pod(environment: Mapping[str, str]) -> OwnPod:
 def parse_labels(text: str) -> dict[str, str]:
     """Parse the downward API's `labels` file, one `key="value"` a line. Raises RegistrationError for anything else."""
     labels: dict[str, str] = {}
+    # bounded: the labels of our own Pod, as the kubelet writes them
     for line in filter(None, text.split("\n")):
         found = _LABEL_LINE.fullmatch(line)
         if found is None:

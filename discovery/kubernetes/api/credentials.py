@@ -236,6 +236,7 @@ async def load_kubeconfig(
 
 
 def _exists(paths: str) -> bool:
+    # bounded: the operator's $KUBECONFIG
     return any(Path(path).expanduser().is_file() for path in paths.split(os.pathsep) if path)
 
 

@@ -92,6 +92,7 @@ class PolicyRule:
 
 def rule_for(path: str) -> tuple[PolicyRule, str]:
     """The rule to follow `/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE`, or `/api/v1/...`, and the namespace."""
+    # bounded: a path of ours
     parts = path.strip("/").split("/")
     group = parts[1] if parts[0] == "apis" else ""
     return PolicyRule(group, parts[-1], ("get", "list", "watch")), parts[-2]

@@ -189,5 +189,6 @@ def _active_ports(pod: Pod) -> set[int] | None:
     text = annotations.active_ports
     if text is None and (text := annotations.old_active_ports) is None:
         return None
+    # bounded: an annotation: the API server bounds them to 256 KiB
     words = (word.strip() for word in text.split(","))
     return {int(word) for word in words if word.isascii() and word.isdigit() and len(word) <= 5}

@@ -15,6 +15,7 @@ _VALUE = rf"(?:{_NAME})?"
 _EQUALITY = rf"\s*+(?:==?|!=)\s*+{_VALUE}"
 _SET = rf"\s++(?:in|notin)\s*+\(\s*+{_VALUE}\s*+(?:,\s*+{_VALUE}\s*+)*+\)"
 _ORDER = r"\s*+[<>]\s*+[0-9]{1,19}"
+# bounded: at most 4,096 characters
 _REQUIREMENT: Final = re.compile(
     rf"\s*+(?:!\s*+{_KEY}|{_KEY}(?:{_EQUALITY}|{_SET}|{_ORDER})?)\s*+(?:,(?=.)|\Z)", re.ASCII | re.DOTALL
 )
@@ -47,6 +48,7 @@ POOL_GROUP: Final = "inference.networking.k8s.io"
 OLD_POOL_GROUP: Final = "inference.networking.x-k8s.io"
 POOL_VERSIONS: Final = {POOL_GROUP: "v1", OLD_POOL_GROUP: "v1alpha2"}
 
+# bounded: at most 253 characters
 _POOL_NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?", re.ASCII)
 _MOST_PORTS: Final = 8
 """`targetPorts` has 1 to 8 items (InferencePool v1)."""

@@ -132,6 +132,7 @@ class RedisLedger(ResourceOwner):
 
 
 _TEXT: Final = files("dispatcher.broker.redis").joinpath("scripts/quota.lua").read_text()
+# bounded: a file of this package
 QUOTA_SCRIPT: Final = "".join(line for line in _TEXT.splitlines(True) if not line.startswith("--"))
 """Without its comments: it is sent with every call. A pipeline cannot handle NOSCRIPT, so EVALSHA is no choice there
 (https://redis.io/docs/latest/develop/programmability/eval-intro/#evalsha-in-the-context-of-pipelining)."""

@@ -84,6 +84,7 @@ def result(fields: Sequence[bytes]) -> Result:
 
 def dead_letter(record: bytes) -> DeadLetter:
     """From the record that `add_dead_letter` of part_lifecycle.lua writes: three numbers, then the bytes they count."""
+    # bounded: three splits at most
     at, reason_size, id_size, rest = record.split(b" ", 3)
     reason_end = int(reason_size)
     raw_start = reason_end + max(0, int(id_size))

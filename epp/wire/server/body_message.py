@@ -26,6 +26,7 @@ def read_body(message: bytes) -> tuple[memoryview, bool] | None:
 
 
 @lru_cache(maxsize=1024)
+# bounded: numbers
 def _before(size: int, after: int) -> bytes:
     """The first bytes of such a message of `size` bytes with `after` bytes behind the body; empty if none can be."""
     outer = _field_header(_REQUEST_BODY, size)
