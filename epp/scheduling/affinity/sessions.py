@@ -56,7 +56,7 @@ class CookieSessionId:
         cookies = headers.get("cookie", "")
         if len(cookies) > _MAX_COOKIES:
             return ""
-        # bounded: TODO-NOTE
+        # bounded: _MAX_COOKIES characters
         for pair in cookies.split(";"):
             name, equals, value = pair.strip().partition("=")
             if equals and name == self.name:
