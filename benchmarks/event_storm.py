@@ -79,7 +79,7 @@ class _Picker:
 
     def _replace(self, instances: Mapping[str, Instance]) -> None:
         self._instances = instances
-        self.truth.replace(instances, instances)
+        self.truth.replace(instances, instances, instances)
 
     @property
     def all_reachable(self) -> bool:

@@ -21,7 +21,7 @@ from discovery.instance import (
     METADATA_PATH,
     InstanceStatus,
 )
-from discovery.metadata.aiohttp_answer import connection_problem, read_body
+from discovery.metadata.connections import connection_problem, read_body
 from discovery.metadata.document import read_etag
 from discovery.metadata.known_keys import ignored_keys
 

@@ -8,27 +8,37 @@ import signal
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from adsum.command_line import SUCCEEDED, program
 from adsum.serving.sockets import raise_descriptor_limit
 from adsum.signals import cancel_on
 from adsum.tasks import cancel_and_wait
 from discovery.check import Verdict, check_contract
-from discovery.errors import AdsumError
+from discovery.errors import AdsumError, MetadataUnavailableError
 from discovery.events import InstanceEvent, InstanceRemovedEvent
 from discovery.explanation import is_faultless
-from discovery.health_changes import HealthChanges
-from discovery.instance import Instance
-from discovery.metadata.lookup import MetadataLookup, look_up, look_up_all
+from discovery.instance import Instance, find_same_address
+from discovery.metadata.document import serving_port
 from discovery.opening import display_url, open
-from discovery.same_address import find_same_address
 from discovery.service import ServiceDiscovery
+from discovery.watch import HealthChanges
 
 _LONGEST_SHOWN = 400
 """Characters of a document in one line of text."""
 _COLUMNS = ("ID", "URL", "STATUS")
+_LOOKUP_TIMEOUT: Final = 2.0
+"""Seconds: a person waits for the list, and one silent worker must not delay it much."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataLookup:
+    """`instance` with its `serving_port`; `metadata` None: `problem` says why, and `instance.url` is the registered one."""
+
+    instance: Instance
+    metadata: dict[str, Any] | None
+    problem: str | None = None
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,7 +58,7 @@ async def _list(options: argparse.Namespace) -> int:
         found = await service.list_instances(options.namespace, options.component, timeout=options.timeout)
         if not found:
             await _warn_none_ready(service, options)
-        lookups = await look_up_all(found)
+        lookups = await asyncio.gather(*map(_look_up, found))
     if options.json:
         for one in lookups:
             document = {"metadata": one.metadata} if options.metadata else {}
@@ -121,12 +131,23 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+async def _look_up(instance: Instance) -> MetadataLookup:
+    try:
+        async with asyncio.timeout(_LOOKUP_TIMEOUT):
+            metadata = await instance.metadata()
+    except MetadataUnavailableError as error:
+        return MetadataLookup(instance, None, error.reason)
+    except TimeoutError:
+        return MetadataLookup(instance, None, f"no answer within {_LOOKUP_TIMEOUT:g} s")
+    return MetadataLookup(replace(instance, serving_port=serving_port(instance, metadata)), metadata)
+
+
 async def _look_up_event(event: InstanceEvent, last: dict[str, MetadataLookup]) -> MetadataLookup:
     """The instance with its serving port; if its metadata is unavailable, with the port of its `last` lookup."""
     instance = event.instance
     before = last.pop(instance.id, MetadataLookup(instance, None))
     may_answer = not isinstance(event, InstanceRemovedEvent) and instance.reachable
-    lookup = await look_up(instance) if may_answer else MetadataLookup(instance, None)
+    lookup = await _look_up(instance) if may_answer else MetadataLookup(instance, None)
     if lookup.metadata is None:
         lookup = MetadataLookup(replace(instance, serving_port=before.instance.serving_port), None)
     if not isinstance(event, InstanceRemovedEvent):

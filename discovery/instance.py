@@ -1,13 +1,14 @@
 """`Instance`, one registered worker, and the names of the wire contract: paths, headers, labels, rules for names."""
 
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address
 from typing import Any, Final, Protocol
 
-from adsum.addresses import authority
+from adsum.addresses import authority, is_loopback
 from discovery.errors import MetadataUnavailableError
 
 METADATA_PATH: Final = "/metadata"
@@ -173,3 +174,23 @@ def _check_label(what: str, value: str) -> str:
         f"{what} {value!r} is not a DNS-1123 label: lower-case letters, digits and '-', "
         "starting and ending with a letter or digit, 1 to 63 characters"
     )
+
+
+def find_same_address(instances: Iterable[Instance]) -> Mapping[str, list[str]]:
+    """For each instance that shares its address and port, the sorted ids of the others there: one server was registered several
+    times."""
+    groups: dict[tuple[str, int, str | None], list[str]] = defaultdict(list)
+    for instance in instances:
+        groups[_server_key(instance)].append(instance.id)
+    return {
+        one: sorted(other for other in ids if other != one)
+        for ids in groups.values()
+        if len(ids) > 1
+        for one in ids
+    }
+
+
+def _server_key(instance: Instance) -> tuple[str, int, str | None]:
+    """Loopback addresses of different machines are different servers."""
+    port = instance.serving_port or instance.port
+    return instance.address, port, instance.node if is_loopback(instance.address) else None

@@ -7,7 +7,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from discovery.instance import Instance
-from discovery.source import Candidate, ComponentKey, Report, Snapshot
+from discovery.source import Candidate, ComponentKey, Report, Snapshot, Source
 
 
 class MemoryStore:
@@ -68,7 +68,7 @@ class MemoryStore:
             listener()
 
 
-class MemorySource:
+class MemorySource(Source):
     """Reports what is in a `MemoryStore`."""
 
     def __init__(self, store: MemoryStore) -> None:
@@ -86,18 +86,8 @@ class MemorySource:
         finally:
             stop()
 
-    def suspect(self, key: ComponentKey, instance_id: str) -> None:
-        """A store has no means to check a worker."""
-
-    async def explain(self, key: ComponentKey) -> list[Candidate]:
-        """Nothing beyond the snapshot."""
-        return []
-
     async def components(self) -> list[ComponentKey]:
         return self._store.components()
-
-    async def aclose(self) -> None:
-        """`run` frees all it holds."""
 
 
 # bounded: weak: the stores that somebody uses

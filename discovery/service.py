@@ -1,18 +1,18 @@
 """The public API: the `ServiceDiscovery` Protocol, and `SourceDiscovery`, its implementation over any `Source`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 from weakref import WeakSet
 
-from discovery.explanation import ExplainedCandidate, Explanation, with_shared_addresses
+from discovery import explanation
+from discovery.explanation import Explanation
 from discovery.instance import Instance, InstanceStatus
 from discovery.metadata.client import MetadataClient
 from discovery.shared import SharedWatch
-from discovery.source import Candidate, ComponentKey, Source, component_key, needs_documents
+from discovery.source import ComponentKey, Source, component_key
 from discovery.watch import InstanceEventStream, Truth
 
 
@@ -57,6 +57,8 @@ class SourceDiscovery:
         self, source: Source, *, client: MetadataClient | None = None, sync_timeout: float = 10.0
     ) -> None:
         self._source = source
+        # a source that does not inherit from `Source` may leave it out
+        self._needs_documents = getattr(source, "needs_documents", Source.needs_documents)
         self._client = client or MetadataClient()
         self._sync_timeout = sync_timeout
         self._shared: dict[ComponentKey, SharedWatch] = {}
@@ -79,36 +81,38 @@ class SourceDiscovery:
     async def explain(self, namespace: str, component: str) -> Explanation:
         key = component_key(namespace, component)
         async with self._use_shared(key, self._sync_timeout) as shared:
-            found = _merge_explained(shared.candidates, await self._source.explain(key))
-            explained = await asyncio.gather(*(_explain(shared, candidate) for candidate in found))
+            candidates = shared.report.snapshot.candidates
+            found = explanation.merge_explained(candidates, await self._source.explain(key))
+            explained = await asyncio.gather(*(explanation.explain_candidate(shared, one) for one in found))
             self._check_open()
             elsewhere = () if explained else tuple(sorted(await self._source.components()))
-            candidates = tuple(with_shared_addresses(sorted(explained, key=lambda e: e.id)))
-            return Explanation(key, shared.membership.health, candidates, elsewhere)
+            ordered = explanation.with_shared_addresses(sorted(explained, key=lambda e: e.id))
+            return Explanation(key, shared.membership.health, tuple(ordered), elsewhere)
 
     @property
     def is_list(self) -> bool:
         """Whether the source names workers that did not register themselves."""
-        return not needs_documents(self._source)
+        return not self._needs_documents
 
     def missing(self, namespace: str, component: str) -> dict[str, str]:
         """Why candidates are missing from the open watches with metadata, by id: a worker does not answer, a name does not
         resolve. Without I/O, in contrast to `explain`. Empty if nothing is watched.
         """
         shared = self._shared.get(component_key(namespace, component))
-        return {} if shared is None else shared.missing()
+        return {} if shared is None else explanation.missing(shared)
 
     def excluded(self, namespace: str, component: str) -> dict[str, InstanceStatus | None]:
         """The candidates that open watches do not show, by id, with their status if they have a valid record. Without I/O."""
         shared = self._shared.get(component_key(namespace, component))
-        return {} if shared is None else shared.excluded()
+        return {} if shared is None else explanation.excluded(shared)
 
     def without_document(self, namespace: str, component: str) -> dict[str, str]:
         """Why listed instances in the open watches with metadata have no valid document, by id. Without I/O. Workers that
         answered 404, 405 or 501 are left out: having no document is no fault.
         """
         shared = self._shared.get(component_key(namespace, component))
-        return {} if shared is None else shared.without_document()
+        follower = None if shared is None else shared.follower
+        return {} if follower is None else dict(follower.without_document())
 
     @asynccontextmanager
     async def truth(self, namespace: str, component: str) -> AsyncIterator[Truth]:
@@ -163,7 +167,9 @@ class SourceDiscovery:
         shared = self._shared.get(key)
         # a source's error is final for those who share its run; the next call begins another one
         if shared is None or shared.membership.error is not None:
-            shared = self._shared[key] = SharedWatch(self._source, key, self._client)
+            shared = self._shared[key] = SharedWatch(
+                self._source, key, self._client, needs_documents=self._needs_documents
+            )
         shared.users += 1
         try:
             await shared.wait_synced(timeout)
@@ -182,31 +188,3 @@ class SourceDiscovery:
 
 def _closed() -> RuntimeError:
     return RuntimeError("this discovery is closed; open another one")
-
-
-def _merge_explained(candidates: Iterable[Candidate], explained: Iterable[Candidate]) -> list[Candidate]:
-    """The snapshot's candidates and those that only `Source.explain` found, whose reasons fill in missing ones."""
-    closer = {candidate.id: candidate for candidate in explained}
-    known = [
-        replace(c, reason=closer[c.id].reason) if c.reason is None and c.id in closer else c
-        for c in candidates
-    ]
-    ids = {candidate.id for candidate in known}
-    return known + [candidate for candidate in closer.values() if candidate.id not in ids]
-
-
-async def _explain(shared: SharedWatch, candidate: Candidate) -> ExplainedCandidate:
-    member = shared.membership.instances.get(candidate.id)
-    is_instance = (
-        member is not None
-        and candidate.instance is not None
-        and member.incarnation == candidate.instance.incarnation
-    )
-    reason = candidate.reason
-    if is_instance and member is not None and (problem := await shared.metadata_problem(member)):
-        reason = problem
-    if reason is None and not is_instance and candidate.instance is not None:
-        not_ready = candidate.instance.status is InstanceStatus.NOT_READY
-        draining = f"its status is {candidate.instance.status}"
-        reason = await shared.not_ready_reason(candidate.instance) if not_ready else draining
-    return ExplainedCandidate(candidate.id, candidate.instance, is_instance, reason)

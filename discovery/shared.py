@@ -3,60 +3,50 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 
 from adsum.tasks import cancel_and_wait
-from discovery.copy_on_write import FrozenDict
-from discovery.errors import DiscoveryTimeoutError, MetadataUnavailableError
-from discovery.explanation import describe_failure
-from discovery.instance import Instance, InstanceStatus, MetadataReader
+from discovery.errors import DiscoveryTimeoutError
+from discovery.instance import Instance
+from discovery.membership import MembershipReport
 from discovery.metadata.client import MetadataClient
-from discovery.metadata.document import read_metadata
-from discovery.metadata.follower import DocumentFollower, FollowRules
-from discovery.metadata.known_keys import ignored_keys
-from discovery.source import Candidate, ComponentKey, PersistentSnapshot, Snapshot, Source, needs_documents
+from discovery.metadata.follower import DocumentFollower
+from discovery.source import ComponentKey, Source
 from discovery.watch import Truth
 
 
 class SharedWatch:
     """Owns the task that runs the source, and the task that follows documents while there are watchers."""
 
-    def __init__(self, source: Source, key: ComponentKey, client: MetadataClient) -> None:
-        self.membership = Truth()
+    def __init__(
+        self, source: Source, key: ComponentKey, client: MetadataClient, *, needs_documents: bool
+    ) -> None:
+        self.client = client
+        self.report = MembershipReport(client)
+        self.follower: DocumentFollower | None = None
         self.users = 0
-        self._snapshot = Snapshot(())
-        self._members: Mapping[str, Instance] = FrozenDict()
         self._key = key
-        self._client = client
         self._source = source
+        self._needs_documents = needs_documents
         self._source_task = asyncio.create_task(self._run_source(), name=f"source {key}")
-        self._follower: DocumentFollower | None = None
         self._follower_task: asyncio.Task[None] | None = None
         self._watchers = 0
         self._document_watchers = 0
 
     @property
-    def candidates(self) -> tuple[Candidate, ...]:
-        return self._snapshot.candidates
+    def membership(self) -> Truth:
+        return self.report.truth
 
     @property
-    def reader(self) -> MetadataReader:
-        """Implements `Report`: the client that reads workers' metadata."""
-        return self._client
+    def published(self) -> Mapping[str, Instance]:
+        """The instances that open watches have: if one of them is with metadata, those whose documents have arrived."""
+        follower = self.document_follower
+        return self.membership.instances if follower is None else follower.truth.instances
 
-    def __call__(self, snapshot: Snapshot) -> None:
-        """Implements `Report`: replace the set."""
-        self._snapshot = snapshot
-        instances = snapshot.instances
-        if not isinstance(snapshot, PersistentSnapshot):
-            instances = {i: self._with_reader(instance) for i, instance in instances.items()}
-        self._members = instances
-        self.membership.replace(self._mark_silent_members(), snapshot.known)
-
-    def degraded(self, reason: str) -> None:
-        """Of `Report`: the source is out of reach."""
-        self.membership.degrade(reason)
+    @property
+    def document_follower(self) -> DocumentFollower | None:
+        """None if no watch is with metadata."""
+        return self.follower if self._document_watchers else None
 
     async def aclose(self) -> None:
         await cancel_and_wait(self._source_task)
@@ -64,8 +54,8 @@ class SharedWatch:
     async def fail(self, error: Exception) -> None:
         """End the source's run; every watch and every waiter raises `error`."""
         self.membership.fail(error)
-        if self._follower is not None:
-            self._follower.truth.fail(error)
+        if self.follower is not None:
+            self.follower.truth.fail(error)
         await cancel_and_wait(
             *(task for task in (self._source_task, self._follower_task) if task is not None)
         )
@@ -88,7 +78,7 @@ class SharedWatch:
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[Truth]:
         """The membership, in which silent workers are unreachable."""
-        if not self._client.silence.in_every_watch:
+        if not self.client.silence.in_every_watch:
             yield self.membership
             return
         async with self._use_follower():
@@ -109,98 +99,24 @@ class SharedWatch:
     async def _use_follower(self) -> AsyncIterator[DocumentFollower]:
         """The one follower of all watchers; the last of them ends it and its held GETs."""
         self._watchers += 1
-        if self._follower is None:
+        if self.follower is None:
             suspect = partial(self._source.suspect, self._key)
-            rules = FollowRules(needs_documents(self._source), suspect, self._publish_silence)
-            self._follower = DocumentFollower(self.membership, self._client, rules)
-            self._follower_task = asyncio.create_task(self._follower.run(), name=f"documents {self._key}")
+            self.follower = DocumentFollower(
+                self.report, self.client, suspect, needs_documents=self._needs_documents
+            )
+            self._follower_task = asyncio.create_task(self.follower.run(), name=f"documents {self._key}")
         try:
-            yield self._follower
+            yield self.follower
         finally:
             self._watchers -= 1
             if self._watchers == 0 and self._follower_task is not None:
-                task, self._follower_task, self._follower = self._follower_task, None, None
+                task, self._follower_task, self.follower = self._follower_task, None, None
                 await cancel_and_wait(task)
-                self._publish_silence()
-
-    def missing(self) -> dict[str, str]:
-        """As `SourceDiscovery.missing`: from what is known, without I/O."""
-        reasons = {c.id: c.reason for c in self._snapshot.others if c.reason is not None}
-        if self._follower is not None and self._document_watchers:
-            reasons |= self._follower.problems()
-        published = self._published
-        return {i: reason for i, reason in reasons.items() if i not in published}
-
-    def excluded(self) -> dict[str, InstanceStatus | None]:
-        """As `SourceDiscovery.excluded`: from what is known, without I/O."""
-        found: dict[str, InstanceStatus | None] = dict.fromkeys(c.id for c in self._snapshot.others)
-        found |= {i: instance.status for i, instance in self._snapshot.known.items()}
-        published = self._published
-        return {i: status for i, status in found.items() if i not in published}
-
-    @property
-    def _published(self) -> Mapping[str, Instance]:
-        """What watches have been told."""
-        if self._follower is not None and self._document_watchers:
-            return self._follower.truth.instances
-        return self.membership.instances
-
-    def without_document(self) -> dict[str, str]:
-        """As `SourceDiscovery.without_document`: from what is known, without I/O."""
-        return {} if self._follower is None else dict(self._follower.without_document())
-
-    async def metadata_problem(self, instance: Instance) -> str | None:
-        """Why this member's metadata is unavailable, or which of its keys are ignored: from the follower if it knows, else
-        by a GET."""
-        unavailable = "its metadata is unavailable: "
-        try:
-            if self._follower is not None and self._follower.follows(instance.id):
-                if (problem := self._follower.problem(instance.id)) is not None:
-                    return unavailable + problem
-                document = await self._follower.read(instance)
-            else:
-                document = read_metadata(instance, (await self._client.fetch(instance)).document)
-        except MetadataUnavailableError as error:
-            return unavailable + describe_failure(error, self._client.scheme)
-        ignored = "; ".join(ignored_keys(document))
-        return f"in its metadata {ignored}" if ignored else None
-
-    async def not_ready_reason(self, instance: Instance) -> str:
-        """Why this candidate is not ready: its own reason in `/health`, or that nothing answers at its address."""
-        silent = f"its status is {instance.status}, and nothing answers at {instance.authority}"
-        try:
-            reason = await self._client.read_health(instance)
-        except MetadataUnavailableError as error:
-            return f"{silent}: {error.reason}"
-        return f"its status is {instance.status}; " + (reason or 'it has not called set_ready("ready")')
 
     async def _run_source(self) -> None:
         try:
-            await self._source.run(self._key, self)
+            await self._source.run(self._key, self.report)
         except Exception as error:  # noqa: BLE001 -- whatever ends a source must reach its readers, not a log
             self.membership.fail(error)
         else:
             self.membership.fail(RuntimeError(f"the source of {self._key} ended, which it never should"))
-
-    def _publish_silence(self) -> None:
-        if self.membership.error is None:
-            self.membership.replace(self._mark_silent_members(), self._snapshot.known, self.membership.health)
-
-    def _mark_silent_members(self) -> Mapping[str, Instance]:
-        """The members, with `reachable=False` for silent ones."""
-        silent = {} if self._follower is None else self._follower.silent
-        marked = {
-            i: replace(member, reachable=False)
-            for i, incarnation in silent.items()
-            if (member := self._members.get(i)) is not None and member.incarnation == incarnation
-        }
-        if not marked:
-            return self._members
-        if isinstance(self._members, FrozenDict):
-            return self._members.updated(marked)
-        return {**self._members, **marked}
-
-    def _with_reader(self, instance: Instance) -> Instance:
-        # the same object for an unchanged instance: comparing sets by identity is fast
-        before = self._members.get(instance.id)
-        return before if before is not None and before == instance else replace(instance, reader=self._client)

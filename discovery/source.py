@@ -1,5 +1,6 @@
 """The `Source` Protocol that a backend implements, and the `Snapshot`s of `Candidate`s that it reports."""
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -133,26 +134,29 @@ class Report(Protocol):
 class Source(Protocol):
     """A source of truth. It retries for ever by itself; an error that it raises is final and reaches every reader.
 
-    Its instances registered themselves: a watch with metadata adds them once their documents have arrived. A source
-    whose instances are listed or selected by others sets `needs_documents = False`: they are added whatever they answer.
+    A source inherits from this class and has at least `run`.
     """
 
+    needs_documents: bool = True
+    """Its instances registered themselves: a watch with metadata adds them once their documents have arrived. False: they
+    are listed or selected by others, and are added whatever they answer."""
+
+    @abstractmethod
     async def run(self, key: ComponentKey, report: Report) -> None:
         """Report the snapshot of `key`, at once and after each change, until cancelled."""
 
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
-        """A hint that this instance just stopped answering: check it now rather than later."""
+        """A hint that this instance just stopped answering: check it now rather than later, if the source can."""
+        return
 
     async def explain(self, key: ComponentKey) -> list[Candidate]:
         """Further candidates, or further reasons, that need requests of their own; [] if there are none."""
+        return []
 
     async def components(self) -> list[ComponentKey]:
         """The components with registrations, to hint at a misspelt name; empty if the source cannot list them."""
+        return []
 
     async def aclose(self) -> None:
         """Free what `run` does not own."""
-
-
-def needs_documents(source: Source) -> bool:
-    """The source's attribute; True where it is absent."""
-    return bool(getattr(source, "needs_documents", True))
+        return

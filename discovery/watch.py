@@ -15,13 +15,15 @@ from discovery.events import (
     InstanceEvent,
     InstanceRemovedEvent,
     InstanceUpdatedEvent,
-    changed_ids,
     diff,
 )
 from discovery.instance import Instance
 
 _LONGEST_TURN: Final = 0.005
 """Seconds in which `async for` returns events before other tasks run: `__anext__` does not suspend while there are events."""
+
+_HEALTH_INTERVAL: Final = 1.0
+"""Seconds between two looks; an outage that is over before is not reported."""
 
 
 class WatchState(StrEnum):
@@ -39,6 +41,28 @@ class WatchHealth:
     state: WatchState
     since: float
     reason: str | None = None
+
+
+class HealthChanges:
+    """Tells people when the source of a watch goes out of reach, and when it answers again: calls `tell` with one line."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._degraded = False
+
+    def note(self, health: WatchHealth) -> None:
+        degraded = health.state is WatchState.DEGRADED
+        if degraded and not self._degraded:
+            self._tell(f"the source is out of reach: {health.reason}; the last known workers stay")
+        elif self._degraded and not degraded:
+            self._tell("the source answers again")
+        self._degraded = degraded
+
+    async def follow(self, read: Callable[[], WatchHealth]) -> None:
+        """Until cancelled. `read`: the health now."""
+        while True:
+            self.note(read())
+            await asyncio.sleep(_HEALTH_INTERVAL)
 
 
 class Subscription:
@@ -68,10 +92,10 @@ class Truth:
         self,
         instances: Mapping[str, Instance],
         known: Mapping[str, Instance],
+        changed: Iterable[str],
         health: WatchHealth | None = None,
     ) -> None:
-        """Replace the whole set. `health` None: SYNCED."""
-        changed = changed_ids(self.instances, instances)
+        """Replace the whole set. `changed` has at least the ids that differ; `health` None: SYNCED."""
         self.instances, self.known, self.synced = instances, known, True
         if health is not None:
             self.health = health

@@ -1,7 +1,7 @@
 """What a metrics page says of one watched component: who is there, what changed, whether the source is up to date. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -9,6 +9,7 @@ from discovery.events import InstanceAddedEvent, InstanceEvent, InstanceRemovedE
 from discovery.instance import Instance, InstanceStatus
 from discovery.watch import WatchHealth, WatchState
 
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX: Final = "adsum_discovery_"
 _EVENTS: Final = (
     ("added", ""),
@@ -77,3 +78,22 @@ class WatchMetrics:
             ("component", "event", "reason"),
             tuple(((self._component, *which), float(count)) for which, count in self._events.items()),
         )
+
+
+def metrics_text(metrics: Iterable[WatchMetric]) -> str:
+    """The page in Prometheus' text format, https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format.
+    By hand, since discovery is installed without Prometheus' client; no label value needs an escape: they are DNS labels
+    and words of ours.
+    """
+    return "".join(f"{line}\n" for metric in metrics for line in _lines(metric))
+
+
+def _lines(metric: WatchMetric) -> Iterator[str]:
+    name = f"{metric.name}_total" if metric.kind == "counter" else metric.name
+    yield f"# HELP {name} {metric.help}"
+    yield f"# TYPE {name} {metric.kind}"
+    for values, number in metric.samples:
+        labels = ",".join(
+            f'{label}="{value}"' for label, value in zip(metric.label_names, values, strict=True)
+        )
+        yield f"{name}{{{labels}}} {number}"

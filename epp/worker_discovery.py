@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import discovery
 from adsum.tasks import ResourceOwner, cancel_and_wait
-from discovery.health_changes import HealthChanges
 from discovery.opening import display_url
 from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
+from discovery.watch import HealthChanges
 from discovery.watch_metrics import WatchMetric, WatchMetrics
 from epp.config.settings import Settings
 from epp.config.worker_source import WorkerSource

@@ -10,10 +10,9 @@ from typing import Final
 from discovery.eds.assignment import Assignment, assign
 from discovery.eds.assignment_file import AssignmentFileError
 from discovery.errors import DiscoveryTimeoutError
-from discovery.health_changes import HealthChanges
 from discovery.service import SourceDiscovery
 from discovery.source import ComponentKey
-from discovery.watch import Truth
+from discovery.watch import HealthChanges, Truth
 
 log = logging.getLogger("discovery.eds")
 

@@ -24,7 +24,7 @@ from discovery.etcd.methods import RANGE
 from discovery.etcd.timings import EtcdTimings
 from discovery.etcd.url import RENEWALS, EtcdSettings, parse_etcd_url
 from discovery.etcd.watched_keys import StoreReplacedError, WatchedKeys
-from discovery.source import Candidate, ComponentKey, Report
+from discovery.source import Candidate, ComponentKey, Report, Source
 
 _PAGE: Final = 250
 """Keys in one answer. Records have at most 64 KiB, so it fits into the largest message that we accept; if foreign values do
@@ -38,7 +38,7 @@ def open_etcd_source(url: str) -> "EtcdSource":
     return EtcdSource(parse_etcd_url(url))
 
 
-class EtcdSource:
+class EtcdSource(Source):
     """Instances are the records under `prefix/namespace/component/`; a worker's record hangs on its lease.
 
     A stream that breaks is followed by a new range, not by a watch from the last revision: a store that was emptied or

@@ -14,8 +14,16 @@ from pathlib import Path
 from typing import Final
 
 from adsum.quoting import printable
-from discovery.filesystem.flock import is_held, is_same_file, open_lock
-from discovery.filesystem.record import LOCK_SUFFIX, RECORD_SUFFIX, Record, is_record_name, read_record
+from discovery.filesystem.record import (
+    LOCK_SUFFIX,
+    RECORD_SUFFIX,
+    Record,
+    is_held,
+    is_record_name,
+    is_same_file,
+    open_lock,
+    read_record,
+)
 from discovery.filesystem.root import CheckedDirectory, user_name
 from discovery.source import Candidate, Snapshot
 

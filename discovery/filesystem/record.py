@@ -1,10 +1,15 @@
-"""The record of one instance on disk: what it has beside `discovery.record`, and the boot id of this machine.
+"""The record of one instance on disk, the lock beside it that says whether its owner lives, and this machine's boot id.
 
 `<root>/<namespace>/<component>/<instance_id>.json` is the record. Its owner holds `<instance_id>.lock` beside it with
 flock for its life: not the record itself, since each update renames a new file into its place, and a lock belongs to the
 old one. A worker that registers or cleans up holds `.lock`.
+
+The kernel releases a lock when all descriptors of its open file description are closed, however the owner ends. So a held
+lock proves that the owner lives, without heartbeats or leases. Descriptors that a fork inherits share the lock:
+`registry.filesystem.locks` closes them in the child.
 """
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -72,3 +77,30 @@ def boot_id() -> str:
         )
         return found.stdout.strip().lower()
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def open_lock(path: Path) -> int:
+    """Opens the lock file to probe it; follows no symbolic link."""
+    # without O_NONBLOCK a FIFO of this name would block the thread until somebody writes to it (fifo(7))
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def is_held(descriptor: int) -> bool:
+    """Whether somebody holds an exclusive lock on the file."""
+    # a shared lock, so that readers who probe at the same moment do not take each other for the owner
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
+
+
+def is_same_file(descriptor: int, path: Path) -> bool:
+    """Whether `path` still names the open file: False after it was removed or replaced."""
+    try:
+        named = path.lstat()
+    except FileNotFoundError:
+        return False
+    opened = os.fstat(descriptor)
+    return (named.st_ino, named.st_dev) == (opened.st_ino, opened.st_dev)

@@ -16,7 +16,7 @@ from discovery.filesystem.directory import ComponentDirectory
 from discovery.filesystem.file_events import FileEvents, is_network_filesystem
 from discovery.filesystem.record import RECORD_SUFFIX, boot_id
 from discovery.filesystem.root import RootError, find_component, find_root
-from discovery.source import Candidate, ComponentKey, Report, Snapshot
+from discovery.source import ComponentKey, Report, Snapshot, Source
 
 _PROBE_INTERVAL: Final = 0.25
 """Seconds between two probes of the locks: the kernel raises no file event when it releases one."""
@@ -28,7 +28,7 @@ _THREADS: Final = 8
 """Directories read at once: a hanging network file system must not occupy the threads of the whole process."""
 
 
-class FilesystemSource:
+class FilesystemSource(Source):
     """Membership is the records in a directory; writes nothing. `root` None: the default root.
 
     A named root must exist (`RootError`): if it does not, a disk is not mounted or the name is misspelt. A missing
@@ -59,10 +59,6 @@ class FilesystemSource:
                 trigger.probe_at = 0.0
                 trigger.wake.set()
 
-    async def explain(self, key: ComponentKey) -> list[Candidate]:
-        """Nothing beyond the snapshot."""
-        return []
-
     async def components(self) -> list[ComponentKey]:
         def find_records() -> list[Path]:
             root = find_root(self._root)
@@ -70,9 +66,6 @@ class FilesystemSource:
 
         records = await in_thread(self._threads, find_records)
         return list({ComponentKey(path.parent.parent.name, path.parent.name) for path in records})
-
-    async def aclose(self) -> None:
-        """`run` frees all it holds."""
 
     async def _wait_until_created(
         self, key: ComponentKey, report: Report, trigger: "ScanTrigger"

@@ -1,18 +1,20 @@
 """Fetches a worker's metadata: conditional GETs (RFC 9110 §13.1.2) that the worker may hold (RFC 7240, `Prefer: wait`)."""
 
+import asyncio
 import json
 import ssl
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import tenacity
 
+from adsum.command_line import program
 from adsum.http1.response import HttpResponse
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import HEALTH_PATH, METADATA_PATH, Instance
-from discovery.metadata.concurrency import FetchLimiter
 from discovery.metadata.connections import WorkerConnections
 from discovery.metadata.document import (
     NO_DOCUMENT,
@@ -27,6 +29,13 @@ from discovery.metadata.silence import SilenceTimings, silence_timings
 _NO_DOCUMENT_STATUSES: Final = (404, 405, 501)
 _CACHE_SIZE: Final = 4096
 """Documents kept for `read`, whose ETags make its next GET conditional."""
+
+_RETRY_SHARE: Final = 4
+"""One slot in so many may be used by retries."""
+_SLOW_AFTER: Final = 0.25
+"""Seconds after which a fetch without an answer gives its slot to the next one."""
+_MAX_SLOW: Final = 1024
+"""Slow fetches that may run beside those with a slot: each costs a descriptor. Further ones keep their slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +150,65 @@ class MetadataClient:
     async def aclose(self) -> None:
         """Fails all later calls with `MetadataUnavailableError`."""
         await self._connections.aclose()
+
+
+class FetchLimiter:
+    """Lets `at_once` fetches begin together. A slow fetch gives up its slot and goes on without one.
+
+    With a plain semaphore, `at_once` workers that accept connections and never answer would hold every slot until
+    their timeouts, and no other worker's metadata would arrive for seconds.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._slots = asyncio.Semaphore(at_once)
+        # retries have a limit of their own: when many workers are gone, first fetches must not queue behind them
+        self._retry_slots = asyncio.Semaphore(max(1, at_once // _RETRY_SHARE))
+        self._free_slow = _MAX_SLOW
+
+    @asynccontextmanager
+    async def slot(self, *, retry: bool = False) -> AsyncIterator[None]:
+        with ExitStack() as held:
+            for semaphore in (self._retry_slots, self._slots) if retry else (self._slots,):
+                await semaphore.acquire()
+                held.callback(semaphore.release)
+            self._release_later(held)
+            yield
+
+    def _release_later(self, held: ExitStack) -> None:
+        held.callback(asyncio.get_running_loop().call_later(_SLOW_AFTER, self._release_slow, held).cancel)
+
+    def _release_slow(self, held: ExitStack) -> None:
+        if self._free_slow <= 0:
+            self._release_later(held)
+            return
+        self._free_slow -= 1
+        held.close()
+        held.callback(self._slow_ended)
+
+    def _slow_ended(self) -> None:
+        self._free_slow += 1
+
+
+def describe_failure(error: MetadataUnavailableError, scheme: str) -> str:
+    """The request, why it failed and what to do, in one line; `scheme`: `http` or `https`."""
+    remedy = _remedy(error, f"{scheme}://{error.authority}")
+    return f"GET {scheme}://{error.authority}{METADATA_PATH}: {error.reason}" + (
+        f"; {remedy}" if remedy else ""
+    )
+
+
+def _remedy(error: MetadataUnavailableError, url: str) -> str:
+    port = error.authority.rpartition(":")[2]
+    if isinstance(error.__cause__, ConnectionRefusedError):
+        return (
+            f"nothing listens on port {port}: start the server there, or name the port that it listens on "
+            "(a worker: registry.open(..., port=...); a list: host:port)"
+        )
+    if isinstance(error, WorkerUnreachableError) and error.silent:
+        return "its process may have stopped, or a firewall on the way drops the packets"
+    if isinstance(error, WorkerUnreachableError) or not error.connected:
+        return ""
+    return f"{program('discovery')} check {url} says what it should answer"
 
 
 def _conditional_fields(known: MetadataDocument | None) -> dict[str, str]:

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from yarl import URL
 
@@ -18,6 +18,9 @@ from adsum.http1.connection import KeptConnection
 from adsum.http1.response import HttpResponse, IncompleteResponseError, ResponseError, ResponseReader
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import METADATA_LIMIT, Instance
+
+if TYPE_CHECKING:
+    import aiohttp
 
 _BUFFER: Final = 64 * 1024
 """Bytes of the receive buffer. All connections share it: the event loop reads one at a time."""
@@ -130,8 +133,21 @@ class WorkerConnections:
         self._idle_timer = loop.call_later(_IDLE_TIMEOUT, self._close_idle) if self._idle else None
 
 
+async def read_body(response: "aiohttp.ClientResponse", limit: int = METADATA_LIMIT) -> bytes:
+    """The body of a single request over aiohttp; of a longer one, the first `limit` bytes and a little
+    more, so that the caller sees that it is too long."""
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > limit:
+            response.close()
+            break
+    return bytes(body)
+
+
 def connection_problem(error: Exception) -> str:
     """Why a GET got no answer; where no connection was made, the operating system's reason."""
+    error = getattr(error, "os_error", error)  # of aiohttp's `ClientConnectorError`
     if not isinstance(error, OSError) or not error.errno:
         return str(error) or type(error).__name__
     if isinstance(error, socket.gaierror | ssl.SSLError):

@@ -3,26 +3,23 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from discovery.copy_on_write import CopyOnWriteDict
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
-from discovery.explanation import describe_failure
 from discovery.instance import Instance
-from discovery.metadata.client import MetadataAnswer, MetadataClient
+from discovery.membership import MembershipReport
+from discovery.metadata.client import MetadataAnswer, MetadataClient, describe_failure
 from discovery.metadata.document import NO_DOCUMENT, MetadataDocument, read_metadata
-from discovery.metadata.followed_worker import FollowedWorker
 from discovery.metadata.schedule import FetchSchedule
+from discovery.metadata.silence import FollowedWorker
 from discovery.watch import Subscription, Truth
 
 log = logging.getLogger(__name__)
 
 _DOCUMENT_GRACE: Final = 0.25
 """Seconds for the document of a listed worker that accepted a connection; then it is published without one."""
-_LEAVE_DELAY: Final = 1.0
-"""Seconds by which a closed connection is reported later: a worker that leaves closes its port before its source says so."""
 _MONITORED_LIMIT: Final = 2048
 """Workers that a watch without metadata sends GETs to, at most: its cost must not grow with the cluster."""
 _BATCH: Final = 50
@@ -31,35 +28,33 @@ _FULL_RATE_WORKERS: Final = 4096
 """Beyond so many workers the delay between polls grows, so that the rate of all polls together does not."""
 
 
-@dataclass(frozen=True, slots=True)
-class FollowRules:
-    """`needs_documents`: of the source. `suspect`: called with the id of an instance that just stopped answering.
-
-    `on_silence`: called after `DocumentFollower.silent` changed."""
-
-    needs_documents: bool
-    suspect: Callable[[str], None]
-    on_silence: Callable[[], None]
-
-
 class DocumentFollower:
-    """`truth`: the members whose documents have arrived, and the listed members that accept connections.
+    """`truth`: the members whose documents have arrived, and the listed members that accept connections. `suspect` is called
+    with the id of an instance that just stopped answering; those that stay silent are marked in `membership`.
 
     Reachability is a hint: a reset or silent GET, or a status other than ready, turns it false; the next answer clears
     it. Only the source removes: a network fault between this reader and a worker says nothing about the worker.
     """
 
-    def __init__(self, membership: Truth, client: MetadataClient, rules: FollowRules) -> None:
+    def __init__(
+        self,
+        membership: MembershipReport,
+        client: MetadataClient,
+        suspect: Callable[[str], None],
+        *,
+        needs_documents: bool,
+    ) -> None:
         self.truth = Truth()
-        self.silent: dict[str, str] = {}
-        """Workers that answered before and no longer do: id to incarnation."""
-        self._membership = membership
+        self._report = membership
+        self._membership = membership.truth
         self._client = client
-        self._rules = rules
+        self._suspect = suspect
+        self._needs_documents = needs_documents
         self._followed: dict[str, FollowedWorker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._logged: set[str] = set()
         self._published: CopyOnWriteDict[Instance] = CopyOnWriteDict()
+        self._changed: set[str] = set()
         self._publish_scheduled = False
         self._ended = False
         self._includes_documents = False
@@ -75,7 +70,7 @@ class DocumentFollower:
         finally:
             self._ended = True
             self._followed.clear()
-            self.silent.clear()
+            self._report.clear_silence()
 
     async def read(self, instance: Instance) -> dict[str, Any]:
         """The pushed copy, without I/O; after the watch has ended, a GET.
@@ -132,7 +127,7 @@ class DocumentFollower:
         for instance_id in (i for i in changed if i not in members):
             self._followed.pop(instance_id, None)
             self._stop_following(instance_id)
-            self._published.pop(instance_id, None)
+            self._unpublish(instance_id)
         for number, instance_id in enumerate(changed):
             instance = self._membership.instances.get(instance_id)
             if instance is not None and (self._includes_documents or self._is_monitored(instance_id)):
@@ -150,8 +145,8 @@ class DocumentFollower:
             return
         poll = self._client.silence.poll
         if followed is None or followed.instance.incarnation != instance.incarnation:
-            self._published.pop(instance.id, None)
-            followed = FollowedWorker(instance, self._rules.needs_documents)
+            self._unpublish(instance.id)
+            followed = FollowedWorker(instance, self._needs_documents)
             self._followed[instance.id] = followed
         elif (followed.instance.address, followed.instance.port) == (instance.address, instance.port):
             followed.instance = instance
@@ -167,7 +162,7 @@ class DocumentFollower:
         if task is not None:
             task.cancel()
         self._logged.discard(instance_id)
-        self.silent.pop(instance_id, None)
+        self._report.clear_silence((instance_id,))
 
     async def _follow(self, followed: FollowedWorker) -> None:
         now = asyncio.get_running_loop().time
@@ -236,24 +231,15 @@ class DocumentFollower:
         self._logged.discard(followed.instance.id)
         if followed.answered(document):
             self._publish_change(followed)
-        self._clear_silence(followed)
+        self._note_silence(followed, None)
 
     def _failed(self, followed: FollowedWorker, error: MetadataUnavailableError) -> float:
-        unreachable = isinstance(error, WorkerUnreachableError)
-        if unreachable and followed.schedule.failures == 0:
-            self._rules.suspect(followed.instance.id)
+        if isinstance(error, WorkerUnreachableError) and followed.schedule.failures == 0:
+            self._suspect(followed.instance.id)
         if followed.failed(error, describe_failure(error, self._client.scheme)):
             self._publish_change(followed)
-        self._clear_silence(followed)
-        if isinstance(error, WorkerUnreachableError) and followed.silent:
-            asyncio.get_running_loop().call_later(
-                0 if error.silent else _LEAVE_DELAY, self._mark_silent, followed
-            )
-        if not unreachable and followed.is_published and not followed.needs_document:
-            followed.schedule.answered()  # a listed server without /metadata is healthy: poll, do not back off
-            return followed.schedule.next_poll()
-        frozen = isinstance(error, WorkerUnreachableError) and error.silent and error.connected
-        return followed.schedule.failed(unreachable=unreachable, frozen=frozen)
+        self._note_silence(followed, followed.silence_delay(error))
+        return followed.retry_delay(error)
 
     def _connected(self, followed: FollowedWorker) -> None:
         asyncio.get_running_loop().call_later(_DOCUMENT_GRACE, self._publish_without_document, followed)
@@ -266,16 +252,16 @@ class DocumentFollower:
         ):
             self._publish_change(followed)
 
-    def _clear_silence(self, followed: FollowedWorker) -> None:
-        if not followed.silent and self.silent.pop(followed.instance.id, None) is not None:
-            self._rules.on_silence()
+    def _note_silence(self, followed: FollowedWorker, delay: float | None) -> None:
+        if not followed.silent:
+            self._report.clear_silence((followed.instance.id,))
+        if delay is not None:
+            asyncio.get_running_loop().call_later(delay, self._mark_silent, followed)
 
     def _mark_silent(self, followed: FollowedWorker) -> None:
-        """Unless it was replaced, removed or heard again since `_failed` scheduled this."""
-        instance = followed.instance
-        if self._followed.get(instance.id) is followed and followed.silent and instance.id not in self.silent:
-            self.silent[instance.id] = instance.incarnation
-            self._rules.on_silence()
+        """Unless it was replaced, removed or heard again since this was scheduled."""
+        if self._followed.get(followed.instance.id) is followed and followed.silent:
+            self._report.mark_silent(followed.instance)
 
     def _crashed(self, followed: FollowedWorker, error: Exception) -> float:
         """An unexpected error; logged once until this worker answers again."""
@@ -290,6 +276,11 @@ class DocumentFollower:
     def _set_published(self, followed: FollowedWorker) -> None:
         if (instance := followed.published_instance(self)) is not None:
             self._published[instance.id] = instance
+            self._changed.add(instance.id)
+
+    def _unpublish(self, instance_id: str) -> None:
+        if self._published.pop(instance_id, None) is not None:
+            self._changed.add(instance_id)
 
     def _publish_change(self, followed: FollowedWorker) -> None:
         self._set_published(followed)
@@ -301,4 +292,7 @@ class DocumentFollower:
         """Replace `truth`. Also before the first document: readers then see an empty set with the source's health."""
         self._publish_scheduled = False
         if self._includes_documents and self._membership.error is None and self._membership.synced:
-            self.truth.replace(self._published.frozen(), self._membership.known, self._membership.health)
+            changed, self._changed = self._changed, set()
+            self.truth.replace(
+                self._published.frozen(), self._membership.known, changed, self._membership.health
+            )

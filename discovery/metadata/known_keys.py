@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from adsum.quoting import quoted
-from discovery.metadata.serving_port import read_port
+from discovery.metadata.document import read_port
 
 _SIMILARITY: Final = 0.7
 """The least similarity of a known key, 0 to 1 (difflib): that of `prot` and `port` is 0.75."""

@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 
 from discovery.instance import Instance
-from discovery.source import Candidate, ComponentKey, Report, Snapshot
+from discovery.source import Candidate, ComponentKey, Report, Snapshot, Source
 from discovery.static.endpoints_file import EndpointsFile, FixedEndpoint, describe_change, parse_hosts
 
 INCARNATION: Final = ""
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _Read: TypeAlias = Callable[[], Awaitable[list[FixedEndpoint]]]
 
 
-class StaticSource:
+class StaticSource(Source):
     """Membership is the list that `read` returns. `read` runs in a thread and may raise ValueError or OSError. Returning the
     same object means that nothing changed, and costs nothing.
 
@@ -89,20 +89,6 @@ class StaticSource:
                 if reason is not None:
                     log.info("the list of endpoints is valid again; before: %s", reason)
                 return listed, reason is not None
-
-    def suspect(self, key: ComponentKey, instance_id: str) -> None:
-        """A list says nothing about whether a worker lives."""
-
-    async def explain(self, key: ComponentKey) -> list[Candidate]:
-        """Nothing beyond the snapshot."""
-        return []
-
-    async def components(self) -> list[ComponentKey]:
-        """Empty: every name has the same instances, so that none can be misspelt."""
-        return []
-
-    async def aclose(self) -> None:
-        """`run` frees all it holds."""
 
     def _candidates(self, key: ComponentKey, listed: list[FixedEndpoint]) -> Iterator[Candidate]:
         for endpoint in listed:

@@ -9,9 +9,9 @@ from aiohttp import web
 from adsum.web.access import Access
 from adsum.web.live_feed import LiveFeed
 from adsum.web.program_page import ProgramPage
+from discovery.watch_metrics import CONTENT_TYPE, metrics_text
 from discovery.web.component_follower import ComponentFollower
 from discovery.web.component_page import CandidateRows, component_document
-from discovery.web.metrics_text import CONTENT_TYPE, metrics_text
 
 INSTANCES_PATH: Final = "/debug/instances"
 GUARDED: Final = ProgramPage.PATHS | {INSTANCES_PATH}

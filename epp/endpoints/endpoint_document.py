@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from adsum.quoting import quoted
 from discovery import Instance
-from discovery.metadata.serving_port import may_name, read_port
+from discovery.metadata.document import may_name, read_port
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.served_model import ServedModel
 

@@ -13,7 +13,7 @@ from yarl import URL
 from adsum.errors import os_reason
 from adsum.quoting import quoted
 from discovery.errors import AdsumError
-from discovery.metadata.aiohttp_answer import connection_problem, read_body
+from discovery.metadata.connections import connection_problem, read_body
 
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _TIMEOUT: Final = 60.0

@@ -12,13 +12,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from discovery.filesystem.flock import is_held, open_lock
 from discovery.filesystem.record import (
     LOCK_SUFFIX,
     RECORD_SUFFIX,
     TEMPORARY_SUFFIX,
     Record,
+    is_held,
     is_record_name,
+    open_lock,
     read_record,
 )
 from discovery.instance import check_instance_id

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 from weakref import WeakSet
 
-from discovery.filesystem.flock import is_same_file, open_lock
-from discovery.filesystem.record import COMPONENT_LOCK
+from discovery.filesystem.record import COMPONENT_LOCK, is_same_file, open_lock
 
 LOCK_TIMEOUT: Final = 10.0
 """Seconds that a worker waits for the component lock."""

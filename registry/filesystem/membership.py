@@ -18,12 +18,19 @@ from adsum.tasks import BackgroundTasks
 from adsum.threads import StartedThread, in_thread, start_thread, wait_for_exit
 from discovery import AdsumError, RegistrationError
 from discovery.filesystem.directory import SILENT_AFTER, ComponentDirectory
-from discovery.filesystem.flock import is_held, open_lock
-from discovery.filesystem.record import HEARTBEAT, LOCK_SUFFIX, RECORD_SUFFIX, Record, boot_id, read_record
+from discovery.filesystem.record import (
+    HEARTBEAT,
+    LOCK_SUFFIX,
+    RECORD_SUFFIX,
+    Record,
+    boot_id,
+    is_held,
+    open_lock,
+    read_record,
+)
 from discovery.filesystem.root import CheckedDirectory
-from discovery.instance import Instance, InstanceStatus
+from discovery.instance import Instance, InstanceStatus, find_same_address
 from discovery.record import encode_record, record_of
-from discovery.same_address import find_same_address
 from discovery.source import ComponentKey
 from registry.filesystem.cleanup import Cleanup
 from registry.filesystem.directories import create_component_directory, file_mode

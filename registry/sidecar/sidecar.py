@@ -14,7 +14,7 @@ from yarl import URL
 
 from discovery.errors import RegistrationError
 from discovery.instance import InstanceStatus
-from discovery.metadata.aiohttp_answer import connection_problem, read_body
+from discovery.metadata.connections import connection_problem, read_body
 from registry.service import InstanceHandle
 from registry.sidecar.model_server import MetadataFile, describe_transport, merge, read_models
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from discovery import Instance
-from discovery.same_address import find_same_address
+from discovery.instance import find_same_address
 
 
 def at(instance_id: str, address: str, port: int = 8000, node: str | None = None) -> Instance:

@@ -22,16 +22,18 @@ from discovery import (
     InstanceUpdatedEvent,
     Report,
     Snapshot,
+    Source,
     SourceDiscovery,
     WatchState,
 )
+from discovery.events import changed_ids
 from discovery.watch import Truth
 
 A = Instance("a", "n", "c", "10.0.0.1", 80, "one")
 B = replace(A, id="b")
 
 
-class ScriptedSource:
+class ScriptedSource(Source):
     """A source that reports what the test gives it."""
 
     def __init__(self) -> None:
@@ -47,18 +49,6 @@ class ScriptedSource:
     def say(self, *instances: Instance) -> None:
         assert self.report is not None
         self.report(Snapshot(tuple(Candidate(i.id, i) for i in instances)))
-
-    def suspect(self, key: ComponentKey, instance_id: str) -> None:
-        pass
-
-    async def explain(self, key: ComponentKey) -> list[Candidate]:
-        return []
-
-    async def components(self) -> list[ComponentKey]:
-        return []
-
-    async def aclose(self) -> None:
-        pass
 
 
 @asynccontextmanager
@@ -293,7 +283,7 @@ def test_a_reader_of_any_speed_converges(script: list[object]) -> None:
         async def attach() -> AsyncIterator[Truth]:
             yield truth
 
-        truth.replace({}, {})
+        truth.replace({}, {}, ())
         told: dict[str, Instance] = {}
         async with InstanceEventStream(attach) as stream:
             for step in [*script, "read"]:
@@ -302,7 +292,7 @@ def test_a_reader_of_any_speed_converges(script: list[object]) -> None:
                         i: replace(A, id=i, incarnation=life, address=address)
                         for i, (life, address) in step.items()
                     }
-                    truth.replace(world, world)
+                    truth.replace(world, world, changed_ids(truth.instances, world))
                 elif (event := stream._next(truth)) is not None:
                     _apply(told, event)
             while (event := stream._next(truth)) is not None:

@@ -16,7 +16,6 @@ from discovery.kubernetes.pods.selection import (
     read_targets,
 )
 from discovery.opening import open_source
-from discovery.source import needs_documents
 from tests.kubernetes.fake.objects import inference_pool, old_inference_pool
 
 
@@ -100,7 +99,7 @@ def test_what_is_no_label_selector(text: str) -> None:
 def test_urls(url: str) -> None:
     source = open_source(url)
     assert isinstance(source, DeferredSource)
-    assert not needs_documents(source)
+    assert not source.needs_documents
 
 
 @pytest.mark.parametrize(

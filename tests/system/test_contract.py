@@ -21,7 +21,7 @@ from tests.system.patient_client import patient_client
 from tests.system.pod_registry import PodRegistry
 
 
-class SettlingSource:
+class SettlingSource(Source):
     """Looks once kubelet and the controller have caught up with what the workers said; elsewhere that takes no time."""
 
     def __init__(self, source: Source, kubelet: Kubelet) -> None:

@@ -21,7 +21,7 @@ from discovery.kubernetes.reflector.publisher import SnapshotPublisher
 from discovery.kubernetes.reflector.reflector import Reflector
 from discovery.kubernetes.slices.decoding import EndpointSliceList, SliceDecoder
 from discovery.kubernetes.slices.merge import AddressSelection, MergedSet
-from discovery.source import Candidate, ComponentKey, Report, component_key
+from discovery.source import Candidate, ComponentKey, Report, Source, component_key
 
 _log = logging.getLogger(__name__)
 
@@ -237,7 +237,7 @@ def _selector_text(selector: Mapping[str, str]) -> str:
     return ",".join(f"{label}={value}" for label, value in selector.items())
 
 
-class KubernetesSource:
+class KubernetesSource(Source):
     """Instances are the pods in the merged slices; their incarnation is `targetRef.uid`. `namespace`: the Kubernetes
     namespace. `port_name`: the slice port on which workers serve the wire contract. `grace`: seconds that a ready pod
     may be missing from all slices before it is removed, since the controller moves endpoints between slices by two

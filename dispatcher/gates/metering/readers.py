@@ -14,7 +14,7 @@ import aiohttp
 
 from adsum.addresses import authority
 from adsum.prometheus_page import has_labels, match_sample, name_ends
-from discovery.metadata.aiohttp_answer import connection_problem
+from discovery.metadata.connections import connection_problem
 from dispatcher.broker.capacity.budget import parse_decimal
 from dispatcher.gates.parameters import GateSourceError, SourceCredentials
 

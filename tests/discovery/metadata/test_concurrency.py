@@ -6,7 +6,7 @@ import time
 
 from discovery import Instance, MetadataClient, SourceDiscovery
 from discovery.memory import MemorySource, MemoryStore
-from discovery.metadata.concurrency import FetchLimiter
+from discovery.metadata.client import FetchLimiter
 from tests.fake_worker import FakeWorker, serving
 
 

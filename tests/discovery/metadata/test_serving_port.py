@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from discovery import Instance
-from discovery.metadata.serving_port import may_name, serving_port
+from discovery.metadata.document import may_name, serving_port
 
 WORKER = Instance("w", "prod", "decode", "10.0.0.1", 8001, "one")
 

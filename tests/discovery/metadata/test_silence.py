@@ -23,6 +23,8 @@ from discovery import (
 )
 from discovery.memory import MemorySource, MemoryStore
 from discovery.metadata.silence import VARIABLE, SilenceTimings, silence_timings
+from tests.eventually import eventually
+from tests.fake_worker import FakeWorker, hang, serving
 
 WORKER = """
 import asyncio, sys, registry
@@ -137,6 +139,25 @@ async def test_a_worker_that_never_answered_is_not_reported_as_silent() -> None:
         assert (await next_event(stream)).instance.reachable
         with pytest.raises(TimeoutError):
             await next_event(stream, 2.5)
+
+
+async def test_a_silent_worker_that_answers_at_another_address_is_reachable_again(
+    store: MemoryStore, worker: FakeWorker
+) -> None:
+    store.put(worker.instance())
+    client = MetadataClient(timeout=1.0, silence=SilenceTimings(wait=1.0, margin=0.5))
+    async with (
+        serving(FakeWorker()) as moved,
+        SourceDiscovery(MemorySource(store), client=client) as found,
+        found.watch("prod", "decode") as stream,
+    ):
+        await eventually(lambda: worker.requests)
+        worker.handler = hang
+        while (await next_event(stream)).instance.reachable:
+            pass
+        store.put(moved.instance())
+        while (event := await next_event(stream)).instance.port != moved.port or not event.instance.reachable:
+            pass
 
 
 async def test_watchers_of_one_component_share_one_held_get(tmp_path: Path, eventually: Any) -> None:
