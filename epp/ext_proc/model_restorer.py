@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-from epp.ext_proc.model_fields import ModelFields
 from epp.ext_proc.response_body import ResponseHead
 from epp.request.body import Buffer
+from epp.response.field_scanner import FieldScanner, Span
 from epp.scheduling.pick import Pick
 
 _EVENT_STREAM: Final = "text/event-stream"
@@ -74,7 +74,7 @@ class ModelRestorer:
         self._plain = msgspec.json.encode(served)
         self._named = msgspec.json.encode(named)
         self._events = events
-        self._fields = ModelFields()
+        self._fields = FieldScanner()
         self._fields.steps = _STEPS_AT_ONCE
         self._given_up: Callable[[], None] | None = given_up
         self._held = b""
@@ -104,7 +104,7 @@ class ModelRestorer:
         find = self._find_in_events if self._events else self._find_in_json
         spans, stop = find(data)
         if len(data) - stop > _MAX_SPELLING:
-            self._fields.skip_name()
+            self._fields.skip_value()
             _, stop = self._fields.find(data, stop + 1, len(data))
         if self._fields.steps <= 0:
             self._given_up()
@@ -119,11 +119,11 @@ class ModelRestorer:
         held, self._held = self._held, b""
         return held
 
-    def _find_in_json(self, data: bytes) -> tuple[list[tuple[int, int]], int]:
+    def _find_in_json(self, data: bytes) -> tuple[list[Span], int]:
         return self._fields.find(data, 0, len(data))
 
-    def _find_in_events(self, data: bytes) -> tuple[list[tuple[int, int]], int]:
-        spans: list[tuple[int, int]] = []
+    def _find_in_events(self, data: bytes) -> tuple[list[Span], int]:
+        spans: list[Span] = []
         at, end = 0, len(data)
         while at < end and self._fields.steps > 0:
             self._fields.steps -= 1
@@ -142,9 +142,7 @@ class ModelRestorer:
             at = stop + 1
         return spans, end
 
-    def _find_in_data(
-        self, data: bytes, at: int, stop: int, *, line_ends: bool
-    ) -> tuple[list[tuple[int, int]], int]:
+    def _find_in_data(self, data: bytes, at: int, stop: int, *, line_ends: bool) -> tuple[list[Span], int]:
         """The names in one line of data, or in a part of it, and where an unfinished one begins, else `stop`."""
         if line_ends and not self._begun and (found := _names_in_chunk(data, at, stop)) is not None:
             self._begun, self._skipped = True, data[at:stop]
@@ -155,7 +153,7 @@ class ModelRestorer:
         self._begun = True
         names, unfinished = self._fields.find(data, at, stop)
         if line_ends and unfinished < stop:  # no line ends within a name
-            self._fields.skip_name()
+            self._fields.skip_value()
             _, unfinished = self._fields.find(data, unfinished + 1, stop)
         return names, unfinished
 
@@ -184,7 +182,7 @@ class ModelRestorer:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
 
-    def _replaced(self, data: bytes, spans: list[tuple[int, int]]) -> bytes:
+    def _replaced(self, data: bytes, spans: list[Span]) -> bytes:
         pieces: list[bytes] = []
         at = 0
         for start, end in spans:
@@ -196,7 +194,7 @@ class ModelRestorer:
 _NEWLINE: Final = ord("\n")
 
 
-def _names_in_chunk(data: bytes, at: int, stop: int) -> list[tuple[int, int]] | None:
+def _names_in_chunk(data: bytes, at: int, stop: int) -> list[Span] | None:
     """The names in a whole event that is as simple as most are; None: it has to be read letter by letter."""
     found = _CHUNK.match(data, at, stop)
     behind = at if found is None else found.end()

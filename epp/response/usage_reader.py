@@ -3,11 +3,13 @@
 import re
 from typing import Final
 
-from epp.response.object_scanner import ObjectScanner
+from epp.response.field_scanner import FieldScanner
 from epp.response.usage import NO_USAGE, Usage, read_usage
 
 _USAGE: Final = re.compile(rb'"usage"[ \t]{0,64}+:[ \t]{0,64}+\{')
 """A line without it has no usage: so an event costs one search. `"usage": null`, as most events say, is none."""
+MAX_OBJECT: Final = 4096
+"""Bytes of a usage object; a longer one is not kept. Real ones have up to 500."""
 _MOST_OBJECTS: Final = 4
 """Usage objects that `read_end` reads, the last first: what a worker writes does not decide how long that takes."""
 
@@ -21,13 +23,40 @@ def read_end(text: bytes) -> Usage:
     """
     stop = len(text)
     for found in list(_USAGE.finditer(text))[: -_MOST_OBJECTS - 1 : -1]:
-        scanner = ObjectScanner()
-        scanner.feed(b"{" + text[found.start() : stop])
+        document = _Document()
+        document.feed(b"{" + text[found.start() : stop])
         stop = found.start()
-        usage = NO_USAGE if scanner.found is None else read_usage(scanner.found)
+        usage = NO_USAGE if document.found is None else read_usage(document.found)
         if usage.input is not None:
             return usage
     return NO_USAGE
+
+
+class _Document:
+    """One JSON document in pieces. `found`: the last usage object so far, as text; None: there was none."""
+
+    __slots__ = ("_held", "_scanner", "found")
+
+    def __init__(self) -> None:
+        # an escaped name does not count, as in the lines of a streamed answer
+        self._scanner = FieldScanner(usage=True)
+        self._held = b""
+        """The beginning of an object that is not complete."""
+        self.found: bytes | None = None
+
+    def feed(self, data: bytes) -> None:
+        data = self._held + data if self._held else data
+        at, end = 0, len(data)
+        while True:
+            spans, stop = self._scanner.find(data, at, end)
+            for start, behind in spans:
+                if behind - start <= MAX_OBJECT:
+                    self.found = data[start:behind]
+            if end - stop <= MAX_OBJECT:
+                break
+            self._scanner.skip_value()
+            at = stop + 1
+        self._held = data[stop:]
 
 
 class UsageReader:
@@ -42,7 +71,7 @@ class UsageReader:
     def __init__(self, *, streamed: bool) -> None:
         self.usage = NO_USAGE
         self._streamed = streamed
-        self._document: ObjectScanner | None = None
+        self._document: _Document | None = None
         """The document, or the line, that earlier pieces began."""
 
     def feed(self, data: bytes) -> None:
@@ -75,7 +104,7 @@ class UsageReader:
 
     def _continue(self, data: bytes) -> None:
         if self._document is None:
-            self._document = ObjectScanner()
+            self._document = _Document()
         self._document.feed(data)
 
     def _finish(self) -> None:

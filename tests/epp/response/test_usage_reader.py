@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.response.object_scanner import MAX_OBJECT
 from epp.response.usage import NO_USAGE, Usage
-from epp.response.usage_reader import UsageReader, read_end
+from epp.response.usage_reader import MAX_OBJECT, UsageReader, read_end
 
 USED: Final = {"prompt_tokens": 7, "total_tokens": 17, "completion_tokens": 10, "prompt_tokens_details": None}
 TOOLS: Final = [{"type": "function", "parameters": {"usage": {"prompt_tokens": 1}, "a": [{"usage": {}}]}}]
