@@ -116,18 +116,34 @@ def _report_failure(future: asyncio.Future[Any]) -> None:
 
 
 class ResourceOwner:
-    """Subclasses enter what they own on `self._stack` in `_open`; leaving closes it all, last in, first out.
+    """Base class of async context managers that enter other ones, and start tasks that last as long as they do.
 
-    When `_open` raises, what was entered so far is closed first.
+    Subclasses enter what they own on `self._stack` in `_open`, and start tasks with `_start`; leaving ends it all, last in,
+    first out. When `_open` raises, what was entered so far is closed first.
     """
 
     _stack: AsyncExitStack
+    tasks: list[asyncio.Task[None]]
+    """Must not end before the owner is left; `wait` says when one does."""
+
+    async def wait(self) -> None:
+        """Wait until one of the tasks that must not end does; raises its exception, or RuntimeError if it has none."""
+        await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED)
+        ended = [task for task in self.tasks if task.done()]
+        for task in ended:
+            task.result()
+        raise RuntimeError(f"{ended[0].get_name()} ended, but must last as long as {type(self).__name__}")
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=getattr(work, "__qualname__", None))
+        self.tasks.append(task)
+        self._stack.push_async_callback(cancel_and_wait, task)
 
     async def _open(self) -> None:
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:
-        self._stack = AsyncExitStack()
+        self._stack, self.tasks = AsyncExitStack(), []
         try:
             await self._open()
         except BaseException:

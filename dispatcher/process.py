@@ -12,6 +12,7 @@ from adsum.config.problems import ConfigError
 from adsum.logs import form_of, print_ready, write_log
 from adsum.serving.sockets import raise_descriptor_limit
 from adsum.signals import stop_signals, until_signalled
+from adsum.tasks import first_of
 from adsum.tracing.opening import Tracing
 from dispatcher.cli.dry_run import dry_run
 from dispatcher.cli.flags import ServeFlags
@@ -61,5 +62,5 @@ async def serve_until_signalled(server: DispatcherServer, reloader: ConfigReload
     with stop_signals() as signals:
         # bounded: our own ready line
         print_ready(server.ready_line.split()[1:])
-        await until_signalled(signals, reloader.run())
+        await until_signalled(signals, first_of(reloader.run(), server.wait()))
     await server.drain()

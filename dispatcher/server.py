@@ -5,8 +5,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp import web
 from prometheus_client.registry import Collector
@@ -14,7 +13,7 @@ from prometheus_client.registry import Collector
 from adsum.addresses import is_loopback
 from adsum.config.problems import ConfigError
 from adsum.logs import RateLimitedLog
-from adsum.tasks import ResourceOwner, cancel_and_wait
+from adsum.tasks import ResourceOwner
 from adsum.tracing.span import Tracer
 from dispatcher.broker.clock import BrokerClock
 from dispatcher.broker.contract.queue import Broker, QueueError
@@ -118,9 +117,9 @@ class DispatcherServer(ResourceOwner):
             log.warning("%s", risk)
         self._clock = BrokerClock(broker.now_ms)
         await self._clock.sample()
-        self._start_task(self._clock.run())
-        self._start_task(self._ping(broker))
-        self._start_task(self._sample_results())
+        self._start(self._clock.run())
+        self._start(self._ping(broker))
+        self._start(self._sample_results())
         await self._open_pages()
         shared = LaneContext(
             broker=broker,
@@ -242,7 +241,3 @@ class DispatcherServer(ResourceOwner):
             door.tokens,
             spec.queue.max_payload,
         )
-
-    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._stack.push_async_callback(cancel_and_wait, task)

@@ -5,7 +5,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 import discovery
 from adsum.config.problems import ConfigError
 from adsum.serving.sockets import ListenError
-from adsum.tasks import ResourceOwner, cancel_and_wait
+from adsum.tasks import ResourceOwner
 from adsum.tracing.opening import Tracing
 from discovery.opening import default_url
 from epp.config.live_config import LiveConfig
@@ -106,7 +106,6 @@ class PickerServer(ResourceOwner):
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._tasks: list[asyncio.Task[None]] = []
         self._health = Health(clock)
         self._pool_name = metrics_pool_name(settings, os.environ)
         self._telemetry = Telemetry(pool_name=self._pool_name)
@@ -126,14 +125,6 @@ class PickerServer(ResourceOwner):
         ports = f"grpc={self._listener.address} health={self._health_listener.address} metrics={self._pages.metrics}"
         debug = self._pages.debug
         return f"ready {ports}" + (f" debug={debug}" if debug else "")
-
-    async def wait(self) -> None:
-        """Wait until one of the tasks that must not end does; raises its exception, or RuntimeError if it has none."""
-        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        ended = [task for task in self._tasks if task.done()]
-        for task in ended:
-            task.result()
-        raise RuntimeError(f"{ended[0].get_name()} ended, but must last as long as the picker")
 
     def reread_config(self) -> None:
         """Have the configuration file read now, if there is one. For SIGHUP."""
@@ -183,7 +174,7 @@ class PickerServer(ResourceOwner):
         self._health_listener = await self._listen("--grpc-health-port", health, processing=False)
         await self._open_pool_resources(source)
         await self._stack.enter_async_context(self._workers)
-        self._tasks += self._workers.tasks
+        self.tasks += self._workers.tasks
         self._open_scraper(config, rng)
         self._listener = await self._listen("--grpc-port", address, processing=True)
         self._stack.callback(self._health.close)
@@ -374,6 +365,7 @@ class PickerServer(ResourceOwner):
         resources = await pool_resources.open_pool_resources(url, readers, self._settings.grpc_port)
         if resources is not None:
             self._resources = await self._stack.enter_async_context(resources)
+            self.tasks += resources.tasks
 
     def _set_priorities(self, by_objective: Mapping[str, int]) -> None:
         """An InferenceObjective counts before a flag of the same name."""
@@ -395,11 +387,6 @@ class PickerServer(ResourceOwner):
             )
             change = Reconfiguration(self._settings, config, parts, self._plugin_times, rng)
             self._start(self._live_config.run(change.prepare))
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name=getattr(work, "__qualname__", None))
-        self._tasks.append(task)
-        self._stack.push_async_callback(cancel_and_wait, task)
 
     def _pool(self) -> EndpointPool:
         return self._datastore.pool(self._clock())

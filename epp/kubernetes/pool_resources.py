@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from adsum.tasks import ResourceOwner, cancel_and_wait
+from adsum.tasks import ResourceOwner
 from discovery.kubernetes import ClusterTransport, Timings
 from discovery.kubernetes.opening import find_cluster, parse_options
 from discovery.kubernetes.pods.selection import POOL_GROUP, PoolReference
@@ -97,7 +97,7 @@ class PoolResources(ResourceOwner):
         self._readers.pool(self._reason)
         await self._stack.enter_async_context(self._informer)
         for followed in (self._objectives, self._rewrites):
-            self._stack.push_async_callback(cancel_and_wait, asyncio.create_task(followed.run()))
+            self._start(followed.run())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_ANSWER):
                 await self._answered.wait()

@@ -1,7 +1,7 @@
 """Tasks with an owner: when the owner is gone, so are they, and what they raised was heard."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -198,3 +198,26 @@ async def test_a_failed_open_closes_what_was_open() -> None:
     with pytest.raises(OSError, match="broken"):
         await owner.__aenter__()
     assert owner.log == ["open a", "close a"]
+
+
+class Following(ResourceOwner):
+    def __init__(self, *works: Coroutine[Any, Any, None]) -> None:
+        self._works = works
+
+    async def _open(self) -> None:
+        for work in self._works:
+            self._start(work)
+
+
+async def test_an_owner_learns_which_of_its_tasks_died_and_ends_the_others() -> None:
+    sleeper = Sleeper()
+    async with Following(sleeper.run(), _fails(ValueError("a fault"))) as owner:
+        with pytest.raises(ValueError, match="a fault"):
+            await owner.wait()
+    assert sleeper.ended
+
+
+async def test_a_task_that_ends_before_its_owner_is_a_fault() -> None:
+    async with Following(asyncio.sleep(0)) as owner:
+        with pytest.raises(RuntimeError, match=r"sleep ended, but must last as long as Following"):
+            await owner.wait()
