@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0 after a drain, 1 if the worker cannot be registered, 2 for wrong arguments."""
     options = build_parser().parse_args(arguments)
-    from registry.sidecar.process import run  # aiohttp takes 0.3 s to import: --help does not wait for it
+    from registry.sidecar.sidecar import run  # aiohttp takes 0.3 s to import: --help does not wait for it
 
     return run(options)
 

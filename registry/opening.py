@@ -6,7 +6,10 @@ from typing import NoReturn
 from urllib.parse import urlsplit
 
 from adsum.command_line import not_installed
+from discovery.errors import RegistrationError
 from discovery.extension import installed_schemes
+from discovery.instance import Instance
+from discovery.memory import MemoryStore, named_store
 from discovery.opening import default_url, file_path
 from registry.contract import Contract
 from registry.extension import REGISTRIES, open_installed
@@ -51,7 +54,7 @@ def _registry(url: str, announcement: Announcement) -> MembershipRegistry:
         opened = open_installed(url, scheme.lower())
         return MembershipRegistry(opened, announcement) if opened is not None else _unknown(url)
     if scheme.lower() == "kubernetes":
-        from registry.kubernetes.opening import open_pod
+        from registry.kubernetes.membership import open_pod
 
         return open_pod(url, announcement)
     return MembershipRegistry(_membership(url), announcement)
@@ -69,9 +72,6 @@ def _membership(url: str) -> Callable[[], Membership]:
             root = file_path(parts, url)
             return lambda: FilesystemMembership(root)
         case "memory":
-            from discovery.memory import named_store
-            from registry.memory import MemoryMembership
-
             store = named_store(parts.netloc + parts.path)
             return lambda: MemoryMembership(store)
         case "static":
@@ -93,3 +93,29 @@ def _unknown(url: str) -> NoReturn:
     raise ValueError(
         f"{url!r} is not a registry URL; expected one of {_EXPECTED}{installed_schemes(REGISTRIES)}"
     )
+
+
+class MemoryMembership:
+    """The membership of one instance in `store`."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._instance: Instance | None = None
+
+    async def join(self, instance: Instance) -> Instance:
+        """Raises `RegistrationError` if the id is taken."""
+        if not self._store.put(instance):
+            raise RegistrationError(
+                f"the instance id {instance.id!r} is taken in {instance.namespace}/{instance.component}: "
+                "choose another id, or none and one is made"
+            )
+        self._instance = instance
+        return instance
+
+    def update(self, instance: Instance) -> None:
+        self._store.put(instance)
+
+    async def leave(self) -> None:
+        if self._instance is not None:
+            self._store.remove(self._instance)
+            self._instance = None

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from discovery import InstanceStatus
 from discovery.filesystem.record import Record, boot_id
-from registry.filesystem.locks import HeldLock
-from registry.filesystem.record_file import write_record
+from registry.filesystem.files import HeldLock, write_record
 
 
 def write(component: Path, instance_id: str, **changes: object) -> Path:

@@ -1,13 +1,25 @@
 """Calls to etcd: at the member that answered last, at the next one when it does not, and authenticated anew when needed."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from adsum.tasks import BackgroundTasks
 from discovery.errors import DiscoveryError, ForbiddenError, InputFileError
-from discovery.etcd.connection import EtcdConnection, EtcdStream, Metadata, read_small_file
+from discovery.etcd.connection import (
+    AUTHENTICATE,
+    WATCH,
+    Answer,
+    EtcdConnection,
+    EtcdMethod,
+    EtcdStream,
+    Metadata,
+    Request,
+    read_small_file,
+)
 from discovery.etcd.errors import EtcdTokenError, EtcdUnavailableError, EtcdWithoutUsersError
 from discovery.etcd.messages.etcd_pb2 import (
     AuthenticateRequest,
@@ -15,12 +27,32 @@ from discovery.etcd.messages.etcd_pb2 import (
     WatchRequest,
     WatchResponse,
 )
-from discovery.etcd.methods import AUTHENTICATE, WATCH, Answer, EtcdMethod, Request
-from discovery.etcd.timings import EtcdTimings
 from discovery.etcd.url import EtcdSettings
 
 _REQUIRE_LEADER: Final = ("hasleader", "true")
 """A member that is cut off from the others ends our stream instead of keeping it silent (clientv3.WithRequireLeader)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdTimings:
+    """In seconds. `call`: for one member's answer. `probe`: a watch that was silent so long asks its member for a sign of life.
+
+    `backoff`: the first and the longest delay between attempts, doubled each time. `settled`: a watch that lived so long was
+    in order, so that the delays begin anew. `recovery`: after an outage, how long workers that renewed their leases in vain
+    have to register again: twice their longest delay.
+    """
+
+    call: float = 3.0
+    probe: float = 2.0
+    backoff: tuple[float, float] = (0.1, 3.0)
+    settled: float = 10.0
+    recovery: float = 6.0
+
+    def delay(self, failures: int) -> float:
+        """Before the next attempt after `failures` in a row, from 1: from half of the doubled delay to all of it, so that a
+        restarted etcd does not get all its clients at one moment."""
+        first, longest = self.backoff
+        return random.uniform(0.5, 1.0) * min(longest, first * 2.0 ** min(failures - 1, 16))
 
 
 class EtcdClient:

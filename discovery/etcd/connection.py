@@ -1,32 +1,48 @@
-"""One gRPC channel to one member of etcd; the only file here that imports grpc."""
+"""One gRPC channel to one member of etcd, and the methods that we call there; the only file here that imports grpc."""
 
 import asyncio
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic
-
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our errors say what fails, once; read when grpc is imported
+from typing import Any, Final, Generic, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 from grpc import aio
 
 from adsum.quoting import printable
 from adsum.tasks import cancel_and_wait
-from discovery.errors import DiscoveryError, ForbiddenError, InputFileError
+from discovery.errors import DiscoveryError, InputFileError
 from discovery.etcd.errors import (
-    CompactedRevisionError,
-    EtcdTokenError,
     EtcdUnavailableError,
-    EtcdWithoutUsersError,
-    LeaseExpiredError,
-    TooLargeAnswerError,
+    classify,
+    remedy,
 )
-from discovery.etcd.faults import EtcdFault, classify, remedy
-from discovery.etcd.methods import Answer, EtcdMethod, Request
+from discovery.etcd.messages.etcd_pb2 import (
+    AuthenticateRequest,
+    AuthenticateResponse,
+    LeaseGrantRequest,
+    LeaseGrantResponse,
+    LeaseKeepAliveRequest,
+    LeaseKeepAliveResponse,
+    LeaseRevokeRequest,
+    LeaseRevokeResponse,
+    LeaseTimeToLiveRequest,
+    LeaseTimeToLiveResponse,
+    RangeRequest,
+    RangeResponse,
+    TxnRequest,
+    TxnResponse,
+    WatchRequest,
+    WatchResponse,
+)
 from discovery.etcd.url import EtcdTls
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our errors say what fails, once; read when grpc is imported
+
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -44,14 +60,43 @@ _BEFORE_REASON: Final = re.compile(
 )
 """What gRPC says, with the address, before the reason."""
 _MAX_FILE: Final = 1024 * 1024
-_ERRORS: Final[dict[EtcdFault, type[DiscoveryError]]] = {
-    EtcdFault.TOKEN: EtcdTokenError,
-    EtcdFault.FORBIDDEN: ForbiddenError,
-    EtcdFault.COMPACTED: CompactedRevisionError,
-    EtcdFault.NO_LEASE: LeaseExpiredError,
-    EtcdFault.TOO_LARGE: TooLargeAnswerError,
-    EtcdFault.NO_AUTH: EtcdWithoutUsersError,
-}
+
+
+Request = TypeVar("Request", bound=Message)
+Answer = TypeVar("Answer", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdMethod(Generic[Request, Answer]):
+    """`is_stream`: it takes a stream of requests and gives a stream of answers."""
+
+    path: str
+    request: type[Request]
+    decode: Callable[[bytes], Answer]
+    is_stream: bool = False
+
+
+AUTHENTICATE: Final = EtcdMethod(
+    "/etcdserverpb.Auth/Authenticate", AuthenticateRequest, AuthenticateResponse.FromString
+)
+RANGE: Final = EtcdMethod("/etcdserverpb.KV/Range", RangeRequest, RangeResponse.FromString)
+TXN: Final = EtcdMethod("/etcdserverpb.KV/Txn", TxnRequest, TxnResponse.FromString)
+WATCH: Final = EtcdMethod("/etcdserverpb.Watch/Watch", WatchRequest, WatchResponse.FromString, is_stream=True)
+LEASE_GRANT: Final = EtcdMethod(
+    "/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest, LeaseGrantResponse.FromString
+)
+LEASE_REVOKE: Final = EtcdMethod(
+    "/etcdserverpb.Lease/LeaseRevoke", LeaseRevokeRequest, LeaseRevokeResponse.FromString
+)
+LEASE_KEEP_ALIVE: Final = EtcdMethod(
+    "/etcdserverpb.Lease/LeaseKeepAlive",
+    LeaseKeepAliveRequest,
+    LeaseKeepAliveResponse.FromString,
+    is_stream=True,
+)
+LEASE_TIME_TO_LIVE: Final = EtcdMethod(
+    "/etcdserverpb.Lease/LeaseTimeToLive", LeaseTimeToLiveRequest, LeaseTimeToLiveResponse.FromString
+)
 
 
 class EtcdConnection:
@@ -127,8 +172,7 @@ class EtcdConnection:
     def error(self, code: str, text: str) -> DiscoveryError:
         """What was answered, as an error; `code`: the name of a gRPC status, "" if unknown."""
         reason = printable(_BEFORE_REASON.sub("", text) or code, _MAX_REASON)
-        kind = _ERRORS.get(classify(code, text), EtcdUnavailableError)
-        advice = remedy(text)
+        kind, advice = classify(code, text), remedy(text)
         return kind(f"etcd at {self.member}: {reason}" + (f"; {advice}" if advice else ""))
 
     def silent(self, timeout: float) -> EtcdUnavailableError:

@@ -6,24 +6,28 @@ import time
 from typing import Final
 
 from discovery.errors import ForbiddenError, InputFileError
-from discovery.etcd.client import EtcdClient, EtcdWatch
+from discovery.etcd.client import EtcdClient, EtcdTimings, EtcdWatch
+from discovery.etcd.connection import RANGE
 from discovery.etcd.errors import (
     CompactedRevisionError,
     EtcdTokenError,
     EtcdUnavailableError,
     TooLargeAnswerError,
 )
-from discovery.etcd.keys import component_of, component_prefix, range_end
 from discovery.etcd.messages.etcd_pb2 import (
     RangeRequest,
     RangeResponse,
     WatchCreateRequest,
     WatchResponse,
 )
-from discovery.etcd.methods import RANGE
-from discovery.etcd.timings import EtcdTimings
 from discovery.etcd.url import RENEWALS, EtcdSettings, parse_etcd_url
-from discovery.etcd.watched_keys import StoreReplacedError, WatchedKeys
+from discovery.etcd.watched_keys import (
+    StoreReplacedError,
+    WatchedKeys,
+    component_of,
+    component_prefix,
+    range_end,
+)
 from discovery.source import Candidate, ComponentKey, Report, Source
 
 _PAGE: Final = 250

@@ -1,4 +1,7 @@
-"""The records of one component as etcd's answers tell them: a range whole, then changes (pure)."""
+"""The records of one component as etcd's answers tell them: a range whole, then changes (pure).
+
+Instances are under `/prefix/namespace/component/instance-id`.
+"""
 
 from dataclasses import replace
 from typing import Final
@@ -8,10 +11,36 @@ from discovery.copy_on_write import CopyOnWriteDict
 from discovery.etcd.messages.etcd_pb2 import Event, KeyValue, RangeResponse, WatchResponse
 from discovery.instance import Instance, InstanceStatus, MetadataReader
 from discovery.record import InstanceRecord, decode_record
-from discovery.source import Candidate, ComponentKey, PersistentSnapshot
+from discovery.source import Candidate, ComponentKey, PersistentSnapshot, component_key
 
 _MAX_NAME: Final = 512
 """Bytes of a key, behind the prefix, by which one that is no instance's is remembered."""
+
+
+def component_prefix(prefix: str, key: ComponentKey) -> bytes:
+    """What the keys of all instances of one component begin with; `prefix` has a slash at both ends."""
+    return f"{prefix}{key.namespace}/{key.component}/".encode()
+
+
+def instance_key(prefix: str, key: ComponentKey, instance_id: str) -> bytes:
+    return component_prefix(prefix, key) + instance_id.encode()
+
+
+def range_end(prefix: bytes) -> bytes:
+    """The first key after all that begin with `prefix`, which ends in a slash."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+def component_of(prefix: str, key: bytes) -> ComponentKey | None:
+    """None if nothing of ours is under that key."""
+    # bounded: four parts
+    parts = key.removeprefix(prefix.encode()).split(b"/", 3)
+    if len(parts) != 3:
+        return None
+    try:
+        return component_key(parts[0].decode(), parts[1].decode())
+    except ValueError:
+        return None
 
 
 class StoreReplacedError(Exception):

@@ -9,19 +9,22 @@ from pydantic import ValidationError
 
 from discovery.errors import RegistrationError
 from discovery.etcd.client import EtcdClient
+from discovery.etcd.connection import LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, LEASE_TIME_TO_LIVE, TXN
 from discovery.etcd.errors import LeaseExpiredError
 from discovery.etcd.messages.etcd_pb2 import (
+    Compare,
     KeyValue,
     LeaseGrantRequest,
     LeaseKeepAliveRequest,
     LeaseRevokeRequest,
     LeaseTimeToLiveRequest,
+    PutRequest,
+    RangeRequest,
+    RequestOp,
     TxnRequest,
     TxnResponse,
 )
-from discovery.etcd.methods import LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, LEASE_TIME_TO_LIVE, TXN
 from discovery.record import RECORD_LIMIT, InstanceRecord, encode_record
-from registry.etcd import transactions
 
 log = logging.getLogger(__name__)
 
@@ -61,16 +64,16 @@ class HeldKey:
         if not self._lease:
             granted = await self._client.call(LEASE_GRANT, LeaseGrantRequest(TTL=self._ttl))
             self._lease = granted.ID
-        request = transactions.take(self._key, value, self._lease)
+        request = _take(self._key, value, self._lease)
         while True:
             answer = await self._call(request)
             if answer.succeeded:
                 return
-            held = transactions.holder(answer)
+            held = _holder(answer)
             if held is None:  # it was removed meanwhile
-                request = transactions.take(self._key, value, self._lease)
+                request = _take(self._key, value, self._lease)
             elif _incarnation(held) == record.incarnation:  # ours: from a lost answer, or an older lease
-                request = transactions.replace(held, value, self._lease)
+                request = _replace(held, value, self._lease)
             else:
                 raise KeyTakenError(held, record.instance_id)
 
@@ -107,7 +110,7 @@ class HeldKey:
             return False
         value = None if record is None else encode_record(record)
         try:
-            answer = await self._call(transactions.rewrite(self._key, value, self._lease))
+            answer = await self._call(_rewrite(self._key, value, self._lease))
         except LeaseExpiredError:
             return False
         return bool(answer.succeeded)
@@ -140,3 +143,36 @@ def _incarnation(held: KeyValue) -> str | None:
         return InstanceRecord.model_validate_json(held.value).incarnation
     except ValidationError:
         return None
+
+
+def _take(key: bytes, value: bytes, lease: int) -> TxnRequest:
+    """Puts the record if nobody has the key; otherwise reads who has it."""
+    is_free = Compare(target=Compare.CREATE, result=Compare.EQUAL, key=key, create_revision=0)
+    return TxnRequest(compare=[is_free], success=[_put(key, value, lease)], failure=[_read(key)])
+
+
+def _rewrite(key: bytes, value: bytes | None, lease: int) -> TxnRequest:
+    """Puts the record if the key hangs on our lease; `value` None: only asks whether it does."""
+    is_ours = Compare(target=Compare.LEASE, result=Compare.EQUAL, key=key, lease=lease)
+    return TxnRequest(compare=[is_ours], success=[] if value is None else [_put(key, value, lease)])
+
+
+def _replace(held: KeyValue, value: bytes, lease: int) -> TxnRequest:
+    """Puts the record if the key is still as it was read; otherwise reads who has it."""
+    key = held.key
+    is_same = Compare(target=Compare.MOD, result=Compare.EQUAL, key=key, mod_revision=held.mod_revision)
+    return TxnRequest(compare=[is_same], success=[_put(key, value, lease)], failure=[_read(key)])
+
+
+def _holder(answer: TxnResponse) -> KeyValue | None:
+    """Who has the key, in the answer to what failed; None: nobody any more."""
+    kvs = answer.responses[0].response_range.kvs if answer.responses else []
+    return kvs[0] if kvs else None
+
+
+def _put(key: bytes, value: bytes, lease: int) -> RequestOp:
+    return RequestOp(request_put=PutRequest(key=key, value=value, lease=lease))
+
+
+def _read(key: bytes) -> RequestOp:
+    return RequestOp(request_range=RangeRequest(key=key))

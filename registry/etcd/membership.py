@@ -10,11 +10,10 @@ import anyio
 
 from adsum.tasks import BackgroundTasks
 from discovery.errors import AdsumError, DiscoveryError, RegistrationError
-from discovery.etcd.client import EtcdClient
+from discovery.etcd.client import EtcdClient, EtcdTimings
 from discovery.etcd.errors import EtcdUnavailableError
-from discovery.etcd.keys import instance_key
-from discovery.etcd.timings import EtcdTimings
 from discovery.etcd.url import RENEWALS, EtcdSettings, parse_etcd_url
+from discovery.etcd.watched_keys import instance_key
 from discovery.instance import Instance
 from discovery.record import InstanceRecord, encode_record, record_of
 from discovery.source import ComponentKey

@@ -23,8 +23,7 @@ from discovery.filesystem.record import (
     read_record,
 )
 from discovery.instance import check_instance_id
-from registry.filesystem.locks import component_lock
-from registry.filesystem.record_file import temporary_path
+from registry.filesystem.files import component_lock, temporary_path
 
 REAP_AFTER: Final = 60.0
 """Seconds without a new counter after which another host's record is removed; readers drop it long before."""

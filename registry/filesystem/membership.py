@@ -33,9 +33,15 @@ from discovery.instance import Instance, InstanceStatus, find_same_address
 from discovery.record import encode_record, record_of
 from discovery.source import ComponentKey
 from registry.filesystem.cleanup import Cleanup
-from registry.filesystem.directories import create_component_directory, file_mode
-from registry.filesystem.locks import LOCK_TIMEOUT, HeldLock, component_lock
-from registry.filesystem.record_file import temporary_path, write_record
+from registry.filesystem.files import (
+    LOCK_TIMEOUT,
+    HeldLock,
+    component_lock,
+    create_component_directory,
+    file_mode,
+    temporary_path,
+    write_record,
+)
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +52,7 @@ _MAX_NAMED: Final = 3
 
 
 class WriteRecord(Protocol):
-    """As `registry.filesystem.record_file.write_record`."""
+    """As `registry.filesystem.files.write_record`."""
 
     def __call__(self, directory: Path, record: Record, *, mode: int) -> None: ...
 

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -14,11 +15,13 @@ import tenacity
 from discovery.errors import DiscoveryError, RegistrationError
 from discovery.instance import Instance, check_instance_id
 from discovery.kubernetes.api.refusal import ApiRefusal, decode_status, explain_refusal, parse_refusal
-from discovery.kubernetes.api.transport import ApiTransport, Response, TransportError
-from discovery.kubernetes.slices.source import Selection
+from discovery.kubernetes.api.transport import ApiTransport, ClusterTransport, Response, TransportError
+from discovery.kubernetes.opening import PODS_PARAMETERS, find_cluster, parse_options
+from discovery.kubernetes.slices.source import SERVICE_TEMPLATE, LabelSelection, Selection, ServiceSelection
 from discovery.source import ComponentKey
 from registry.kubernetes.pod import OwnPod, missing_address, read_pod
 from registry.kubernetes.pod_service import LIST_SERVICES, PodService, PodServiceList, Visibility
+from registry.registration import Announcement, MembershipRegistry
 
 _RETRY_TIMEOUT: Final = 30.0
 """Seconds for which the list of Services is retried when a worker registers."""
@@ -183,3 +186,47 @@ def _refusal_error(refusal: ApiRefusal, path: str, namespace: str) -> Registrati
         f"{path} does not tell whether a Service selects this pod: {reason}\n"
         "`?assert_service=false` in the URL skips this check"
     )
+
+
+DEFAULT_PORT: Final = 8080
+"""The port of Dynamo's probes and Services, where the contract is served by default."""
+
+
+def open_pod(
+    url: str, announcement: Announcement, environment: Mapping[str, str] = os.environ
+) -> MembershipRegistry:
+    """Takes discovery's URL, and `assert_service=false` in addition. Raises ValueError for an invalid URL.
+
+    The address defaults to `POD_IP`, the port to 8080 on every interface.
+    """
+    parts = urlsplit(url)
+    options = parse_options(parts, url)
+    check = _service_check(options, url)
+    address = environment.get("POD_IP") or announcement.address
+    with_defaults = replace(announcement, address=address, port=announcement.port or DEFAULT_PORT)
+    return MembershipRegistry(
+        lambda: KubernetesMembership(
+            check,
+            namespace=parts.netloc or None,
+            instance_id=announcement.instance_id,
+            address=address,
+            environment=environment,
+        ),
+        with_defaults,
+    )
+
+
+def _service_check(options: Mapping[str, str], url: str) -> ServiceCheck | None:
+    wanted = options.get("assert_service", "true")
+    if wanted not in ("true", "false"):
+        raise ValueError(f"{url!r}: assert_service={wanted!r}; expected true or false")
+    selection: Selection = ServiceSelection(options.get("service", SERVICE_TEMPLATE))
+    if options.get("labels") == "true":
+        selection = LabelSelection()
+
+    async def connect() -> ApiTransport:
+        return ClusterTransport(await find_cluster(options))
+
+    if wanted == "false" or options.keys() & PODS_PARAMETERS:
+        return None
+    return ServiceCheck(connect, selection, options.get("port", "http"))

@@ -11,7 +11,7 @@ from discovery import RegistrationError
 from discovery.instance import COMPONENT_LABEL, NAMESPACE_LABEL
 from discovery.source import Candidate, ComponentKey, Report, Source
 from registry import Contract, InstanceHandle
-from registry.kubernetes.opening import open_pod
+from registry.kubernetes.membership import open_pod
 from registry.registration import Announcement, MembershipRegistry
 from registry.server import ContractServer
 from tests.kubernetes.fake.api import FakeApi

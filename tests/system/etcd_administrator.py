@@ -5,13 +5,13 @@ from typing import Final
 
 from grpc import aio
 
+from discovery.etcd.connection import LEASE_REVOKE, TXN
 from discovery.etcd.messages.etcd_pb2 import (
     LeaseRevokeRequest,
     PutRequest,
     RequestOp,
     TxnRequest,
 )
-from discovery.etcd.methods import LEASE_REVOKE, TXN
 from discovery.etcd.url import EtcdSettings
 from tests.system.etcd_process import EtcdProcess, an_etcd_client
 

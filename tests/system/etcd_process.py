@@ -13,10 +13,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from discovery.errors import DiscoveryError
-from discovery.etcd.client import EtcdClient
+from discovery.etcd.client import EtcdClient, EtcdTimings
+from discovery.etcd.connection import RANGE
 from discovery.etcd.messages.etcd_pb2 import KeyValue, RangeRequest
-from discovery.etcd.methods import RANGE
-from discovery.etcd.timings import EtcdTimings
 from discovery.etcd.url import EtcdSettings, EtcdTls
 from tests.eventually import eventually
 from tests.free_port import free_port

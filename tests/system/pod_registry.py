@@ -9,7 +9,7 @@ from discovery.instance import COMPONENT_LABEL, NAMESPACE_LABEL
 from discovery.kubernetes.slices.source import ServiceSelection
 from discovery.source import ComponentKey, component_key
 from registry import Contract, InstanceHandle
-from registry.kubernetes.opening import open_pod
+from registry.kubernetes.membership import open_pod
 from registry.registration import Announcement, MembershipRegistry
 from registry.server import ContractServer
 from tests.system.api_client import ApiError

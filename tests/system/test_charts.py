@@ -13,7 +13,7 @@ from discovery.kubernetes.api.refusal import GET_SERVICES, LIST_PODS, LIST_SLICE
 from discovery.kubernetes.slices.source import ServiceSelection
 from discovery.source import ComponentKey
 from epp.config.flags import parse as parse_epp_flags
-from registry.kubernetes.opening import DEFAULT_PORT
+from registry.kubernetes.membership import DEFAULT_PORT
 from registry.kubernetes.pod import DEFAULT_PODINFO, labels_of, read_pod
 from registry.kubernetes.pod_service import LIST_SERVICES
 from tests.system.charts import CHARTS, container, helm, one, pod_spec, render, service, workload

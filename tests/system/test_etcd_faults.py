@@ -19,8 +19,8 @@ from discovery import (
     RegistrationError,
     SourceDiscovery,
 )
+from discovery.etcd.client import EtcdTimings
 from discovery.etcd.source import EtcdSource
-from discovery.etcd.timings import EtcdTimings
 from discovery.etcd.url import parse_etcd_url
 from discovery.watch import WatchHealth, WatchState
 from registry import InstanceHandle

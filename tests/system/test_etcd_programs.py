@@ -14,11 +14,10 @@ import aiohttp
 import pytest
 from cryptography import x509
 
-from discovery.etcd.client import EtcdClient
+from discovery.etcd.client import EtcdClient, EtcdTimings
+from discovery.etcd.connection import RANGE
 from discovery.etcd.errors import EtcdUnavailableError
 from discovery.etcd.messages.etcd_pb2 import RangeRequest
-from discovery.etcd.methods import RANGE
-from discovery.etcd.timings import EtcdTimings
 from discovery.etcd.url import EtcdSettings, EtcdTls
 from tests.epp.authority import Authority
 from tests.eventually import eventually

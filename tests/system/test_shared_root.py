@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.filesystem.locks import HeldLock
+from registry.filesystem.files import HeldLock
 from tests.held_records import hold
 
 PROGRAM = Path(__file__).with_name("user_process.py")

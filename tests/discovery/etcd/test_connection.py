@@ -4,10 +4,9 @@ import socket
 
 import pytest
 
-from discovery.etcd.connection import EtcdConnection
+from discovery.etcd.connection import LEASE_KEEP_ALIVE, EtcdConnection
 from discovery.etcd.errors import EtcdUnavailableError
 from discovery.etcd.messages.etcd_pb2 import LeaseKeepAliveRequest
-from discovery.etcd.methods import LEASE_KEEP_ALIVE
 
 
 async def test_a_member_that_only_accepts_connections_is_silent() -> None:

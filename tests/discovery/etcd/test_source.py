@@ -11,9 +11,9 @@ import pytest
 
 from adsum.tasks import cancel_and_wait
 from discovery import ForbiddenError
+from discovery.etcd.client import EtcdTimings
 from discovery.etcd.messages.etcd_pb2 import RangeRequest, RangeResponse, WatchRequest, WatchResponse
 from discovery.etcd.source import EtcdSource
-from discovery.etcd.timings import EtcdTimings
 from discovery.etcd.url import EtcdSettings
 from discovery.source import ComponentKey
 from tests.discovery.etcd.scripted_etcd import (

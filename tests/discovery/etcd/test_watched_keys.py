@@ -4,9 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discovery.etcd.keys import component_of, component_prefix, range_end
 from discovery.etcd.messages.etcd_pb2 import KeyValue
-from discovery.etcd.watched_keys import StoreReplacedError, WatchedKeys
+from discovery.etcd.watched_keys import (
+    StoreReplacedError,
+    WatchedKeys,
+    component_of,
+    component_prefix,
+    range_end,
+)
 from discovery.metadata.client import MetadataClient
 from discovery.source import ComponentKey
 from tests.discovery.etcd.scripted_etcd import found, record, told

@@ -10,7 +10,7 @@ import pytest
 
 from discovery.filesystem.directory import ComponentDirectory
 from discovery.filesystem.record import boot_id
-from registry.filesystem.locks import HeldLock
+from registry.filesystem.files import HeldLock
 from tests.held_records import descriptors_left, hold, open_descriptors, write
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from discovery.filesystem.record import boot_id
 from registry.filesystem.cleanup import Cleanup
-from registry.filesystem.locks import HeldLock, component_lock
+from registry.filesystem.files import HeldLock, component_lock
 from tests.held_records import hold, write
 
 

@@ -17,9 +17,8 @@ import registry
 from discovery import Instance, RegistrationError
 from discovery.filesystem.record import TEMPORARY_SUFFIX, Record, read_record
 from discovery.instance import InstanceStatus
-from registry.filesystem.locks import component_lock
+from registry.filesystem.files import component_lock, write_record
 from registry.filesystem.membership import FilesystemMembership
-from registry.filesystem.record_file import write_record
 
 Eventually = Callable[..., Awaitable[float]]
 

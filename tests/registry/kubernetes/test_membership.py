@@ -19,8 +19,7 @@ from discovery.kubernetes.api.credentials import Cluster
 from discovery.kubernetes.api.transport import ApiTransport, ClusterTransport
 from discovery.kubernetes.slices.source import ServiceSelection
 from discovery.source import ComponentKey
-from registry.kubernetes.membership import KubernetesMembership, ServiceCheck
-from registry.kubernetes.opening import open_pod
+from registry.kubernetes.membership import KubernetesMembership, ServiceCheck, open_pod
 from registry.registration import Announcement
 from tests.free_port import free_port
 
