@@ -124,9 +124,9 @@ class ResourceOwner:
 
     _stack: AsyncExitStack
     tasks: list[asyncio.Task[None]]
-    """Must not end before the owner is left; `wait` says when one does."""
+    """Must not end before the owner is left; `wait_for_failure` says when one does."""
 
-    async def wait(self) -> None:
+    async def wait_for_failure(self) -> None:
         """Wait until one of the tasks that must not end does; raises its exception, or RuntimeError if it has none."""
         await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED)
         ended = [task for task in self.tasks if task.done()]

@@ -62,5 +62,5 @@ async def serve_until_signalled(server: DispatcherServer, reloader: ConfigReload
     with stop_signals() as signals:
         # bounded: our own ready line
         print_ready(server.ready_line.split()[1:])
-        await until_signalled(signals, first_of(reloader.run(), server.wait()))
+        await until_signalled(signals, first_of(reloader.run(), server.wait_for_failure()))
     await server.drain()

@@ -74,7 +74,7 @@ class RunningPicker(Protocol):
     @property
     def ready_line(self) -> str: ...
 
-    async def wait(self) -> None:
+    async def wait_for_failure(self) -> None:
         """Returns or raises when a task ends that must not."""
 
     async def drain(self) -> None: ...
@@ -89,7 +89,7 @@ async def serve(server: RunningPicker) -> int:
         with stop_signals() as signals:
             # bounded: our own ready line
             print_ready(server.ready_line.split()[1:])
-            await until_signalled(signals, server.wait())
+            await until_signalled(signals, server.wait_for_failure())
         await server.drain()
     except AdsumError as error:
         return print_error(error, FAILED)

@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import logging
 import shlex
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import discovery
-from adsum.tasks import ResourceOwner, cancel_and_wait
+from adsum.tasks import ResourceOwner
 from discovery.opening import display_url
 from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 class WorkerDiscovery(ResourceOwner):
     """An async context manager; once entered, the workers that are known are endpoints of `datastore`.
 
-    Entering raises AdsumError and OSError. `tasks`: must not end before it is left.
+    Entering raises AdsumError and OSError.
     """
 
     def __init__(self, source: WorkerSource, settings: Settings, datastore: Datastore) -> None:
@@ -47,7 +47,6 @@ class WorkerDiscovery(ResourceOwner):
         self._found: discovery.SourceDiscovery | None = None
         self._watch: discovery.InstanceEventStream | None = None
         self._metrics: WatchMetrics | None = None
-        self.tasks: list[asyncio.Task[None]] = []
         self.on_event: list[Callable[[discovery.InstanceEvent], None]] = []
         """Told of each worker that comes, changes or goes."""
 
@@ -107,11 +106,6 @@ class WorkerDiscovery(ResourceOwner):
                     await changed.wait()
                     changed.clear()
         self._datastore.on_change.remove(changed.set)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self.tasks.append(task)
-        self._stack.push_async_callback(cancel_and_wait, task)
 
     @property
     def _where(self) -> str:

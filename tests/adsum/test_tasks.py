@@ -213,11 +213,11 @@ async def test_an_owner_learns_which_of_its_tasks_died_and_ends_the_others() -> 
     sleeper = Sleeper()
     async with Following(sleeper.run(), _fails(ValueError("a fault"))) as owner:
         with pytest.raises(ValueError, match="a fault"):
-            await owner.wait()
+            await owner.wait_for_failure()
     assert sleeper.ended
 
 
 async def test_a_task_that_ends_before_its_owner_is_a_fault() -> None:
     async with Following(asyncio.sleep(0)) as owner:
         with pytest.raises(RuntimeError, match=r"sleep ended, but must last as long as Following"):
-            await owner.wait()
+            await owner.wait_for_failure()

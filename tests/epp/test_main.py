@@ -112,7 +112,7 @@ class Failing:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    async def wait(self) -> None:
+    async def wait_for_failure(self) -> None:
         raise self.error
 
     async def drain(self) -> None:

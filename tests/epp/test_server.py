@@ -552,4 +552,4 @@ async def test_a_task_that_ends_although_it_must_not_is_a_failure() -> None:
         server._start(ends())
         with pytest.raises(RuntimeError, match=r"ends ended, but must last"):
             async with asyncio.timeout(90):
-                await server.wait()
+                await server.wait_for_failure()
