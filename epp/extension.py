@@ -15,7 +15,7 @@ from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer, Filter, Picker, ProfileHandler, Scorer, Scores
-from epp.scheduling.prefix.match import prefix_match
+from epp.scheduling.prefix.scorer import prefix_match
 from epp.scheduling.profile_result import ProfileResult, Results
 from epp.scheduling.published_only import check_published_only
 

@@ -50,7 +50,7 @@ from epp.scheduling.decision import Decision
 from epp.scheduling.director import Director
 from epp.scheduling.plugin import AdmissionController
 from epp.scheduling.policy import Policy
-from epp.scheduling.prefix.hits import Credit
+from epp.scheduling.prefix.producer import Credit
 from epp.scheduling.timed_plugins import PluginTimes
 from epp.scraping.model_lists import ModelListRules, ModelLists
 from epp.scraping.scraper import Scraper

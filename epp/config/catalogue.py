@@ -22,7 +22,7 @@ from epp.scheduling.affinity.topology import (
     TOPOLOGY_AFFINITY_SCORER,
     TOPOLOGY_EXTRACTOR,
 )
-from epp.scheduling.burst.declaration import BURST_PREFIX_CACHE_PRODUCER
+from epp.scheduling.burst.producer import BURST_PREFIX_CACHE_PRODUCER
 from epp.scheduling.conformance import DESTINATION_ENDPOINT_SERVED_VERIFIER, HEADER_BASED_TESTING_FILTER
 from epp.scheduling.endpoint_attribute import ENDPOINT_ATTRIBUTE_FILTER, ENDPOINT_ATTRIBUTE_SCORER
 from epp.scheduling.filters import (
@@ -34,10 +34,12 @@ from epp.scheduling.filters import (
     PREFILL_FILTER,
     UTILIZATION_FILTER,
 )
-from epp.scheduling.in_flight_load.concurrency import CONCURRENCY_DETECTOR
-from epp.scheduling.in_flight_load.declaration import INFLIGHT_LOAD_PRODUCER
+from epp.scheduling.in_flight_load.plugins import (
+    CONCURRENCY_DETECTOR,
+    INFLIGHT_LOAD_PRODUCER,
+    TOKEN_LOAD_SCORER,
+)
 from epp.scheduling.in_flight_load.prefix_affinity import PREFIX_CACHE_AFFINITY_FILTER
-from epp.scheduling.in_flight_load.token_load import TOKEN_LOAD_SCORER
 from epp.scheduling.pickers import MAX_SCORE_PICKER, RANDOM_PICKER, WEIGHTED_RANDOM_PICKER
 from epp.scheduling.prefix.declarations import APPROX_PREFIX_CACHE_PRODUCER, PREFIX_CACHE_SCORER
 from epp.scheduling.profile_handlers import (
@@ -46,9 +48,9 @@ from epp.scheduling.profile_handlers import (
     SINGLE_PROFILE_HANDLER,
 )
 from epp.scheduling.saturation import PROBABILISTIC_ADMITTER, UTILIZATION_DETECTOR
-from epp.scheduling.scorers.in_flight_declaration import IN_FLIGHT_SCORER
 from epp.scheduling.scorers.load_scorers import (
     ACTIVE_REQUEST_SCORER,
+    IN_FLIGHT_SCORER,
     KV_CACHE_UTILIZATION_SCORER,
     LOAD_AWARE_SCORER,
     LORA_AFFINITY_SCORER,

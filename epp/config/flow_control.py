@@ -9,7 +9,7 @@ from epp.config.document import ConfigDocument, FlowControl, PriorityBandSection
 from epp.config.plugins import Plugins
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.plugins.declaration import Role
-from epp.scheduling.burst.declaration import BurstPrefixParameters
+from epp.scheduling.burst.producer import BurstPrefixParameters
 from epp.scheduling.saturation import SaturationDetector
 
 GATE: Final = "flowControl"

@@ -8,7 +8,7 @@ import numpy as np
 
 from epp.endpoints.endpoint import UNKNOWN_TIME, Column, Endpoint, EndpointPool, Floats, Mask
 from epp.scheduling.filters import DECODE_ROLES, PREFILL_ROLES, ROLE_LABEL
-from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector, ConcurrencyMode
+from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector, ConcurrencyMode
 from epp.scheduling.saturation import SaturationDetector, UtilizationDetector
 
 PREFILL: Final = "prefill"

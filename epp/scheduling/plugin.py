@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Mask
-from epp.request.inference_request import InferenceRequest
+from epp.request.inference_request import InferenceRequest, PrefixChain
 from epp.scheduling.pick import Pick
 from epp.scheduling.profile_result import Results
 from epp.scheduling.waiting import WaitingRequest
@@ -67,6 +67,19 @@ class DataProducer(Protocol):
 
     def retain(self, endpoints: Sequence[Endpoint]) -> None:
         """Endpoints were added or removed; these are left."""
+
+
+@runtime_checkable
+class PrefixMatchProducer(DataProducer, Protocol):
+    """A data producer that finds matches; `chain` says what it has made of the prompt, None: there is no prompt."""
+
+    def chain(self, request: InferenceRequest) -> PrefixChain | None: ...
+
+    def matches(self, request: InferenceRequest, pool: EndpointPool) -> Mapping[int, int] | Floats:
+        """Units of the prompt's beginning that each endpoint holds: by row those of the few that hold any, or a column."""
+
+    def held(self, request: InferenceRequest, endpoint: Endpoint) -> int:
+        """Tokens of the prompt's beginning that the endpoint holds."""
 
 
 def is_picked_last(producer: DataProducer) -> bool:
@@ -176,7 +189,7 @@ class ProfileHandler(Protocol):
     """Decides which profiles a request runs through, and combines their results into a pick, as in the Go picker.
 
     `pick` is called without results, then again with the results of the profiles that it named, until it names none; then
-    `result`. `epp.scheduling.prefix.match.prefix_match` tells how much of a prompt an endpoint holds.
+    `result`. `epp.scheduling.prefix.scorer.prefix_match` tells how much of a prompt an endpoint holds.
     """
 
     # A handler without a choice may say `takes_only_profile = True`: then it is not asked, and reads no data producer.

@@ -9,7 +9,7 @@ from epp.endpoints.endpoint import EndpointPool, Floats, Indices, Mask
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.plugin import DataProducer, Filter, Picker, Scorer, Scores
-from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer
+from epp.scheduling.prefix.producer import PRODUCER, PrefixCacheProducer
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scheduler import Scheduler
 

@@ -8,9 +8,8 @@ from prometheus_client.registry import Collector
 
 from adsum.histogram import Histogram
 from epp.scheduling.plugin import DataProducer
-from epp.scheduling.prefix.hits import BYTES, RATIOS, Credit
 from epp.scheduling.prefix.index import BLOCK_BYTES
-from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer
+from epp.scheduling.prefix.producer import BYTES, PRODUCER, RATIOS, Credit, PrefixCacheProducer
 from epp.telemetry.labels import EXTENSION_PREFIX, PREFIX
 
 _LABELS = ("plugin_name", "plugin_type")

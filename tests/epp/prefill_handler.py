@@ -9,7 +9,7 @@ from epp.endpoints.load import Load
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
-from epp.scheduling.prefix.match import prefix_match
+from epp.scheduling.prefix.scorer import prefix_match
 from epp.scheduling.profile_result import Results
 
 PREFILLER = "x-prefiller-host-port"

@@ -1,21 +1,23 @@
-"""The data producer that places prompts of one window together, and a scorer of where they were placed.
+"""Holds prompts for a window, so that those of one moment are placed together, and knows where they were placed.
 
 Parameters: llm-d-router, plugins/requestcontrol/dataproducer/burstprefix. A placed prompt is all held at its endpoint and
 not at all elsewhere; one that has nothing in common with the others of its window is held nowhere.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
-import numpy as np
+from pydantic import Field, model_validator
 
-from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
+from epp.endpoints.endpoint import Endpoint, EndpointPool
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest, PrefixChain, RequestData
-from epp.scheduling.burst.placement import PlacementRules, place
-from epp.scheduling.burst.window import BurstWindow
-from epp.scheduling.plugin import AdmissionController, DataProducer, RequestFollower
-from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.request.rejection import Rejection
+from epp.scheduling.burst.placement import UNLIMITED, PlacementRules, place
+from epp.scheduling.plugin import AdmissionController, RequestFollower
+from epp.scheduling.prefix.producer import PrefixCacheProducer
+from epp.scheduling.waiting import WaitingRequest
 
 PRODUCER: Final = "burst-prefix-cache-producer"
 DEFAULT_BLOCKS: Final = 2048
@@ -25,7 +27,7 @@ _ONE_UNIT_EACH: Final = 1 << 30
 
 
 class BurstPrefixProducer(RequestFollower):
-    """`window`: seconds; `most_requests`: in one window, None: no limit. `window.py` collects them and calls `place`."""
+    """`window`: seconds; `most_requests`: in one window, None: no limit. `BurstWindow` collects them and calls `place`."""
 
     def __init__(
         self, *, window: float = 0.1, block_tokens: int = 64, max_blocks: int = DEFAULT_BLOCKS,
@@ -59,16 +61,11 @@ class BurstPrefixProducer(RequestFollower):
     def chain(self, request: InferenceRequest) -> PrefixChain | None:
         return self._hashes.chain(request)
 
-    def matched_units(self, request: InferenceRequest, pool: EndpointPool) -> Floats | None:
-        chain = self.chain(request)
-        if chain is None:
-            return None
-        units = np.zeros(len(pool))
-        key = self._placed.of(request)
-        for row, endpoint in enumerate(pool.endpoints if key is not None else ()):
-            if endpoint.key == key:
-                units[row] = chain.units
-        return units
+    def matches(self, request: InferenceRequest, pool: EndpointPool) -> dict[int, int]:
+        chain, key = self.chain(request), self._placed.of(request)
+        if chain is None or key is None:
+            return {}
+        return {row: chain.units for row, endpoint in enumerate(pool.endpoints) if endpoint.key == key}
 
     def held(self, request: InferenceRequest, endpoint: Endpoint) -> int:
         chain = self.chain(request)
@@ -80,30 +77,127 @@ class BurstPrefixProducer(RequestFollower):
         """Requests wait in the window of this producer, after `behind` let them pass."""
         return BurstWindow(self, behind)
 
-    def scorer(self, length_weight: float, length_scale: int) -> "BurstPrefixScorer":
-        return BurstPrefixScorer(self, length_weight, length_scale)
+
+_NO_REQUEST: Final[float] = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
-class BurstPrefixScorer:
-    """`PrefixCacheScorer`, for where prompts were placed."""
+class BurstWindow:
+    """An AdmissionController. `before`: decides first; it must let nothing wait.
 
-    producer: BurstPrefixProducer
-    length_weight: float = 0.0
-    length_scale: int = 8192
+    A window begins with its first prompt. What has no prompt goes at once, and so does what comes to a full window: that is
+    placed by the other scorers.
+    """
+
+    def __init__(self, producer: "BurstPrefixProducer", before: AdmissionController) -> None:
+        self._producer = producer
+        self._before = before
+        self._waiting: dict[WaitingRequest, None] = {}
+        self._ends_at = _NO_REQUEST
 
     @property
-    def published_only(self) -> bool:
+    def waits_for_endpoints(self) -> bool:
         return False
 
-    @property
-    def producers(self) -> tuple[DataProducer, ...]:
-        return (self.producer,)
+    def admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
+        if not self._before.admit(request, candidates, now):
+            raise TypeError("the admission before a burst window let a request wait")
+        return self._goes_alone(request, candidates)
 
-    def score(self, request: InferenceRequest, pool: EndpointPool) -> dict[int, float]:
-        chain, units = self.producer.chain(request), self.producer.matched_units(request, pool)
-        if chain is None or units is None:
-            return {}
-        length = min(1.0, chain.units * chain.unit_tokens / self.length_scale)
-        score = self.length_weight * length**2 + 1.0 - self.length_weight
-        return dict.fromkeys(units.nonzero()[0].tolist(), score)
+    def would_admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
+        self._before.would_admit(request, candidates, now)
+        return self._goes_alone(request, candidates)
+
+    def _goes_alone(self, request: InferenceRequest, candidates: EndpointPool) -> bool:
+        """The window is full, or the request has no prompt that others could share."""
+        most = self._producer.most_requests
+        if most is not None and len(self._waiting) >= most:
+            return True
+        return not self._producer.read(request, candidates)
+
+    def would_enqueue(self, request: InferenceRequest, now: float) -> None:
+        """Not called: nobody waits for endpoints here, and who waits has a place."""
+
+    def enqueue(self, waiting: WaitingRequest, now: float) -> None:
+        if not self._waiting:
+            self._ends_at = now + self._producer.window
+        self._waiting[waiting] = None
+
+    def withdraw(self, waiting: WaitingRequest, now: float) -> None:
+        self._waiting.pop(waiting, None)
+
+    def dispatch(self, now: float) -> float | None:
+        if not self._waiting:
+            return None
+        if now < self._ends_at:
+            return self._ends_at
+        together, self._waiting = list(self._waiting), {}
+        self._place(together, now)
+        for waiting in together:
+            waiting.dispatch(now)
+        return None
+
+    def close(self, now: float) -> float | None:
+        """End the window: another configuration is in force."""
+        self._ends_at = now
+        self.dispatch(now)
+        return None
+
+    def _place(self, together: list[WaitingRequest], now: float) -> None:
+        """Prompts are placed together that may go to the same endpoints: those of another model may not."""
+        groups: dict[tuple[Endpoint, ...], tuple[EndpointPool, list[InferenceRequest]]] = {}
+        for waiting in together:
+            try:
+                pool = waiting.candidates(now)
+            except Rejection:  # told when it is dispatched; another one may have candidates
+                continue
+            groups.setdefault(pool.endpoints, (pool, []))[1].append(waiting.request)
+        for pool, requests in groups.values():
+            late = pool.late()  # no profile would send them there
+            self._producer.place(requests, pool if late is None else pool.select(~late))
+
+
+class BurstPrefixParameters(Section):
+    window_duration_ms: int = Field(default=100, ge=1, le=10_000)
+    """How long prompts wait for each other, in milliseconds."""
+    max_per_replica: int = Field(default=UNLIMITED, ge=UNLIMITED)
+    """How many equal prompts go to one worker; -1: all."""
+    block_size_tokens: int = Field(default=64, ge=1)
+    """The tokens of a block, 4 bytes each."""
+    max_prefix_tokens_to_match: int = Field(default=0, ge=0)
+    """How much of a prompt is compared, in tokens; 0: 2,048 blocks."""
+    min_colocate_blocks: int = Field(default=0, ge=0)
+    """Prompts with so many blocks in common may go together too; 0: equal ones alone."""
+    max_batch_size: int = Field(default=1000, ge=UNLIMITED)
+    """How many prompts of one window wait; later ones do not. -1: all."""
+    balance_by: Literal["", "requests", "tokens"] = "requests"
+    """What is spread over the workers."""
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> "BurstPrefixParameters":
+        for name, limit in (("maxPerReplica", self.max_per_replica), ("maxBatchSize", self.max_batch_size)):
+            if limit == 0:
+                raise ValueError(f"{name} must be at least 1, or -1 for no limit")
+        if 0 < self.max_prefix_tokens_to_match < self.block_size_tokens:
+            raise ValueError("maxPrefixTokensToMatch must be 0, or at least blockSizeTokens")
+        return self
+
+
+def _build(given: BurstPrefixParameters, context: PluginContext) -> BurstPrefixProducer:
+    by_blocks = given.balance_by == "tokens"
+    return BurstPrefixProducer(
+        window=given.window_duration_ms / 1000.0,
+        block_tokens=given.block_size_tokens,
+        max_blocks=given.max_prefix_tokens_to_match // given.block_size_tokens or DEFAULT_BLOCKS,
+        most_requests=None if given.max_batch_size == UNLIMITED else given.max_batch_size,
+        rules=PlacementRules(given.max_per_replica, given.min_colocate_blocks, by_blocks),
+        seed=context.rng.getrandbits(64),
+    )
+
+
+BURST_PREFIX_CACHE_PRODUCER: Final = PluginDeclaration(
+    type=PRODUCER,
+    role=Role.PRODUCER,
+    parameters=BurstPrefixParameters,
+    build=_build,
+    single="a request waits in one window: only one burst-prefix-cache-producer is possible",
+)

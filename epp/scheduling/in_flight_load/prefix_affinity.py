@@ -14,11 +14,11 @@ from epp.endpoints.endpoint import EndpointPool, Mask
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.in_flight_load.declaration import in_flight_load
+from epp.scheduling.in_flight_load.plugins import in_flight_load
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
-from epp.scheduling.plugin import DataProducer
+from epp.scheduling.plugin import DataProducer, PrefixMatchProducer
 from epp.scheduling.prefix.declarations import prefix_matches
-from epp.scheduling.prefix.match_producer import PrefixMatchProducer
+from epp.scheduling.prefix.scorer import units_of_all
 
 DEFAULT_THRESHOLD: Final = 0.80
 DEFAULT_PENALTY: Final = 18.0
@@ -54,9 +54,9 @@ class PrefixCacheAffinityFilter:
         if len(pool) <= 1 or self._threshold <= 0.0 or self._explores():
             return everything
         chain = self._matches.chain(request)
-        held = self._matches.matched_units(request, pool)
-        if chain is None or held is None or not chain.units:
+        if chain is None or not chain.units:
             return everything
+        held = units_of_all(self._matches.matches(request, pool), len(pool))
         sticky: Mask = held / chain.units >= self._threshold
         count = np.count_nonzero(sticky)
         if not count or (count < len(pool) and self._others_are_sooner(sticky, pool)):

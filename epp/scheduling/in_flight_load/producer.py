@@ -15,7 +15,8 @@ import numpy as np
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.request.inference_request import DEFAULT_FAIRNESS_ID, InferenceRequest, RequestData
-from epp.scheduling.prefix.match_producer import PrefixMatchProducer
+from epp.scheduling.plugin import PrefixMatchProducer
+from epp.scheduling.prefix.scorer import units_of_all
 
 PRODUCER: Final = "inflight-load-producer"
 DEFAULT_OUTPUT_RATIO: Final = 1.5
@@ -164,9 +165,9 @@ class InFlightLoadProducer:
             return np.array([float(output + self._missing(request, one)) for one in pool.endpoints])
         tokens = request.prompt_tokens
         chain = None if self._matches is None else self._matches.chain(request)
-        held = None if self._matches is None else self._matches.matched_units(request, pool)
-        if chain is None or held is None:
+        if self._matches is None or chain is None:
             return np.full(len(pool), float(output + tokens))
+        held = units_of_all(self._matches.matches(request, pool), len(pool))
         indexed = chain.units * chain.unit_tokens
         uncached: Floats = output + max(tokens, indexed) - held * chain.unit_tokens
         return uncached

@@ -6,10 +6,10 @@ from pydantic import Field, model_validator
 
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.section import Quantity, Section
-from epp.scheduling.plugin import Scorer
+from epp.scheduling.plugin import PrefixMatchProducer
 from epp.scheduling.prefix.index import MAX_BYTES, PrefixIndex
-from epp.scheduling.prefix.match_producer import PrefixMatchProducer
-from epp.scheduling.prefix.plugins import MIN_BLOCK_TOKENS, PRODUCER, PrefixCacheProducer
+from epp.scheduling.prefix.producer import MIN_BLOCK_TOKENS, PRODUCER, PrefixCacheProducer
+from epp.scheduling.prefix.scorer import PrefixCacheScorer
 
 
 class PrefixProducerParameters(Section):
@@ -93,9 +93,9 @@ def _producer(given: PrefixProducerParameters, context: PluginContext) -> Prefix
     )
 
 
-def _scorer(given: PrefixScorerParameters, context: PluginContext) -> Scorer:
+def _scorer(given: PrefixScorerParameters, context: PluginContext) -> PrefixCacheScorer:
     matches = prefix_matches(given.prefix_match_info_producer_name, context)
-    return matches.scorer(given.match_length_weight, given.match_length_scale_tokens)
+    return PrefixCacheScorer(matches, given.match_length_weight, given.match_length_scale_tokens)
 
 
 APPROX_PREFIX_CACHE_PRODUCER: Final = PluginDeclaration(

@@ -13,6 +13,7 @@ from epp.endpoints.endpoint import EndpointPool, Floats
 from epp.plugins.declaration import PluginDeclaration, Role
 from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
+from epp.scheduling.scorers.in_flight import DEFAULT_REQUESTS, InFlightScorer
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,4 +150,17 @@ ACTIVE_REQUEST_SCORER: Final = PluginDeclaration(
     parameters=ActiveRequestParameters,
     build=lambda given, context: ActiveRequestScorer(given.idle_threshold, given.max_busy_score),
     reads_metrics=False,
+)
+
+
+class InFlightParameters(Section):
+    requests: int = Field(default=DEFAULT_REQUESTS, ge=1)
+    """So many requests that the page does not show yet score 0.5."""
+
+
+IN_FLIGHT_SCORER: Final = PluginDeclaration(
+    type="in-flight-scorer",
+    role=Role.SCORER,
+    parameters=InFlightParameters,
+    build=lambda given, context: InFlightScorer(given.requests),
 )

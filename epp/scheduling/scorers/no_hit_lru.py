@@ -16,7 +16,7 @@ from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.plugin import DataProducer, RequestFollower
 from epp.scheduling.prefix.declarations import prefix_cache
-from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.scheduling.prefix.producer import PrefixCacheProducer
 
 DEFAULT_SIZE: Final = 1024
 _NEUTRAL: Final = 0.5

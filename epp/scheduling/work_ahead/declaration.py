@@ -7,15 +7,21 @@ from pydantic import Field
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.section import Section
 from epp.scheduling.prefix.declarations import prefix_cache
-from epp.scheduling.work_ahead.plugins import LeastCostScorer, WorkAheadProducer
+from epp.scheduling.work_ahead.least_cost import (
+    ADAPTER_LOAD_SECONDS,
+    INTERFERENCE,
+    REQUEST_TOKENS,
+    LeastCostScorer,
+)
+from epp.scheduling.work_ahead.producer import WorkAheadProducer
 
 
 class LeastCostParameters(Section):
-    request_tokens: float = Field(default=150.0, ge=0.0, allow_inf_nan=False)
+    request_tokens: float = Field(default=REQUEST_TOKENS, ge=0.0, allow_inf_nan=False)
     """What a request that is there costs, in tokens of a prompt."""
-    interference: float = Field(default=0.3, ge=0.0, allow_inf_nan=False)
+    interference: float = Field(default=INTERFERENCE, ge=0.0, allow_inf_nan=False)
     """The share of a prompt's cost that each request there suffers while it is computed."""
-    adapter_load_seconds: float = Field(default=0.5, ge=0.0, allow_inf_nan=False)
+    adapter_load_seconds: float = Field(default=ADAPTER_LOAD_SECONDS, ge=0.0, allow_inf_nan=False)
     """What it takes to load a LoRA adapter, in seconds."""
     prefix_match_info_producer_name: str | None = None
     """The `name` of the producer of prefixes; without it the file's producer, else one with the defaults."""

@@ -10,7 +10,8 @@ from adsum.config.problems import ConfigError
 from epp.config.picker_config import PickerConfig, load_config
 from epp.scheduling.affinity.session_affinity import SessionAffinityFilter
 from epp.scheduling.affinity.sessions import SessionBindings
-from epp.scheduling.prefix.plugins import PrefixCacheProducer, PrefixCacheScorer
+from epp.scheduling.prefix.producer import PrefixCacheProducer
+from epp.scheduling.prefix.scorer import PrefixCacheScorer
 from epp.scheduling.scorers.no_hit_lru import NoHitLruScorer
 
 HEAD = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}

@@ -16,10 +16,12 @@ from epp.config.go_plugins import GO_ONLY
 from epp.config.picker_config import PickerConfig, load_config
 from epp.scheduling.filters import DECODE_ROLES, LabelSelectorFilter, Requirement, RoleFilter
 from epp.scheduling.pickers import MaxScorePicker, WeightedRandomPicker
-from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
+from epp.scheduling.prefix.producer import PRODUCER, PrefixCacheProducer
+from epp.scheduling.prefix.scorer import PrefixCacheScorer
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.scorers.load_scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer
-from epp.scheduling.work_ahead.plugins import LeastCostScorer, WorkAheadProducer
+from epp.scheduling.work_ahead.least_cost import LeastCostScorer
+from epp.scheduling.work_ahead.producer import WorkAheadProducer
 
 HEAD = {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}
 
@@ -473,6 +475,7 @@ def test_prefix_scorers_use_the_producer_that_is_there_or_that_they_name() -> No
     assert isinstance(long, PrefixCacheScorer)
     assert list(profile.producers) == [first.producer, long.producer]
     assert first.producer is not long.producer
+    assert isinstance(long.producer, PrefixCacheProducer)
     assert not long.producer.auto_tune
     assert (long.length_weight, long.length_scale) == (0.8, 16000)
     assert (

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
+from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
 from epp.scheduling.in_flight_load.prefix_affinity import PrefixCacheAffinityFilter
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
-from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.scheduling.prefix.producer import PrefixCacheProducer
 from tests.epp.config.test_go_plugins import check_fault, load, plugin
 
 DETECTOR = {"saturationDetector": {"pluginRef": "concurrency-detector"}}

@@ -17,7 +17,7 @@ from epp.flow_control.orderings import EarliestDeadlineFirst, FirstComeFirstServ
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
-from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
+from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
 from epp.scheduling.policy import Policy

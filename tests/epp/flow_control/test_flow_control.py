@@ -15,7 +15,7 @@ from epp.flow_control.fairness import RoundRobin
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.flow_control.usage_limits import StaticUsageLimit
 from epp.request.subset import Subset
-from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
+from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import UtilizationDetector

@@ -9,7 +9,7 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.load import Load
 from epp.flow_control.pool_load import PoolLoad
-from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
+from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.saturation import SaturationDetector, UtilizationDetector
 from tests.epp.scheduling.test_director import NOW, store_of

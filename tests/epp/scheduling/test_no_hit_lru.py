@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Endpoint, EndpointPool
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.scheduling.prefix.producer import PrefixCacheProducer
 from epp.scheduling.scorers.no_hit_lru import NoHitLruScorer
 
 COUNT = 6

@@ -19,7 +19,7 @@ from epp.scheduling.filters import DECODE_ROLES, PREFILL_ROLES, RoleFilter
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import ProfileHandler
 from epp.scheduling.policy import Policy
-from epp.scheduling.prefix.match import PrefixMatch, prefix_match
+from epp.scheduling.prefix.scorer import PrefixMatch, prefix_match
 from epp.scheduling.profile_handlers import SingleProfileHandler
 from epp.scheduling.profile_result import Results
 from epp.scheduling.scheduler import Scheduler

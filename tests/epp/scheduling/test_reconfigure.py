@@ -19,12 +19,12 @@ from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.policy import Policy
-from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.scheduling.prefix.producer import PrefixCacheProducer
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.saturation import ProbabilisticAdmitter
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.scorers.no_hit_lru import NoHitLruScorer
-from epp.scheduling.work_ahead.plugins import WorkAheadProducer
+from epp.scheduling.work_ahead.producer import WorkAheadProducer
 
 NOW = 100.0
 HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n"

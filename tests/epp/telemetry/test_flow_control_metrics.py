@@ -13,7 +13,7 @@ from epp.flow_control.eviction import InFlightEviction
 from epp.flow_control.flow_queue import QueuedRequest
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.request.rejection import Rejection
-from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
+from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.waiting import Dequeued

@@ -26,7 +26,7 @@ from epp.request.rejection import Rejection
 from epp.scheduling.context import SchedulingContext
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
-from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.scheduling.prefix.producer import PrefixCacheProducer
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.timed_plugins import PluginTimes
 from epp.scheduling.waiting import Dequeued, WaitingRequests

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
-from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
+from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 
 SPREADS = [(0, 0, 4, 8, 3), (0, 14, 14, 14, 8), (10, 10, 10, 10, 10), (1, 13, 14, 14, 8)]

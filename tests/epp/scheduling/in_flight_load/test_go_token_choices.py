@@ -15,7 +15,7 @@ from epp.endpoints.datastore import Datastore
 from epp.request.inference_request import parse_request
 from epp.request.subset import Subset
 from epp.scheduling.director import Director
-from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
+from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
 from epp.scheduling.policy import Policy

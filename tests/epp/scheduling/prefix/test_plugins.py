@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Endpoint, EndpointPool
 from epp.request.inference_request import InferenceRequest, PrefixChain, parse_request
 from epp.scheduling.cached_scores import WeightedScorer, add_scores, run_scorers
-from epp.scheduling.prefix.blocks import BlockEnds
-from epp.scheduling.prefix.plugins import PrefixCacheProducer, PrefixCacheScorer
+from epp.scheduling.prefix.producer import BlockEnds, PrefixCacheProducer
+from epp.scheduling.prefix.scorer import PrefixCacheScorer
 
 
 def pool_of(count: int) -> EndpointPool:
@@ -130,11 +130,11 @@ def test_the_share_of_a_long_prompt_is_told_to_a_few_percent_with_few_blocks(
 
 
 def test_the_score_of_a_long_prompt_is_the_share_of_its_length() -> None:
-    scorer = PrefixCacheScorer(PrefixCacheProducer(block_tokens=64))
+    scorer = PrefixCacheScorer(producer := PrefixCacheProducer(block_tokens=64))
     text = "".join(f"{number:07} " for number in range(20_000))
-    scorer.producer.prepare(first := asked(text), POOL)
-    scorer.producer.served(first, [POOL.endpoints[0]])
-    assert len(scorer.producer.index) < 100
+    producer.prepare(first := asked(text), POOL)
+    producer.served(first, [POOL.endpoints[0]])
+    assert len(producer.index) < 100
     assert scores(scorer, asked(text)) == [1, 0, 0]
     for share in (0.1, 0.5, 0.9):
         same = text[: int(share * len(text))]
@@ -225,11 +225,11 @@ def test_two_pickers_name_blocks_differently() -> None:
     ("path", "body"), [("/v1/models", b""), ("/v1/rerank", b'{"model":"m","query":"q"}'), ("/x", b"\x00")]
 )
 def test_a_request_without_a_prompt_has_no_blocks(path: str, body: bytes) -> None:
-    scorer = PrefixCacheScorer(PrefixCacheProducer())
+    scorer = PrefixCacheScorer(producer := PrefixCacheProducer())
     request = parse_request({":path": path}, body, lambda: "r")
     assert scores(scorer, request) == [0, 0, 0]
-    scorer.producer.served(request, [POOL.endpoints[0]])
-    assert len(scorer.producer.index) == 0
+    producer.served(request, [POOL.endpoints[0]])
+    assert len(producer.index) == 0
 
 
 CONTENT = st.text(max_size=40) | st.lists(st.text(max_size=9), max_size=2) | st.none()

@@ -1,14 +1,4 @@
-"""Picks the endpoint where a request costs least: the work ahead of it, its own missing prompt, and what it delays.
-
-cost = slowness x (ahead + missing x (1 + interference x requests) + request_tokens x requests + adapter), in prompt tokens.
-
-`ahead`: prompts that were sent there and are not computed yet. `missing`: tokens of this prompt that its cache does not
-hold. `requests`: those that wait or run there; each slows the others down while it answers, and computing a prompt slows
-all of them down. `slowness`: how many times longer this worker takes than the average one, learnt. `adapter`: what the
-average worker computes while a LoRA adapter is loaded, where that must be done first.
-
-benchmarks/README.md, routing, compares it with other ways to pick.
-"""
+"""Keeps the work ahead of each endpoint: the prompts that were sent there and are not computed yet."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -20,8 +10,7 @@ import numpy as np
 from epp.endpoints.endpoint import NEVER, Column, Endpoint, EndpointPool, Floats, Indices
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
 from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain, RequestData
-from epp.scheduling.plugin import DataProducer
-from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.scheduling.prefix.producer import PrefixCacheProducer
 from epp.scheduling.work_ahead.adapters import LoadedAdapters
 from epp.scheduling.work_ahead.agreement import Hashes, credit_preferred, hashes_of
 from epp.scheduling.work_ahead.ledger import SentPrompt, WorkLedger
@@ -42,8 +31,6 @@ _NO_COUNTER: Final = (
 _MAX_POOLS: Final = 4
 """Sets of endpoints whose columns are kept. A picker has one, tests and comparisons may have more."""
 _log = logging.getLogger(__name__)
-_SCALE: Final = 8192.0
-"""The cost, in tokens, whose score is one half."""
 
 
 _Sent: TypeAlias = dict[tuple[str, str], tuple[WorkLedger, SentPrompt]]
@@ -139,7 +126,7 @@ class WorkAheadProducer:
         if now is None:
             return
         sent: _Sent = {}
-        tokens = _tokens(request)
+        tokens = prompt_tokens(request)
         for endpoint in endpoints:
             if endpoint.key in sent:  # a helper that was chosen too
                 continue
@@ -268,60 +255,6 @@ class WorkAheadProducer:
                 columns.slowness[row] = self._totals.slowness(ledger)
 
 
-@dataclass(frozen=True, slots=True)
-class LeastCostScorer:
-    """1 for a request that costs nothing, one half for 8,192 tokens. The module's docstring has the terms."""
-
-    producer: WorkAheadProducer
-    request_tokens: float = 150.0
-    interference: float = 0.3
-    adapter_load_seconds: float = 0.5
-
-    @property
-    def published_only(self) -> bool:  # a class attribute of a compiled dataclass would be one of its fields
-        return False
-
-    @property
-    def producers(self) -> tuple[DataProducer, ...]:
-        return (self.producer, self.producer.prefixes)
-
-    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
-        cost = self.cost(request, pool)
-        cost += _SCALE
-        return np.divide(_SCALE, cost, out=cost)
-
-    def cost(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
-        """In tokens of prompts, for each endpoint."""
-        numbers = pool.numbers
-        requests: Floats = numbers[_WAITING] + numbers[_RUNNING]
-        requests += numbers[_UNREPORTED]
-        # a request that the page shows no more and whose answer has not come is stuck there
-        np.maximum(requests, numbers[_INFLIGHT], out=requests)
-        cost: Floats = requests * self.interference
-        cost += 1.0
-        cost *= self._missing(request, pool)
-        cost += self.producer.ahead(pool)
-        requests *= self.request_tokens
-        cost += requests
-        loads = self.producer.adapter_loads(request, pool)
-        if loads is not None:
-            cost += loads * (self.adapter_load_seconds * self.producer.speed)
-        cost *= self.producer.slowness(pool)
-        return cost
-
-    def _missing(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
-        tokens = _tokens(request)
-        chain = request.prefixes.get(self.producer.prefixes)
-        held = self.producer.prefixes.matched_units(request, pool)
-        if chain is None or held is None:
-            return np.full(len(pool), tokens)
-        missing: Floats = held * -chain.unit_tokens
-        missing += tokens
-        np.maximum(missing, 1.0, out=missing)
-        self.producer.agree(missing, request, chain, held, pool)
-        return missing
-
-
 def _of(column: Floats, rows: Indices | None) -> Floats:
     """Those of a selection; None: all."""
     if rows is None:
@@ -330,6 +263,6 @@ def _of(column: Floats, rows: Indices | None) -> Floats:
     return selected
 
 
-def _tokens(request: InferenceRequest) -> float:
+def prompt_tokens(request: InferenceRequest) -> float:
     """As `InferenceRequest.prompt_tokens`, and not rounded up: a counter would seem to lag by half a token a prompt."""
     return max(1.0, request.prompt_size / TOKEN_BYTES)

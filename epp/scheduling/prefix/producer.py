@@ -1,22 +1,88 @@
-"""The prefix cache plugins: a data producer that learns which worker was sent which prompt, and a scorer of that.
+"""The data producer that learns which worker was sent which prompt, and so holds its blocks.
 
 Names, parameters and values are those of the Go picker. There is no tokenizer: 4 bytes of the prompt, as JSON, count as
 one token. An error in that ratio changes no match, only how much of a cache is believed to be full.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
+from adsum.histogram import Histogram
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain
-from epp.scheduling.plugin import DataProducer, Scores
-from epp.scheduling.prefix.blocks import BlockEnds
-from epp.scheduling.prefix.hits import PrefixHits
 from epp.scheduling.prefix.index import Key, PrefixIndex
+
+
+class BlockEnds:
+    """The ends and lengths of blocks in units, the length of the first block.
+
+    A block is `grain` times shorter than the text before it, and at least one unit: the first 2 * `grain` units are one
+    block each. The table is shared by all prompts and grows with the longest one seen.
+    """
+
+    __slots__ = ("_grain", "ends", "lengths")
+
+    def __init__(self, grain: int) -> None:
+        self._grain = grain
+        self.ends: list[int] = []
+        self.lengths: list[int] = []
+
+    def count(self, units: int) -> int:
+        """The number of blocks of a prompt of that many units; extends `ends` and `lengths` as far as needed."""
+        ends = self.ends
+        while not ends or ends[-1] < units:
+            before = ends[-1] if ends else 0
+            self.lengths.append(max(1, before // self._grain))
+            ends.append(before + self.lengths[-1])
+        return bisect_left(ends, units) + 1 if units else 0
+
+
+RATIOS: Final[Sequence[float]] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""A Sequence: mypyc 2.4 takes a Final tuple that begins with floats for unset."""
+BYTES: Final = (0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+
+
+class Credit:
+    """Bytes of all prompts that were sent to one endpoint, and of these what it was believed to hold."""
+
+    __slots__ = ("held", "total")
+
+    def __init__(self, held: int = 0, total: int = 0) -> None:
+        self.held = held
+        self.total = total
+
+
+class PrefixHits:
+    """`ratios`: of the prompt; `bytes`: of its JSON. Buckets are the Go picker's. `credits`: by endpoint."""
+
+    __slots__ = ("bytes", "credits", "ratios")
+
+    def __init__(self) -> None:
+        self.ratios = Histogram(RATIOS)
+        self.bytes = Histogram(BYTES)
+        self.credits: dict[tuple[str, str], Credit] = {}
+
+    def observe(self, key: tuple[str, str], held: int, total: int) -> None:
+        """Of `total` bytes the worker was believed to hold the first `held`. `key`: of its endpoint."""
+        credit = self.credits.get(key)
+        if credit is None:
+            credit = self.credits[key] = Credit()
+        credit.held += held
+        credit.total += total
+        self.bytes.observe(held)
+        if total:
+            self.ratios.observe(held / total)
+
+    def retain(self, keys: Sequence[tuple[str, str]]) -> None:
+        """Forget the credits of all other endpoints."""
+        for key in self.credits.keys() - keys:
+            del self.credits[key]
+
 
 PRODUCER: Final = "approx-prefix-cache-producer"
 MIN_BLOCK_TOKENS: Final = 64
@@ -135,17 +201,14 @@ class PrefixCacheProducer:
     def chain(self, request: InferenceRequest) -> PrefixChain | None:
         return request.prefixes.get(self)
 
-    def matched_units(self, request: InferenceRequest, pool: EndpointPool) -> Floats | None:
-        """Units of the prompt's beginning that each endpoint is believed to hold; None if `prepare` saw no prompt."""
+    def matches(self, request: InferenceRequest, pool: EndpointPool) -> Mapping[int, int] | Floats:
         prefix = request.prefixes.get(self)
         if prefix is None:
-            return None
+            return {}
         matched = self.index.match(prefix.hashes, pool.endpoints)
         if isinstance(matched, dict):
-            few = np.zeros(len(pool))
-            for row, count in matched.items():
-                few[row] = prefix.units_in(count)
-            return few
+            return {row: prefix.units_in(count) for row, count in matched.items()}
+        # the units of each possible number of blocks, then one lookup for all endpoints
         units = np.array([0.0, *prefix.ends[: len(prefix.hashes)]])
         units[-1] = prefix.units
         held: Floats = units[matched]
@@ -169,47 +232,3 @@ class PrefixCacheProducer:
         self.hits.retain(present)
         for key in self._capacities.keys() - present:
             del self._capacities[key]
-
-    def scorer(self, length_weight: float, length_scale: int) -> "PrefixCacheScorer":
-        return PrefixCacheScorer(self, length_weight, length_scale)
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixCacheScorer:
-    """The share of the prompt, counted in blocks from its beginning, that the endpoint holds.
-
-    `length_weight`: the part of the score, 0 to 1, that is instead the square of (tokens held / `length_scale`).
-    """
-
-    producer: PrefixCacheProducer
-    length_weight: float = 0.0
-    length_scale: int = 8192
-
-    @property
-    def published_only(self) -> bool:  # a class attribute of a compiled dataclass would be one of its fields
-        return False
-
-    @property
-    def producers(self) -> tuple[DataProducer, ...]:
-        return (self.producer,)
-
-    def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores:
-        prefix = request.prefixes.get(self.producer)
-        if prefix is None:
-            return {}
-        matched = self.producer.index.match(prefix.hashes, pool.endpoints)
-        if isinstance(matched, dict):
-            return {row: self._score(prefix.units_in(count), prefix) for row, count in matched.items()}
-        # the score of each possible number of blocks, then one lookup for all endpoints
-        units = np.array([0, *prefix.ends[: len(prefix.hashes)]])
-        units[-1] = prefix.units
-        scores: Floats = self._score(units, prefix)[matched]
-        return scores
-
-    def _score(self, units: Any, prefix: PrefixChain) -> Any:
-        """`units`: a number, or a column of numbers."""
-        share = units / prefix.units
-        if not self.length_weight:
-            return share
-        length = np.minimum(units * prefix.unit_tokens / self.length_scale, 1.0)
-        return self.length_weight * length**2 + (1.0 - self.length_weight) * share

@@ -1,0 +1,197 @@
+"""The plugins that count what is in flight: the data producer's declaration, a scorer, and a detector that is a filter too.
+
+Values: llm-d-router, plugins/scheduling/scorer/tokenload and plugins/flowcontrol/saturationdetector/concurrency. The detector
+needs no metrics page, so it sees a burst at once, and it does not see what other pickers send.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Final, Literal
+
+import numpy as np
+from pydantic import Field
+
+from epp.endpoints.endpoint import EndpointPool, Floats, Mask
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import Headroom, Limit, Section
+from epp.request.inference_request import InferenceRequest
+from epp.scheduling.in_flight_load.producer import (
+    DEFAULT_OUTPUT_RATIO,
+    PRODUCER,
+    InFlightLoadProducer,
+    OutputEstimate,
+)
+from epp.scheduling.plugin import DataProducer
+from epp.scheduling.prefix.declarations import APPROX_PREFIX_CACHE_PRODUCER, prefix_matches
+
+
+class InflightLoadParameters(Section):
+    add_estimated_output_tokens: bool = False
+    """Count the answer too."""
+    output_ratio: float = Field(default=DEFAULT_OUTPUT_RATIO, ge=0.0, allow_inf_nan=False)
+    """The estimated tokens of an answer for each token of its prompt."""
+    max_estimated_output_tokens: int | None = Field(default=None, ge=0)
+    """The most that an answer is estimated at."""
+    prefix_match_info_producer_name: str | None = None
+    """The `name` of the producer of prefixes; without it the file's. A file without one counts whole prompts."""
+    sync_cross_replica_state: bool = True
+    """No effect: pickers share no state."""
+
+    def output(self) -> OutputEstimate | None:
+        if not self.add_estimated_output_tokens:
+            return None
+        return OutputEstimate(self.output_ratio, self.max_estimated_output_tokens)
+
+
+def in_flight_load(name: str | None, context: PluginContext) -> InFlightLoadProducer:
+    """The producer of that name, else the one that has the name of its type; it is added if the file lists none."""
+    return context.producer(
+        name or PRODUCER, InFlightLoadProducer, default=PRODUCER, field="inFlightLoadProducerName"
+    )
+
+
+def _producer(given: InflightLoadParameters, context: PluginContext) -> InFlightLoadProducer:
+    """What endpoints hold already is known by the producer that is named, else by the one that other plugins use."""
+    named = given.prefix_match_info_producer_name
+    used = context.is_wanted(APPROX_PREFIX_CACHE_PRODUCER.type, "prefix_match_info_producer_name")
+    matches = prefix_matches(named, context) if named or used else None
+    load = InFlightLoadProducer(context.name, matches, given.output())
+    context.follow(load)
+    if matches is not None:
+        context.follow(matches)
+    return load
+
+
+INFLIGHT_LOAD_PRODUCER: Final = PluginDeclaration(
+    type=PRODUCER, role=Role.PRODUCER, parameters=InflightLoadParameters, build=_producer
+)
+
+
+DEFAULT_QUEUE_TOKENS: Final = 4_194_304
+
+
+class TokenLoadScorer:
+    """1 without tokens in flight, falling to 0 at `queue_tokens`."""
+
+    __slots__ = ("_load", "_queue_tokens")
+
+    published_only: ClassVar[bool] = False
+
+    def __init__(self, load: InFlightLoadProducer, queue_tokens: int = DEFAULT_QUEUE_TOKENS) -> None:
+        self._load = load
+        self._queue_tokens = float(queue_tokens)
+
+    @property
+    def producers(self) -> tuple[DataProducer, ...]:
+        return (self._load,)
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+        tokens = self._load.tokens(pool) + self._load.uncached(request, pool)
+        scores: Floats = 1.0 - np.minimum(tokens / self._queue_tokens, 1.0)
+        return scores
+
+
+class TokenLoadParameters(Section):
+    queue_threshold_tokens: int = DEFAULT_QUEUE_TOKENS
+    """The tokens in flight that score 0; 0 or less: the default."""
+    in_flight_load_producer_name: str | None = None
+    """The `name` of an `inflight-load-producer`; without it the one of that name, or one with the defaults."""
+
+
+def _scorer(given: TokenLoadParameters, context: PluginContext) -> TokenLoadScorer:
+    tokens = given.queue_threshold_tokens
+    load = in_flight_load(given.in_flight_load_producer_name, context)
+    return TokenLoadScorer(load, tokens if tokens > 0 else DEFAULT_QUEUE_TOKENS)
+
+
+TOKEN_LOAD_SCORER: Final = PluginDeclaration(
+    type="token-load-scorer",
+    role=Role.SCORER,
+    parameters=TokenLoadParameters,
+    build=_scorer,
+    reads_metrics=False,
+)
+
+
+DEFAULT_REQUESTS: Final = 100
+DEFAULT_TOKENS: Final = 1_000_000
+
+
+class ConcurrencyMode(StrEnum):
+    """What counts: requests, tokens, or at each endpoint the larger of both."""
+
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+    HYBRID = "hybrid"
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencyDetector:
+    """`requests`, `tokens`: what one endpoint should have in flight. As a filter it allows the share `headroom` more.
+
+    As in the Go picker the filter may leave none.
+    """
+
+    load: InFlightLoadProducer
+    mode: ConcurrencyMode = ConcurrencyMode.REQUESTS
+    requests: int = DEFAULT_REQUESTS
+    tokens: int = DEFAULT_TOKENS
+    headroom: float = 0.0
+
+    counts_in_flight: ClassVar[bool] = True
+
+    @property
+    def producers(self) -> tuple[DataProducer, ...]:
+        return (self.load,)
+
+    def saturation(self, pool: EndpointPool) -> float:
+        """Of all requests or tokens together: a mean of the endpoints' shares may stay below 1.0 where the pool is full."""
+        if not len(pool):
+            return 1.0
+        if self.mode is ConcurrencyMode.REQUESTS:
+            return float(pool.inflight.sum()) / (self.requests * len(pool))
+        tokens = self.load.tokens(pool)
+        if self.mode is ConcurrencyMode.TOKENS:
+            return float(tokens.sum()) / (self.tokens * len(pool))
+        return float(np.maximum(pool.inflight / self.requests, tokens / self.tokens).mean())
+
+    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
+        requests, tokens = (int(limit * (1.0 + self.headroom)) for limit in (self.requests, self.tokens))
+        fits: Mask = np.ones(len(pool), dtype=np.bool_)
+        if self.mode is not ConcurrencyMode.TOKENS:
+            fits &= pool.inflight < requests
+        if self.mode is not ConcurrencyMode.REQUESTS:
+            fits &= self.load.tokens(pool) < tokens
+        return fits
+
+
+class ConcurrencyParameters(Section):
+    concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
+    """What counts; `hybrid`: the larger of both at each endpoint."""
+    max_concurrency: Limit = DEFAULT_REQUESTS
+    """Requests in flight at which an endpoint is full."""
+    max_token_concurrency: Limit = DEFAULT_TOKENS
+    """Tokens in flight at which an endpoint is full."""
+    headroom: Headroom = 0.0
+    """As a filter: keeps endpoints up to this share above the limit."""
+    in_flight_load_producer_name: str | None = None
+    """The `name` of an `inflight-load-producer`; without it the one of that name, or one with the defaults."""
+
+
+def _detector(given: ConcurrencyParameters, context: PluginContext) -> ConcurrencyDetector:
+    return ConcurrencyDetector(
+        in_flight_load(given.in_flight_load_producer_name, context),
+        ConcurrencyMode(given.concurrency_mode),
+        given.max_concurrency,
+        given.max_token_concurrency,
+        given.headroom,
+    )
+
+
+CONCURRENCY_DETECTOR: Final = PluginDeclaration(
+    type="concurrency-detector",
+    role=Role.DETECTOR,
+    also=Role.FILTER,
+    parameters=ConcurrencyParameters,
+    build=_detector,
+)

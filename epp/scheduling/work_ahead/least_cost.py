@@ -1,0 +1,87 @@
+"""Picks the endpoint where a request costs least: the work ahead of it, its own missing prompt, and what it delays.
+
+cost = slowness x (ahead + missing x (1 + interference x requests) + request_tokens x requests + adapter), in prompt tokens.
+
+`ahead`: prompts that were sent there and are not computed yet. `missing`: tokens of this prompt that its cache does not
+hold. `requests`: those that wait or run there; each slows the others down while it answers, and computing a prompt slows
+all of them down. `slowness`: how many times longer this worker takes than the average one, learnt. `adapter`: what the
+average worker computes while a LoRA adapter is loaded, where that must be done first.
+
+benchmarks/README.md, routing, compares it with other ways to pick.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from epp.endpoints.endpoint import Column, EndpointPool, Floats
+from epp.request.inference_request import InferenceRequest
+from epp.scheduling.plugin import DataProducer
+from epp.scheduling.prefix.scorer import units_of_all
+from epp.scheduling.work_ahead.producer import WorkAheadProducer, prompt_tokens
+
+REQUEST_TOKENS: Final = 150.0
+INTERFERENCE: Final = 0.3
+ADAPTER_LOAD_SECONDS: Final = 0.5
+"""The costs that a configuration can set. benchmarks/README.md has the grid of values that were tried."""
+_SCALE: Final = 8192.0
+"""The cost, in tokens, whose score is one half."""
+_WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member
+_RUNNING: Final = int(Column.RUNNING)
+_UNREPORTED: Final = int(Column.UNREPORTED)
+_INFLIGHT: Final = int(Column.INFLIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class LeastCostScorer:
+    """1 for a request that costs nothing, one half for `_SCALE` tokens. The module's docstring has the terms."""
+
+    producer: WorkAheadProducer
+    request_tokens: float = REQUEST_TOKENS
+    interference: float = INTERFERENCE
+    adapter_load_seconds: float = ADAPTER_LOAD_SECONDS
+
+    @property
+    def published_only(self) -> bool:  # a class attribute of a compiled dataclass would be one of its fields
+        return False
+
+    @property
+    def producers(self) -> tuple[DataProducer, ...]:
+        return (self.producer, self.producer.prefixes)
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+        cost = self.cost(request, pool)
+        cost += _SCALE
+        return np.divide(_SCALE, cost, out=cost)
+
+    def cost(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+        """In tokens of prompts, for each endpoint."""
+        numbers = pool.numbers
+        requests: Floats = numbers[_WAITING] + numbers[_RUNNING]
+        requests += numbers[_UNREPORTED]
+        # a request that the page shows no more and whose answer has not come is stuck there
+        np.maximum(requests, numbers[_INFLIGHT], out=requests)
+        cost: Floats = requests * self.interference
+        cost += 1.0
+        cost *= self._missing(request, pool)
+        cost += self.producer.ahead(pool)
+        requests *= self.request_tokens
+        cost += requests
+        loads = self.producer.adapter_loads(request, pool)
+        if loads is not None:
+            cost += loads * (self.adapter_load_seconds * self.producer.speed)
+        cost *= self.producer.slowness(pool)
+        return cost
+
+    def _missing(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+        tokens = prompt_tokens(request)
+        chain = request.prefixes.get(self.producer.prefixes)
+        if chain is None:
+            return np.full(len(pool), tokens)
+        held = units_of_all(self.producer.prefixes.matches(request, pool), len(pool))
+        missing: Floats = held * -chain.unit_tokens
+        missing += tokens
+        np.maximum(missing, 1.0, out=missing)
+        self.producer.agree(missing, request, chain, held, pool)
+        return missing
