@@ -7,7 +7,21 @@ import pytest
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.api_server import FakeApiServer
 from tests.kubernetes.fake.objects import endpoint, endpoint_slice
+from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
 from tests.kubernetes.fake.world import World
+from tests.kubernetes.http_servers import Serve, servers
+
+
+@pytest.fixture
+def anyio_backend(request: pytest.FixtureRequest, anyio_backend: Backend) -> Backend:
+    """A file whose tests need no sockets says `IN_VIRTUAL_TIME = True`."""
+    return VIRTUAL if getattr(request.module, "IN_VIRTUAL_TIME", False) else anyio_backend
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    async with servers() as start:
+        yield start
 
 
 @pytest.fixture

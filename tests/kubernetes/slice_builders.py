@@ -1,10 +1,11 @@
 """Builds slices as the API sends them, and merged sets of them."""
 
-import json
 from typing import Any
 
+import msgspec
+
 from discovery import Candidate, Instance, InstanceStatus, Snapshot
-from discovery.kubernetes.slices.decoding import EndpointSlice, decode_slice
+from discovery.kubernetes.slices.decoding import EndpointSlice
 from discovery.kubernetes.slices.merge import AddressSelection, MergedSet
 from discovery.source import component_key
 
@@ -33,7 +34,7 @@ def a_slice(
         "endpoints": list(endpoints),
         "ports": HTTP,
     }
-    return decode_slice(json.dumps(document | changes).encode())
+    return msgspec.convert(document | changes, EndpointSlice)
 
 
 def merged(

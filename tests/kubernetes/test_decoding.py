@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discovery.kubernetes.slices.decoding import EndpointSlice, RawSlice, SliceDecoder, decode_slice
+from discovery.kubernetes.slices.decoding import EndpointSlice, RawSlice, SliceDecoder
 from tests.kubernetes.slice_builders import endpoint
 
 _raw = msgspec.json.Decoder(RawSlice).decode
@@ -20,7 +20,7 @@ def encoded(endpoints: list[dict[str, Any]] | None, name: str = "s") -> bytes:
 
 
 def decode(decoder: SliceDecoder, *endpoints: dict[str, Any], name: str = "s") -> EndpointSlice:
-    return decoder.decode(_raw(encoded(list(endpoints), name)))
+    return decoder.finish(_raw(encoded(list(endpoints), name)))
 
 
 shown = st.builds(endpoint, st.sampled_from("abc"), st.sampled_from("12"), ready=st.none() | st.booleans())
@@ -33,7 +33,7 @@ def test_it_says_what_decoding_anew_says(history: list[tuple[str, list[dict[str,
     decoder = SliceDecoder()
     for name, endpoints in history:
         body = encoded(endpoints, name)
-        assert decoder.decode(_raw(body)) == decode_slice(body)
+        assert decoder.finish(_raw(body)) == msgspec.json.decode(body, type=EndpointSlice)
 
 
 def test_what_did_not_change_is_the_same_object() -> None:
@@ -90,4 +90,4 @@ def test_what_does_not_fit_raises_and_leaves_what_was(wrong: Any) -> None:
 def test_text_that_is_no_utf_8_is_noticed() -> None:
     body = encoded([endpoint("a")]).replace(b"uid-a", b"uid-\xff")
     with pytest.raises((UnicodeDecodeError, msgspec.DecodeError)):
-        SliceDecoder().decode(_raw(body))
+        SliceDecoder().finish(_raw(body))

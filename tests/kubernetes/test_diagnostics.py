@@ -11,15 +11,11 @@ from discovery.kubernetes import KubernetesSource, LabelSelection, Selection, Se
 from discovery.source import ComponentKey, component_key
 from tests.kubernetes.fake.faults import html
 from tests.kubernetes.fake.objects import LABELS, SERVICE
-from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
 from tests.kubernetes.fake.world import World
 
 KEY = component_key("dynamo", "decode")
 
-
-@pytest.fixture
-def anyio_backend() -> Backend:
-    return VIRTUAL
+IN_VIRTUAL_TIME = True
 
 
 async def reasons(

@@ -7,7 +7,7 @@ import pytest
 from discovery import Candidate, Instance, InstanceStatus
 from discovery.kubernetes.api.refusal import decode_status
 from discovery.kubernetes.reflector.decoding import is_older, version_key
-from discovery.kubernetes.slices.decoding import EndpointSlice, decode_list
+from discovery.kubernetes.slices.decoding import EndpointSlice, SliceDecoder
 from discovery.kubernetes.slices.merge import AddressSelection, write_order
 from tests.kubernetes.slice_builders import (
     DRAINING,
@@ -140,15 +140,11 @@ def test_where_versions_are_opaque_the_trigger_time_decides() -> None:
 
 def test_a_list_of_another_kind_is_no_empty_list() -> None:
     with pytest.raises(ValueError, match="kind"):
-        decode_list(b'{"metadata": {"resourceVersion": "1"}}')
+        SliceDecoder().page(b'{"metadata": {"resourceVersion": "1"}}')
     with pytest.raises(ValueError, match="kind"):
-        decode_list(b'{"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": []}')
-    assert (
-        decode_list(
-            b'{"kind": "EndpointSliceList", "metadata": {"resourceVersion": "1"}, "items": null}'
-        ).items
-        is None
-    )
+        SliceDecoder().page(b'{"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": []}')
+    empty = b'{"kind": "EndpointSliceList", "metadata": {"resourceVersion": "1"}, "items": null}'
+    assert SliceDecoder().page(empty).objects == ()
 
 
 def test_a_status_that_is_none() -> None:

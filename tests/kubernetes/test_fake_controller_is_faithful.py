@@ -6,13 +6,9 @@ import pytest
 
 from tests.kubernetes.fake.objects import LABELS, SERVICE
 from tests.kubernetes.fake.selector import Selector, SelectorError
-from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
 from tests.kubernetes.fake.world import World
 
-
-@pytest.fixture
-def anyio_backend() -> Backend:
-    return VIRTUAL
+IN_VIRTUAL_TIME = True
 
 
 class TestController:

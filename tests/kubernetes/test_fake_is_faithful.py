@@ -12,12 +12,8 @@ from tests.kubernetes.fake.direct_client import SLICES, body, call, read
 from tests.kubernetes.fake.objects import SERVICE, endpoint, endpoint_slice
 from tests.kubernetes.fake.rv_log import ExpiredError, RvLog
 from tests.kubernetes.fake.status import StatusError
-from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
 
-
-@pytest.fixture
-def anyio_backend() -> Backend:
-    return VIRTUAL
+IN_VIRTUAL_TIME = True
 
 
 class TestVersions:

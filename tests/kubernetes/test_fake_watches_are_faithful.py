@@ -9,13 +9,9 @@ import pytest
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.direct_client import Stream, call, read, watch
 from tests.kubernetes.fake.objects import SERVICE, endpoint_slice
-from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
 from tests.kubernetes.fake.watching import Limits
 
-
-@pytest.fixture
-def anyio_backend() -> Backend:
-    return VIRTUAL
+IN_VIRTUAL_TIME = True
 
 
 class TestWatches:

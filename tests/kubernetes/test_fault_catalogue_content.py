@@ -6,14 +6,10 @@ import pytest
 
 from tests.kubernetes.fake.objects import endpoint, endpoint_slice
 from tests.kubernetes.fake.rv_log import Object
-from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
 from tests.kubernetes.fake.watching import Limits
 from tests.kubernetes.fake.world import World, within
 
-
-@pytest.fixture
-def anyio_backend() -> Backend:
-    return VIRTUAL
+IN_VIRTUAL_TIME = True
 
 
 NOT_PODS: list[tuple[str, Object]] = [

@@ -2,17 +2,12 @@
 
 import asyncio
 
-import pytest
-
 from discovery import InstanceAddedEvent, InstanceUpdatedEvent
 from tests.kubernetes.fake.event_recorder import recording_events
-from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend, VirtualTimeLoop
+from tests.kubernetes.fake.virtual_time import VirtualTimeLoop
 from tests.kubernetes.fake.world import World, within
 
-
-@pytest.fixture
-def anyio_backend() -> Backend:
-    return VIRTUAL
+IN_VIRTUAL_TIME = True
 
 
 async def test_row_39_a_reader_that_does_not_read_for_ten_minutes(world: World) -> None:

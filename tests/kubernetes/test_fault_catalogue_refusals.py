@@ -17,16 +17,12 @@ from tests.kubernetes.fake.faults import (
     refuses,
 )
 from tests.kubernetes.fake.status import StatusError
-from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
 from tests.kubernetes.fake.world import World, assert_rarely_asked, within
 
 HOUR = 3600.0
 INTERNAL = StatusError(500, "InternalError", "etcdserver: leader changed")
 
-
-@pytest.fixture
-def anyio_backend() -> Backend:
-    return VIRTUAL
+IN_VIRTUAL_TIME = True
 
 
 def now() -> float:

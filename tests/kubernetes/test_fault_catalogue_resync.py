@@ -19,14 +19,10 @@ from tests.kubernetes.fake.faults import (
 )
 from tests.kubernetes.fake.kinds import typed
 from tests.kubernetes.fake.status import StatusError, expired, json_line, too_large
-from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
 from tests.kubernetes.fake.watching import Limits
 from tests.kubernetes.fake.world import World, within
 
-
-@pytest.fixture
-def anyio_backend() -> Backend:
-    return VIRTUAL
+IN_VIRTUAL_TIME = True
 
 
 async def test_row_01_410_event_at_rewatch(world: World) -> None:

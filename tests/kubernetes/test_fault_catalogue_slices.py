@@ -9,13 +9,9 @@ from discovery import InstanceUpdatedEvent
 from discovery.watch import WatchState
 from tests.kubernetes.fake.objects import SERVICE, endpoint, endpoint_slice
 from tests.kubernetes.fake.rv_log import Object
-from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
 from tests.kubernetes.fake.world import World, run_steps, within
 
-
-@pytest.fixture
-def anyio_backend() -> Backend:
-    return VIRTUAL
+IN_VIRTUAL_TIME = True
 
 
 async def test_row_31_moves_are_no_events(bare: World) -> None:

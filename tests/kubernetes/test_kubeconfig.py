@@ -1,7 +1,6 @@
 """Cluster and credentials: of the own pod, of a kubeconfig, of an exec plugin."""
 
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +9,7 @@ import pytest
 from discovery import DiscoveryError
 from discovery.kubernetes import ClusterTransport, load_cluster
 from tests.eventually import eventually
-from tests.kubernetes.http_servers import FAST, Serve, TokenServer, get, servers
-
-
-@pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
-    async with servers() as start:
-        yield start
+from tests.kubernetes.http_servers import FAST, Serve, TokenServer, get
 
 
 async def test_the_pods_own_cluster(tmp_path: Path) -> None:

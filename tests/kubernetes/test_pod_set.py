@@ -7,8 +7,8 @@ import pytest
 
 from discovery import Instance, InstanceStatus
 from discovery.kubernetes.api.objects import Pod
-from discovery.kubernetes.pods.followed_pods import pod_decoder
 from discovery.kubernetes.pods.pod_set import PodSet
+from discovery.kubernetes.reflector.decoding import ResourceDecoder
 from discovery.source import component_key
 from tests.kubernetes.fake import objects
 
@@ -20,7 +20,7 @@ def decoded(name: str = "a", *, uid: str = "u1", change: Any = None, **how: Any)
     document = objects.pod(name, how.pop("ip", "10.1.2.3"), uid=uid, **how)
     if change is not None:
         change(document)
-    found = pod_decoder().event(json.dumps({"type": "ADDED", "object": document}).encode())
+    found = ResourceDecoder[Pod](Pod).event(json.dumps({"type": "ADDED", "object": document}).encode())
     assert isinstance(found.object, Pod)  # type: ignore[union-attr]
     return found.object  # type: ignore[union-attr]
 

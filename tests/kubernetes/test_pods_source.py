@@ -9,14 +9,9 @@ from discovery import ForbiddenError, WatchState
 from discovery.kubernetes import PodTargets
 from tests.kubernetes.fake import faults
 from tests.kubernetes.fake.objects import node
-from tests.kubernetes.fake.pod_world import PodWorld
-from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
-from tests.kubernetes.fake.world import within
+from tests.kubernetes.fake.world import PodWorld, within
 
-
-@pytest.fixture
-def anyio_backend() -> Backend:
-    return VIRTUAL
+IN_VIRTUAL_TIME = True
 
 
 @pytest.fixture

@@ -10,18 +10,13 @@ from discovery.kubernetes import PoolReference
 from discovery.kubernetes.pods.selection import OLD_POOL_GROUP
 from tests.kubernetes.fake.kinds import OLD_POOLS
 from tests.kubernetes.fake.objects import inference_pool, old_inference_pool
-from tests.kubernetes.fake.pod_world import APP, POOL, PodWorld
-from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
-from tests.kubernetes.fake.world import within
+from tests.kubernetes.fake.world import APP, POOL, PodWorld, within
 
 THERE_IS_NONE = (
     "there is no InferencePool pool (inference.networking.k8s.io) in the Kubernetes namespace default"
 )
 
-
-@pytest.fixture
-def anyio_backend() -> Backend:
-    return VIRTUAL
+IN_VIRTUAL_TIME = True
 
 
 @pytest.fixture

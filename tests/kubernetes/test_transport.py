@@ -6,7 +6,6 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,14 +26,8 @@ from discovery.kubernetes.api.credentials import (
 )
 from discovery.kubernetes.api.transport import keepalive_socket
 from tests.free_port import free_port
-from tests.kubernetes.http_servers import FAST, Serve, TokenServer, get, servers
+from tests.kubernetes.http_servers import FAST, Serve, TokenServer, get
 from tests.open_connections import connected
-
-
-@pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
-    async with servers() as start:
-        yield start
 
 
 async def echo(request: web.Request) -> web.Response:

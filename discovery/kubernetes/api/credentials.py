@@ -10,8 +10,7 @@ import os
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -147,9 +146,8 @@ class RenewedCredentials:
                     self._identity = await self._renew()
                     self._stale = False
                 except OSError as error:
-                    self._stale = (
-                        False  # or the plugin would run for each request; the next 401 calls it again
-                    )
+                    # or the plugin would run for each request; the next 401 calls it again
+                    self._stale = False
                     _log.warning(
                         "cannot renew the credentials for the API server, the old ones stay: %s", error
                     )
@@ -190,8 +188,8 @@ async def load_cluster(
     timings = timings or Timings()
     if context is None and kubeconfig is None and environ.get("KUBERNETES_SERVICE_HOST"):
         return await asyncio.to_thread(_in_cluster, environ, service_account, timings)
-
-    return await load_kubeconfig(kubeconfig, context, environ, timings)
+    paths = kubeconfig or environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    return await _load_kubeconfig(paths, context, timings)
 
 
 def _in_cluster(environ: Mapping[str, str], service_account: Path, timings: Timings) -> Cluster:
@@ -212,27 +210,24 @@ def _in_cluster(environ: Mapping[str, str], service_account: Path, timings: Timi
     return Cluster(server, namespace or "default", credentials)
 
 
-async def load_kubeconfig(
-    kubeconfig: str | None, context: str | None, environ: Mapping[str, str], timings: Timings
-) -> Cluster:
+async def _load_kubeconfig(paths: str, context: str | None, timings: Timings) -> Cluster:
     """`context` None: the current one. InputFileError: a file is missing or wrong. DiscoveryError: the files are right,
     but provide no credentials, or kubernetes_asyncio is not installed.
     """
-    paths = kubeconfig or environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     if not _exists(paths):
         raise InputFileError(
             f"no Kubernetes cluster: this is no pod ($KUBERNETES_SERVICE_HOST is not set), and there is no kubeconfig "
             f"at {paths}; name one with ?kubeconfig=PATH or $KUBECONFIG, or a server with ?server=URL"
         )
-    loaded = await _load(paths, context, timings)
-    renew = partial(_renew, paths, context, timings)
-    return Cluster(
-        loaded.server,
-        loaded.namespace,
-        RenewedCredentials(loaded.identity, renew, time.time),
-        loaded.proxy,
-        trust_env=loaded.proxy is None,
-    )
+
+    async def renew() -> Identity:
+        try:
+            return (await _load(paths, context, timings))[1]
+        except DiscoveryError as error:
+            raise OSError(str(error)) from error
+
+    cluster, identity = await _load(paths, context, timings)
+    return replace(cluster, credentials=RenewedCredentials(identity, renew, time.time))
 
 
 def _exists(paths: str) -> bool:
@@ -240,28 +235,7 @@ def _exists(paths: str) -> bool:
     return any(Path(path).expanduser().is_file() for path in paths.split(os.pathsep) if path)
 
 
-class _LoadedConfig:
-    """What we use of a loaded kubeconfig. `loader`: kubernetes_asyncio's, which is untyped."""
-
-    def __init__(self, configuration: "Configuration", loader: Any) -> None:
-        self.server: str = configuration.host or ""
-        self.proxy: str | None = configuration.proxy
-        chosen = loader.current_context or {}
-        self.namespace: str = chosen.get("context", {}).get("namespace") or "default"
-        expiry = getattr(loader, "exec_plugin_expiry", None)
-        tls = TlsFiles(
-            configuration.ssl_ca_cert,
-            configuration.cert_file,
-            configuration.key_file,
-            bool(configuration.verify_ssl),
-            configuration.tls_server_name,
-        )
-        self.identity = Identity(
-            configuration.api_key.get("BearerToken"), tls, expiry.timestamp() - _LEEWAY if expiry else None
-        )
-
-
-async def _load(paths: str, context: str | None, timings: Timings) -> _LoadedConfig:
+async def _load(paths: str, context: str | None, timings: Timings) -> tuple[Cluster, Identity]:
     try:
         config, configuration = await asyncio.to_thread(_import)
     except ImportError as error:
@@ -280,8 +254,28 @@ async def _load(paths: str, context: str | None, timings: Timings) -> _LoadedCon
         ) from error
     except Exception as error:
         # the loader does not check the file's structure: it raises KeyError and the like
-        raise InputFileError(_load_error(paths, context, error)) from error
-    return _LoadedConfig(configuration, loader)
+        which = f"the context {context!r}" if context else "its current context"
+        raise InputFileError(
+            f"the kubeconfig {paths} cannot be used with {which}: {yaml_problem(error)}; "
+            "`kubectl config get-contexts` lists what there is, ?context=NAME chooses"
+        ) from error
+    expiry = getattr(loader, "exec_plugin_expiry", None)
+    tls = TlsFiles(
+        configuration.ssl_ca_cert,
+        configuration.cert_file,
+        configuration.key_file,
+        bool(configuration.verify_ssl),
+        configuration.tls_server_name,
+    )
+    token = configuration.api_key.get("BearerToken")
+    chosen = loader.current_context or {}
+    cluster = Cluster(
+        configuration.host or "",
+        chosen.get("context", {}).get("namespace") or "default",
+        proxy=configuration.proxy,
+        trust_env=configuration.proxy is None,
+    )
+    return cluster, Identity(token, tls, expiry.timestamp() - _LEEWAY if expiry else None)
 
 
 def _import() -> "tuple[Any, Configuration]":
@@ -289,19 +283,3 @@ def _import() -> "tuple[Any, Configuration]":
     from kubernetes_asyncio.client import Configuration
 
     return config, Configuration()
-
-
-def _load_error(paths: str, context: str | None, error: Exception) -> str:
-    which = f"the context {context!r}" if context else "its current context"
-    return (
-        f"the kubeconfig {paths} cannot be used with {which}: {yaml_problem(error)}; "
-        "`kubectl config get-contexts` lists what there is, ?context=NAME chooses"
-    )
-
-
-async def _renew(paths: str, context: str | None, timings: Timings) -> Identity:
-    """OSError, as RenewedCredentials expects, if the kubeconfig provides no identity now."""
-    try:
-        return (await _load(paths, context, timings)).identity
-    except DiscoveryError as error:
-        raise OSError(str(error)) from error

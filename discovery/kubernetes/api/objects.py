@@ -96,14 +96,6 @@ class Node(msgspec.Struct, frozen=True):
     metadata: ObjectMeta
 
 
-class ServiceList(msgspec.Struct, frozen=True):
-    items: tuple[Service, ...] | None = None
-
-
-class PodList(msgspec.Struct, frozen=True):
-    items: tuple[Pod, ...] | None = None
-
-
 _PENDING: Final = "Pending"
 
 

@@ -25,13 +25,10 @@ class Status(msgspec.Struct, frozen=True):
     details: StatusDetails | None = None
 
 
-decode_error = msgspec.json.Decoder(Status).decode
-
-
 def decode_status(body: bytes | bytearray) -> Status:
     """An empty Status for a body that is none, such as a proxy's HTML page."""
     try:
-        return decode_error(body)
+        return msgspec.json.decode(body, type=Status)
     except msgspec.DecodeError:
         return Status()
 

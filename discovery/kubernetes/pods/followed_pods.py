@@ -6,8 +6,6 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
-import msgspec
-
 from adsum.tasks import cancel_and_wait
 from discovery.kubernetes.api.objects import Node, Pod
 from discovery.kubernetes.api.refusal import GET_NODES, WATCH_PODS
@@ -15,7 +13,7 @@ from discovery.kubernetes.api.timings import Timings
 from discovery.kubernetes.api.transport import ApiReadError, ApiTransport, read_api
 from discovery.kubernetes.pods.pod_set import ZONE_LABEL, PodSet
 from discovery.kubernetes.pods.selection import PodTargets
-from discovery.kubernetes.reflector.decoding import WholeDecoder
+from discovery.kubernetes.reflector.decoding import ResourceDecoder
 from discovery.kubernetes.reflector.informer import ReflectorLoop
 from discovery.kubernetes.reflector.publisher import SnapshotPublisher
 from discovery.kubernetes.reflector.reflector import Reflector
@@ -106,14 +104,6 @@ def _explain(error: ApiReadError) -> str:
     )
 
 
-_decode_pod = msgspec.json.Decoder(Pod).decode
-
-
-def pod_decoder() -> WholeDecoder[Pod]:
-    """For a Reflector over Pods."""
-    return WholeDecoder(_decode_pod, lambda pod: (pod.metadata.name, pod.metadata.resource_version))
-
-
 PODS = "/api/v1/namespaces/{}/pods"
 
 
@@ -145,7 +135,7 @@ class FollowedPods:
         self._targets, self._pods.ports, self._pods.others = targets, targets.ports, ()
         self.publisher.report_next_list()
         selection = {"labelSelector": targets.selector} if targets.selector else {}
-        reflector = Reflector(selection, pod_decoder(), self._timings)
+        reflector = Reflector(selection, ResourceDecoder[Pod](Pod), self._timings)
         path = PODS.format(self._namespace)
         await ReflectorLoop(reflector, self._transport, path, self._timings, self.publisher).run()
 

@@ -10,7 +10,7 @@ from typing import Final
 from discovery.instance import Instance, InstanceStatus, MetadataReader
 from discovery.kubernetes.api.objects import Annotations, Pod, is_ready, not_ready_reason
 from discovery.kubernetes.reflector.publisher import InstanceSet
-from discovery.source import Candidate, ComponentKey, PersistentSnapshot
+from discovery.source import Candidate, ComponentKey
 
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 """On Nodes, and since Kubernetes 1.35 on the Pods that run there (KEP-4742)."""
@@ -25,7 +25,7 @@ class _ShownPod:
     keys: tuple[str, ...]
 
 
-class PodSet:
+class PodSet(InstanceSet[Pod]):
     """`ports`: the target ports of Pods that are put from now on. `others`: candidates that are no Pods. `zone_of`: the
     zone of a node, None if it is not known (yet).
     """
@@ -37,6 +37,7 @@ class PodSet:
         reader: MetadataReader | None = None,
         zone_of: Callable[[str], str | None] = lambda node: None,
     ) -> None:
+        super().__init__(grace)
         self.ports: tuple[int, ...] = ()
         self.others: tuple[Candidate, ...] = ()
         self._key = key
@@ -44,18 +45,16 @@ class PodSet:
         self._zone_of = zone_of
         self._pods: dict[str, _ShownPod] = {}
         self._without_address: dict[str, Candidate] = {}
-        self._instances = InstanceSet(grace)
 
-    @property
-    def expires_at(self) -> float | None:
-        return self._instances.expires_at
+    def names(self) -> Iterable[str]:
+        return self._pods
+
+    def unnamed(self) -> Iterable[Candidate]:
+        return (*self.others, *self._without_address.values())
 
     def __len__(self) -> int:
         """The number of Pods, ready or not."""
         return len(self._pods)
-
-    def snapshot(self) -> PersistentSnapshot:
-        return self._instances.snapshot((*self.others, *self._without_address.values()))
 
     def reasons(self) -> Iterator[Candidate]:
         """Why each Pod that is not ready is no instance."""
@@ -64,36 +63,25 @@ class PodSet:
                 reason = not_ready_reason(shown.pod)
                 yield from (Candidate(key, reason=reason) for key in shown.keys)
 
-    def replace(self, pods: Iterable[Pod], now: float) -> Iterator[bool]:
-        """Replaces all Pods, one at each step. Each step says whether the set changed."""
-        gone = set(self._pods)
-        for pod in pods:
-            gone.discard(pod.metadata.name)
-            yield self.put(pod, now)
-        for name in gone:
-            yield self.remove(name, now)
-
     def put(self, pod: Pod, now: float) -> bool:
-        """Adds or replaces a Pod; returns whether the set changed."""
         before = self._pods.get(pod.metadata.name)
         if before is not None and (before.pod, before.ports) == (pod, self.ports):
             return False
         return self._show(pod, self.ports, before)
 
     def remove(self, name: str, now: float) -> bool:
-        """The Pod was deleted or is not selected any more; returns whether the set changed."""
         before = self._pods.pop(name, None)
-        changes = [self._instances.miss(key, now) for key in before.keys] if before is not None else []
+        changes = [self.miss(key, now) for key in before.keys] if before is not None else []
         return self._without_address.pop(name, None) is not None or any(changes)
 
     def clear(self) -> None:
         """Removes every Pod at once, without grace."""
         for shown in self._pods.values():
             for key in shown.keys:
-                self._instances.show(key, None)
+                self.show(key, None)
         self._pods.clear()
         self._without_address.clear()
-        while self._instances.expire(float("inf")):
+        while self.expire(float("inf")):
             pass  # each call removes some of very many
 
     def refresh(self, nodes: Collection[str]) -> bool:
@@ -102,24 +90,14 @@ class PodSet:
         changes = [self._show(shown.pod, shown.ports, shown) for shown in moved]
         return any(changes)
 
-    def expire(self, now: float) -> bool:
-        return self._instances.expire(now)
-
-    def restart_grace(self, now: float) -> None:
-        self._instances.restart_grace(now)
-
     def _show(self, pod: Pod, ports: tuple[int, ...], before: _ShownPod | None) -> bool:
         candidates = {c.id: c for c in self._candidates(pod, ports)}
         self._pods[pod.metadata.name] = _ShownPod(pod, ports, tuple(candidates))
         changes = [self._note_address(pod)]
-        changes += [
-            self._instances.show(key, None)
-            for key in (before.keys if before else ())
-            if key not in candidates
-        ]
+        changes += [self.show(key, None) for key in (before.keys if before else ()) if key not in candidates]
         for key, candidate in candidates.items():
             excluded = (candidate,) if candidate.instance is None else ()
-            changes.append(self._instances.show(key, candidate.instance, excluded))
+            changes.append(self.show(key, candidate.instance, excluded))
         return any(changes)
 
     def _note_address(self, pod: Pod) -> bool:

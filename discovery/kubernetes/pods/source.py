@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from adsum.tasks import cancel_and_wait
 from discovery.errors import ForbiddenError
@@ -191,20 +192,10 @@ class PodsSource:
     @asynccontextmanager
     async def _following(self, key: ComponentKey, report: Report) -> AsyncIterator[FollowedPods]:
         pods = FollowedPods(self._transport, self._namespace, key, report, self._grace, self._timings)
-        pods.publisher.on_none_ready = lambda: self._warn(key)
+        pods.publisher.explain_none_ready("Pod", partial(self.explain, key), "there is no selection")
         self._followed[key] = pods
         try:
             yield pods
         finally:
             del self._followed[key]
             await pods.aclose()
-
-    async def _warn(self, key: ComponentKey) -> None:
-        found = await self.explain(key)
-        _log.warning(
-            "no ready Pod for %g s in the Kubernetes namespace %s: %s",
-            self._timings.none_ready_warning,
-            self._namespace,
-            "; ".join(f"{candidate.id}: {candidate.reason}" for candidate in found[:10])
-            or "there is no selection",
-        )

@@ -1,12 +1,16 @@
-"""Decodes lists and watch events of any resource, for a Reflector; compares resourceVersions. Pure."""
+"""Decodes lists and watch events of any resource, for a Reflector; compares resourceVersions. Pure.
 
-from collections.abc import Callable
+Structs have the names and fields of the API (meta/v1), as far as we read them; unknown fields are skipped.
+"""
+
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from discovery.kubernetes.api.refusal import Status, decode_error
+from discovery.kubernetes.api.refusal import Status
+
+T = TypeVar("T")
 
 
 class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -16,12 +20,26 @@ class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
     continue_token: str = msgspec.field(default="", name="continue")
 
 
-class RawList(msgspec.Struct, frozen=True):
-    """One page of a list of any kind."""
+class ObjectList(msgspec.Struct, Generic[T], frozen=True):
+    """One page of a list. `kind` is required: another document must not count as an empty list."""
 
     kind: str
     metadata: ListMeta
-    items: tuple[msgspec.Raw, ...] | None = None
+    items: tuple[T, ...] | None = None
+
+
+class AddedEvent(msgspec.Struct, Generic[T], frozen=True, tag_field="type", tag="ADDED"):
+    object: T
+
+
+class ModifiedEvent(msgspec.Struct, Generic[T], frozen=True, tag_field="type", tag="MODIFIED"):
+    object: T
+
+
+class DeletedEvent(msgspec.Struct, Generic[T], frozen=True, tag_field="type", tag="DELETED"):
+    """`object`: as it was before its deletion, but with the resourceVersion of this event."""
+
+    object: T
 
 
 class BookmarkObject(msgspec.Struct, frozen=True):
@@ -38,38 +56,6 @@ class ErrorEvent(msgspec.Struct, frozen=True, tag_field="type", tag="ERROR"):
     """An error after the headers were sent, such as 410 Gone. The server ends the stream."""
 
     object: Status
-
-
-class RawEvent(msgspec.Struct, frozen=True):
-    """An event of a watch of any kind."""
-
-    type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
-    object: msgspec.Raw
-
-
-decode_raw_list = msgspec.json.Decoder(RawList).decode
-decode_raw_event = msgspec.json.Decoder(RawEvent).decode
-decode_bookmark = msgspec.json.Decoder(BookmarkObject).decode
-
-
-VersionKey: TypeAlias = tuple[int, str]
-
-
-def version_key(version: str) -> VersionKey:
-    """The sort key of a resourceVersion.
-
-    Versions are integers of up to 128 bits as text, to be compared by length, then by text (KEP-5504). An aggregated
-    API server may have others: those are equal to each other and older than all integers.
-    """
-    return (len(version), version) if version.isascii() and version.isdigit() else (0, "")
-
-
-def is_older(version: str, than: str) -> bool:
-    """False as well if the two cannot be compared."""
-    return (0, "") < version_key(version) < version_key(than)
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,61 +79,82 @@ class ObjectEvent(Generic[T]):
 WatchEvent: TypeAlias = ObjectEvent[T] | BookmarkEvent | ErrorEvent
 
 
-class ResourceDecoder(Protocol[T]):
-    """Its methods raise msgspec.DecodeError, UnicodeDecodeError or RecursionError for what no API server sends."""
+class ResourceDecoder(Generic[T]):
+    """Decodes objects as `kind`, in one pass. `page` and `event` raise msgspec.DecodeError, UnicodeDecodeError or
+    RecursionError for what no API server sends. `list_kind`: how the kind of a list ends.
+    """
 
-    def page(self, body: bytes) -> Page[T]: ...
-
-    def event(self, line: bytes) -> WatchEvent[T]: ...
-
-    def retain(self, objects: tuple[T, ...]) -> None:
-        """These are all objects now: whatever is remembered of others may be forgotten."""
-        ...
-
-
-class WholeDecoder(Generic[T]):
-    """Decodes each object anew by `decode`. `identity`: its name and version."""
-
-    def __init__(self, decode: Callable[[msgspec.Raw], T], identity: Callable[[T], tuple[str, str]]) -> None:
-        self._decode = decode
-        self._identity = identity
+    def __init__(self, kind: Any, list_kind: str = "List") -> None:
+        self._list_kind = list_kind
+        self._decode_list = msgspec.json.Decoder(ObjectList[kind]).decode
+        self._decode_event = msgspec.json.Decoder(
+            AddedEvent[kind] | ModifiedEvent[kind] | DeletedEvent[kind] | BookmarkEvent | ErrorEvent
+        ).decode
 
     def page(self, body: bytes) -> Page[T]:
-        found = decode_raw_list(body)
-        if not found.kind.endswith("List"):  # another document must not count as an empty list
+        found = self._decode_list(body)
+        if not found.kind.endswith(self._list_kind):  # another document must not count as an empty list
             raise msgspec.ValidationError(f"its kind is {found.kind[:100]!r}, expected a list")
-        objects = tuple([self._decode(item) for item in found.items or ()])
-        for each in objects:
-            self._identity(each)
+        objects = tuple([self.finish(item) for item in found.items or ()])
         return Page(objects, found.metadata.resource_version, found.metadata.continue_token)
 
     def event(self, line: bytes) -> WatchEvent[T]:
-        event = decode_raw_event(line)
-        match event.type:
-            case "BOOKMARK":
-                return BookmarkEvent(decode_bookmark(event.object))
-            case "ERROR":
-                return ErrorEvent(decode_error(event.object))
-        found = self._decode(event.object)
-        name, version = self._identity(found)
-        return ObjectEvent(name, version, None if event.type == "DELETED" else found)
+        match self._decode_event(line):
+            case BookmarkEvent() | ErrorEvent() as event:
+                return event
+            case DeletedEvent(deleted):
+                name, version = self.identity(deleted)
+                self.forget(name)
+                return ObjectEvent(name, version, None)
+            case event:
+                return ObjectEvent(*self.identity(event.object), self.finish(event.object))
+
+    def identity(self, found: Any) -> tuple[str, str]:
+        """Its name and version."""
+        return found.metadata.name, found.metadata.resource_version
+
+    def finish(self, found: Any) -> T:
+        """Decodes what `kind` leaves undecoded."""
+        return found  # type: ignore[no-any-return]
+
+    def forget(self, name: str) -> None:
+        """The object was deleted."""
 
     def retain(self, objects: tuple[T, ...]) -> None:
-        """Nothing is remembered."""
+        """These are all objects now: whatever is remembered of others may be forgotten."""
 
 
-_decode_json = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-def json_decoder() -> WholeDecoder[dict[str, Any]]:
+class JsonDecoder(ResourceDecoder[dict[str, Any]]):
     """For objects as they are in JSON."""
-    return WholeDecoder(_decode_json, _json_identity)
+
+    def __init__(self) -> None:
+        super().__init__(dict[str, Any])
+
+    def identity(self, found: dict[str, Any]) -> tuple[str, str]:
+        metadata = found.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        version = metadata.get("resourceVersion", "") if isinstance(metadata, dict) else None
+        if not isinstance(name, str) or not isinstance(version, str):
+            raise msgspec.ValidationError("an object without metadata.name")
+        return name, version
+
+    def finish(self, found: dict[str, Any]) -> dict[str, Any]:
+        self.identity(found)
+        return found
 
 
-def _json_identity(found: dict[str, Any]) -> tuple[str, str]:
-    metadata = found.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
-    version = metadata.get("resourceVersion", "") if isinstance(metadata, dict) else None
-    if not isinstance(name, str) or not isinstance(version, str):
-        raise msgspec.ValidationError("an object without metadata.name")
-    return name, version
+VersionKey: TypeAlias = tuple[int, str]
+
+
+def version_key(version: str) -> VersionKey:
+    """The sort key of a resourceVersion.
+
+    Versions are integers of up to 128 bits as text, to be compared by length, then by text (KEP-5504). An aggregated
+    API server may have others: those are equal to each other and older than all integers.
+    """
+    return (len(version), version) if version.isascii() and version.isdigit() else (0, "")
+
+
+def is_older(version: str, than: str) -> bool:
+    """False as well if the two cannot be compared."""
+    return (0, "") < version_key(version) < version_key(than)

@@ -11,7 +11,7 @@ from adsum.tasks import cancel_and_wait
 from discovery.kubernetes.api.refusal import explain_refusal, rule_for
 from discovery.kubernetes.api.timings import Timings
 from discovery.kubernetes.api.transport import ApiTransport, TransportError
-from discovery.kubernetes.reflector.decoding import json_decoder
+from discovery.kubernetes.reflector.decoding import JsonDecoder
 from discovery.kubernetes.reflector.recovery import (
     ObjectDeleted,
     ObjectsListed,
@@ -196,7 +196,7 @@ class Informer:
 
     async def _run(self) -> None:
         while True:
-            reflector = Reflector(self._selection, json_decoder(), self._timings)
+            reflector = Reflector(self._selection, JsonDecoder(), self._timings)
             try:
                 await ReflectorLoop(reflector, self._transport, self._path, self._timings, self).run()
             except Exception as error:  # noqa: BLE001 -- a fault of ours or of `on_change` must not end the updates

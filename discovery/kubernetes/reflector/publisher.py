@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import chain, islice
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from adsum.tasks import cancel_and_wait
 from discovery.copy_on_write import CopyOnWriteDict
@@ -21,20 +21,19 @@ from discovery.kubernetes.reflector.recovery import (
     SyncLost,
     SyncRestored,
 )
-from discovery.source import Candidate, PersistentSnapshot, Report, Snapshot, is_ready
+from discovery.source import Candidate, PersistentSnapshot, Report, is_ready
+
+T = TypeVar("T", bound=Any)  # an object of the API: it has metadata.name
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-T_contra = TypeVar("T_contra", contravariant=True)
-
 
 _EXPIRED_AT_ONCE: Final = 1000
 
 
-class InstanceSet:
-    """`grace`: seconds that a ready instance may be missing. One that is shown as unavailable leaves at once."""
+class InstanceSet(Generic[T]):
+    """The instances that follow from the objects of the cluster, and those that are missing but not given up yet. Time is
+    passed in. `grace`: seconds that a ready instance may be missing. One that is shown as unavailable leaves at once.
+    """
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
@@ -43,14 +42,41 @@ class InstanceSet:
         self._excluded: dict[str, tuple[Candidate, ...]] = {}
         self._missing: dict[str, float] = {}
 
+    def names(self) -> Iterable[str]:
+        """The names of all objects."""
+        raise NotImplementedError
+
+    def put(self, found: T, now: float) -> bool:
+        """Adds or replaces an object; returns whether the set changed."""
+        raise NotImplementedError
+
+    def remove(self, name: str, now: float) -> bool:
+        """The object was deleted; returns whether the set changed."""
+        raise NotImplementedError
+
+    def unnamed(self) -> Iterable[Candidate]:
+        """Candidates that belong to no instance."""
+        raise NotImplementedError
+
+    def replace(self, objects: Iterable[T], now: float) -> Iterator[bool]:
+        """Replaces all objects, one at each step of the iterator, so that the caller may let other tasks run between
+        them. Each step says whether the set changed.
+        """
+        # Objects are removed last: a pod that moved to another slice is never missing
+        gone = set(self.names())
+        for found in objects:
+            gone.discard(found.metadata.name)
+            yield self.put(found, now)
+        for name in gone:
+            yield self.remove(name, now)
+
     @property
     def expires_at(self) -> float | None:
         """When to call `expire` if nothing changes before."""
         return min(self._missing.values(), default=None)
 
-    def snapshot(self, others: Iterable[Candidate] = ()) -> PersistentSnapshot:
-        """`others`: candidates that belong to no instance."""
-        excluded = chain(chain.from_iterable(self._excluded.values()), others)
+    def snapshot(self) -> PersistentSnapshot:
+        excluded = chain(chain.from_iterable(self._excluded.values()), self.unnamed())
         return PersistentSnapshot(self._instances.frozen(), self._ready.frozen(), excluded)
 
     def show(self, key: str, instance: Instance | None, excluded: tuple[Candidate, ...] = ()) -> bool:
@@ -107,28 +133,15 @@ _YIELD_AFTER: Final = 0.005
 """Seconds of work on a list after which other tasks may run: 10,000 pods take a tenth of a second."""
 
 
-class CandidateSet(Protocol[T_contra]):
-    """What follows from the objects of the cluster: `MergedSet` of slices, `PodSet` of Pods. Documented there."""
-
-    @property
-    def expires_at(self) -> float | None: ...
-    def snapshot(self) -> Snapshot: ...
-    def replace(self, objects: Iterable[T_contra], now: float, /) -> Iterator[bool]: ...
-    def put(self, found: T_contra, now: float, /) -> bool: ...
-    def remove(self, name: str, now: float, /) -> bool: ...
-    def expire(self, now: float, /) -> bool: ...
-    def restart_grace(self, now: float, /) -> None: ...
-
-
 class SnapshotPublisher(Generic[T]):
-    """Reports the set of one component. `rule`: the right that its reflector needs in `namespace`. `on_none_ready` runs once
-    after `Timings.none_ready_warning` seconds without a ready instance.
+    """Reports the set of one component. `rule`: the right that its reflector needs in `namespace`. After
+    `Timings.none_ready_warning` seconds without a ready instance one warning says why, once `explain_none_ready` was called.
     """
 
     def __init__(
-        self, merged: CandidateSet[T], report: Report, rule: PolicyRule, namespace: str, timings: Timings
+        self, merged: InstanceSet[T], report: Report, rule: PolicyRule, namespace: str, timings: Timings
     ) -> None:
-        self.on_none_ready: Callable[[], Awaitable[None]] | None = None
+        self._explanation: tuple[str, Callable[[], Awaitable[list[Candidate]]], str] | None = None
         self._merged = merged
         self._report = report
         self._rule = rule
@@ -141,6 +154,12 @@ class SnapshotPublisher(Generic[T]):
         self._grace: asyncio.TimerHandle | None = None
         self._none_ready: asyncio.TimerHandle | None = None
         self._warning: asyncio.Task[None] | None = None
+
+    def explain_none_ready(
+        self, wanted: str, explain: Callable[[], Awaitable[list[Candidate]]], otherwise: str
+    ) -> None:
+        """`wanted`: what there is none of. `otherwise`: the reason if `explain` finds none."""
+        self._explanation = wanted, explain, otherwise
 
     async def apply(self, events: Iterable[ReflectorEvent[T]]) -> None:
         """Reports at most one snapshot for events that came together. ForbiddenError when the first list is refused."""
@@ -268,9 +287,21 @@ class SnapshotPublisher(Generic[T]):
             self._none_ready = None
         elif empty and self._none_ready is None:
             self._none_ready = asyncio.get_running_loop().call_later(
-                self._timings.none_ready_warning, self._warn
+                self._timings.none_ready_warning, self._warn_if_none_ready
             )
 
-    def _warn(self) -> None:
-        if self.on_none_ready is not None and (self._warning is None or self._warning.done()):
-            self._warning = asyncio.ensure_future(self.on_none_ready())
+    def _warn_if_none_ready(self) -> None:
+        if self._explanation is not None and (self._warning is None or self._warning.done()):
+            self._warning = asyncio.ensure_future(self._warn(*self._explanation))
+
+    async def _warn(
+        self, wanted: str, explain: Callable[[], Awaitable[list[Candidate]]], otherwise: str
+    ) -> None:
+        found = await explain()
+        _log.warning(
+            "no ready %s for %g s in the Kubernetes namespace %s: %s",
+            wanted,
+            self._timings.none_ready_warning,
+            self._namespace,
+            "; ".join(f"{candidate.id}: {candidate.reason}" for candidate in found[:10]) or otherwise,
+        )

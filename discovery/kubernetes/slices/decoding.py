@@ -8,19 +8,12 @@ msgspec.ValidationError.
 
 from itertools import compress
 from operator import ne
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from discovery.instance import COMPONENT_LABEL, NAMESPACE_LABEL
-from discovery.kubernetes.reflector.decoding import (
-    BookmarkEvent,
-    ErrorEvent,
-    ListMeta,
-    ObjectEvent,
-    Page,
-    WatchEvent,
-)
+from discovery.kubernetes.reflector.decoding import ResourceDecoder
 
 _LABELS: Final = {"namespace": NAMESPACE_LABEL, "component": COMPONENT_LABEL}
 _ANNOTATIONS: Final = {"last_change": "endpoints.kubernetes.io/last-change-trigger-time"}
@@ -88,84 +81,31 @@ class RawSlice(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     ports: tuple[EndpointPort, ...] | None = None
 
 
-class EndpointSliceList(msgspec.Struct, frozen=True):
-    """One page. `kind` is required: another document must not count as an empty list."""
-
-    kind: Literal["EndpointSliceList"]
-    metadata: ListMeta
-    items: tuple[EndpointSlice, ...] | None = None
+_decode_endpoints = msgspec.json.Decoder(tuple[SliceEndpoint, ...]).decode
 
 
-class RawSliceList(msgspec.Struct, frozen=True):
-    kind: Literal["EndpointSliceList"]
-    metadata: ListMeta
-    items: tuple[RawSlice, ...] | None = None
-
-
-class AddedEvent(msgspec.Struct, frozen=True, tag_field="type", tag="ADDED"):
-    object: RawSlice
-
-
-class ModifiedEvent(msgspec.Struct, frozen=True, tag_field="type", tag="MODIFIED"):
-    object: RawSlice
-
-
-class DeletedEvent(msgspec.Struct, frozen=True, tag_field="type", tag="DELETED"):
-    """`object`: the slice before its deletion, but with the resourceVersion of this event. Its endpoints are gone."""
-
-    object: RawSlice
-
-
-decode_list = msgspec.json.Decoder(RawSliceList).decode
-decode_event = msgspec.json.Decoder(
-    AddedEvent | ModifiedEvent | DeletedEvent | BookmarkEvent | ErrorEvent
-).decode
-decode_endpoints = msgspec.json.Decoder(tuple[SliceEndpoint, ...]).decode
-decode_slice = msgspec.json.Decoder(EndpointSlice).decode
-
-
-class SliceDecoder:
-    """ResourceDecoder that remembers the last endpoints of each slice. Each event carries a whole slice, of which one
-    endpoint changed.
+class SliceDecoder(ResourceDecoder[EndpointSlice]):
+    """Remembers the last endpoints of each slice. Each event carries a whole slice, of which one endpoint changed.
 
     Equal bytes have equal content, so that what was decoded from them may be shared.
     """
 
     def __init__(self) -> None:
+        super().__init__(RawSlice, "EndpointSliceList")
         self._last: dict[str, tuple[tuple[msgspec.Raw, ...], tuple[SliceEndpoint, ...]]] = {}
 
-    def page(self, body: bytes) -> Page[EndpointSlice]:
-        found = decode_list(body)
-        slices = self.decode_all(found.items or ())
-        return Page(slices, found.metadata.resource_version, found.metadata.continue_token)
-
-    def event(self, line: bytes) -> WatchEvent[EndpointSlice]:
-        match decode_event(line):
-            case BookmarkEvent() | ErrorEvent() as event:
-                return event
-            case DeletedEvent(deleted):
-                self.forget(deleted.metadata.name)
-                return ObjectEvent(deleted.metadata.name, deleted.metadata.resource_version, None)
-            case event:
-                metadata = event.object.metadata
-                return ObjectEvent(metadata.name, metadata.resource_version, self.decode(event.object))
-
-    def decode(self, raw: RawSlice) -> EndpointSlice:
+    def finish(self, found: RawSlice) -> EndpointSlice:
         """Raises msgspec.DecodeError or UnicodeDecodeError for endpoints that do not fit the API."""
         endpoints: tuple[SliceEndpoint, ...] | None = None
-        if raw.endpoints is not None:
-            endpoints = self._decode_changed(raw.endpoints, *self._last.get(raw.metadata.name, ((), ())))
-            self._last[raw.metadata.name] = raw.endpoints, endpoints
-        return EndpointSlice(raw.metadata, raw.address_type, endpoints, raw.ports)
-
-    def decode_all(self, page: tuple[RawSlice, ...]) -> tuple[EndpointSlice, ...]:
-        return tuple([self.decode(raw) for raw in page])
+        if found.endpoints is not None:
+            endpoints = self._decode_changed(found.endpoints, *self._last.get(found.metadata.name, ((), ())))
+            self._last[found.metadata.name] = found.endpoints, endpoints
+        return EndpointSlice(found.metadata, found.address_type, endpoints, found.ports)
 
     def forget(self, name: str) -> None:
         self._last.pop(name, None)
 
     def retain(self, slices: tuple[EndpointSlice, ...]) -> None:
-        """Forgets all other slices."""
         names = {each.metadata.name for each in slices}
         self._last = {name: last for name, last in self._last.items() if name in names}
 
@@ -193,4 +133,4 @@ def _decode_moved(
 
 
 def _decode(raw: list[msgspec.Raw] | tuple[msgspec.Raw, ...]) -> tuple[SliceEndpoint, ...]:
-    return decode_endpoints(b"[%b]" % b",".join(raw))
+    return _decode_endpoints(b"[%b]" % b",".join(raw))

@@ -5,7 +5,7 @@ by several writes, and each slice arrives as an event of its own ("Duplicate end
 EndpointSlices). So no event of a single slice says that a pod came or went: only all slices together do.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress
 from operator import is_not
@@ -15,7 +15,7 @@ from discovery.instance import COMPONENT_LABEL, NAMESPACE_LABEL, Instance, Insta
 from discovery.kubernetes.reflector.decoding import VersionKey, version_key
 from discovery.kubernetes.reflector.publisher import InstanceSet
 from discovery.kubernetes.slices.decoding import EndpointPort, EndpointSlice, SliceEndpoint
-from discovery.source import Candidate, ComponentKey, PersistentSnapshot
+from discovery.source import Candidate, ComponentKey
 
 WriteOrder: TypeAlias = tuple[VersionKey, tuple[str, str]]
 """Sorts slices by the time of their last write."""
@@ -214,10 +214,8 @@ class PodEndpoint:
         return self.endpoint.target_ref.uid if self.endpoint.target_ref is not None else ""
 
 
-class MergedSet:
-    """`grace`: seconds that a ready pod may be missing from all slices. A pod that a slice shows as unavailable leaves
-    at once. `reader`: for each Instance.
-    """
+class MergedSet(InstanceSet[EndpointSlice]):
+    """`grace`: seconds that a ready pod may be missing from all slices. `reader`: for each Instance."""
 
     def __init__(
         self,
@@ -226,37 +224,21 @@ class MergedSet:
         grace: float,
         reader: MetadataReader | None = None,
     ) -> None:
+        super().__init__(grace)
         self._key = key
         self._address_selection = address_selection
         self._reader = reader
         self._slices: dict[str, ParsedSlice] = {}
         self._slices_of: dict[str, set[str]] = {}
         self._in_several: set[str] = set()
-        self._instances = InstanceSet(grace)
 
-    @property
-    def expires_at(self) -> float | None:
-        """When to call `expire` if no slice changes before."""
-        return self._instances.expires_at
+    def names(self) -> Iterable[str]:
+        return self._slices
 
-    def snapshot(self) -> PersistentSnapshot:
-        without_pod = (parsed.excluded for parsed in self._slices.values() if parsed.excluded)
-        return self._instances.snapshot(chain.from_iterable(without_pod))
-
-    def replace(self, slices: Iterable[EndpointSlice], now: float) -> Iterator[bool]:
-        """Replaces all slices, one at each step of the iterator, so that the caller may let other tasks run between
-        them. Each step says whether the set changed.
-        """
-        # Slices are removed last: a pod that moved to another slice is never missing
-        gone = set(self._slices)
-        for found in slices:
-            gone.discard(found.metadata.name)
-            yield self.put(found, now)
-        for name in gone:
-            yield self.remove(name, now)
+    def unnamed(self) -> Iterable[Candidate]:
+        return chain.from_iterable(parsed.excluded for parsed in self._slices.values() if parsed.excluded)
 
     def put(self, found: EndpointSlice, now: float) -> bool:
-        """Adds or replaces a slice; returns whether the set changed."""
         name = found.metadata.name
         before = self._slices.get(name)
         if before is not None and before.slice == found:
@@ -265,15 +247,8 @@ class MergedSet:
         return self._slice_changed(before, after, name, now)
 
     def remove(self, name: str, now: float) -> bool:
-        """Returns whether the set changed."""
         before = self._slices.pop(name, None)
         return before is not None and self._slice_changed(before, None, name, now)
-
-    def expire(self, now: float) -> bool:
-        return self._instances.expire(now)
-
-    def restart_grace(self, now: float) -> None:
-        self._instances.restart_grace(now)
 
     def _slice_changed(
         self, before: ParsedSlice | None, after: ParsedSlice | None, name: str, now: float
@@ -313,13 +288,13 @@ class MergedSet:
         names = self._slices_of[pod]
         if not names:
             del self._slices_of[pod]
-            return self._instances.miss(pod, now)
+            return self.miss(pod, now)
         shown = [PodEndpoint(self._slices[name], self._slices[name].pods[pod]) for name in names]
         best, replaced = (shown[0], ()) if len(shown) == 1 else _choose(pod, shown)
         instance = self._instance(pod, best)
         if instance is None:
-            return self._instances.show(pod, None, (Candidate(pod, reason=best.slice.problem), *replaced))
-        return self._instances.show(pod, instance, replaced)
+            return self.show(pod, None, (Candidate(pod, reason=best.slice.problem), *replaced))
+        return self.show(pod, instance, replaced)
 
     def _instance(self, pod: str, shown: PodEndpoint) -> Instance | None:
         parsed, endpoint = shown.slice, shown.endpoint

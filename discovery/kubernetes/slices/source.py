@@ -4,26 +4,25 @@ The slices are those of one Service, or those with Dynamo's labels.
 """
 
 import asyncio
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from string import Formatter
 from typing import Final, Protocol, TypeVar
 
 from discovery.instance import COMPONENT_LABEL, NAMESPACE_LABEL
-from discovery.kubernetes.api.objects import Pod, PodList, Service, ServiceList, pod_problem
+from discovery.kubernetes.api.objects import Pod, Service, pod_problem
 from discovery.kubernetes.api.refusal import GET_SERVICES, LIST_PODS, LIST_SLICES, PolicyRule, explain_refusal
 from discovery.kubernetes.api.timings import Timings
 from discovery.kubernetes.api.transport import ApiReadError, ApiTransport, read_api
+from discovery.kubernetes.reflector.decoding import ObjectList
 from discovery.kubernetes.reflector.informer import ReflectorLoop
 from discovery.kubernetes.reflector.publisher import SnapshotPublisher
 from discovery.kubernetes.reflector.reflector import Reflector
-from discovery.kubernetes.slices.decoding import EndpointSliceList, SliceDecoder
+from discovery.kubernetes.slices.decoding import EndpointSlice, SliceDecoder
 from discovery.kubernetes.slices.merge import AddressSelection, MergedSet
 from discovery.source import Candidate, ComponentKey, Report, Source, component_key
-
-_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -126,7 +125,9 @@ class Diagnostics:
     async def components(self) -> list[ComponentKey]:
         """Those in the labels of slices; empty when we may not list slices."""
         try:
-            found = await self._get(SLICES.format(self._namespace), {}, EndpointSliceList, LIST_SLICES)
+            found = await self._get(
+                SLICES.format(self._namespace), {}, ObjectList[EndpointSlice], LIST_SLICES
+            )
         except ApiReadError:
             return []
         keys = set()
@@ -140,7 +141,9 @@ class Diagnostics:
         """None when slices cannot be read; the watch reports that already."""
         params = {"labelSelector": self._selection.selector(key)}
         try:
-            found = await self._get(SLICES.format(self._namespace), params, EndpointSliceList, LIST_SLICES)
+            found = await self._get(
+                SLICES.format(self._namespace), params, ObjectList[EndpointSlice], LIST_SLICES
+            )
         except ApiReadError:
             return None
         endpoints = (endpoint for item in found.items or () for endpoint in item.endpoints or ())
@@ -151,7 +154,7 @@ class Diagnostics:
         name = self._selection.service(key)
         if name is None:
             params = {"labelSelector": self._selection.selector(key)}
-            return list((await self._get(path, params, ServiceList, GET_SERVICES)).items or ())
+            return list((await self._get(path, params, ObjectList[Service], GET_SERVICES)).items or ())
         try:
             return [await self._get(f"{path}/{name}", {}, Service, GET_SERVICES)]
         except ApiReadError as error:
@@ -166,7 +169,7 @@ class Diagnostics:
         path = f"/api/v1/namespaces/{self._namespace}/pods"
         found = await asyncio.gather(
             *(
-                self._get(path, {"labelSelector": text}, PodList, LIST_PODS)
+                self._get(path, {"labelSelector": text}, ObjectList[Pod], LIST_PODS)
                 for text in dict.fromkeys(selectors)
             )
         )
@@ -271,7 +274,9 @@ class KubernetesSource(Source):
         reflector = Reflector({"labelSelector": selector}, SliceDecoder(), self._timings)
         merged = MergedSet(key, self._address_selection, self._grace, report.reader)
         publisher = SnapshotPublisher(merged, report, LIST_SLICES, self._namespace, self._timings)
-        publisher.on_none_ready = lambda: self._warn(key)
+        publisher.explain_none_ready(
+            f"instance of {key}", partial(self.explain, key), "its pods exist and are not ready"
+        )
         path = SLICES.format(self._namespace)
         try:
             await ReflectorLoop(reflector, self._transport, path, self._timings, publisher).run()
@@ -296,15 +301,4 @@ class KubernetesSource(Source):
     def _diagnostics(self) -> Diagnostics:
         return Diagnostics(
             self._transport, self._namespace, self._selection, self._address_selection.port_name
-        )
-
-    async def _warn(self, key: ComponentKey) -> None:
-        found = await self.explain(key)
-        reasons = "; ".join(f"{candidate.id}: {candidate.reason}" for candidate in found[:10])
-        _log.warning(
-            "no ready instance of %s for %g s in the Kubernetes namespace %s: %s",
-            key,
-            self._timings.none_ready_warning,
-            self._namespace,
-            reasons or "its pods exist and are not ready",
         )

@@ -54,4 +54,4 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 Backend: TypeAlias = tuple[str, dict[str, Callable[[], asyncio.AbstractEventLoop]]]
 VIRTUAL: Backend = ("asyncio", {"loop_factory": VirtualTimeLoop})
-"""What a file's own `anyio_backend` fixture returns when its tests need no sockets."""
+"""The backend of the tests that need no sockets: tests/kubernetes/conftest.py."""

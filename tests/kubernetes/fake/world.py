@@ -1,32 +1,80 @@
-"""A small cluster: the pods and the Service of one component, the controller's slices, and a discovery over them."""
+"""Small clusters, and a discovery over each: the pods and the Service of a component with their slices, or selected Pods."""
 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from discovery import MetadataClient, SourceDiscovery
-from discovery.kubernetes import ApiTransport, KubernetesSource, ServiceSelection, Timings
+from discovery.kubernetes import (
+    ApiTransport,
+    KubernetesSource,
+    PodsSource,
+    PodTargets,
+    PoolReference,
+    ServiceSelection,
+    Timings,
+)
 from discovery.metadata.silence import SilenceTimings
+from discovery.source import Source
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
 from tests.kubernetes.fake.memory_transport import MemoryTransport
-from tests.kubernetes.fake.objects import SERVICE, pod, service
+from tests.kubernetes.fake.objects import SERVICE, inference_pool, pod, service
 from tests.kubernetes.fake.rv_log import Object
 from tests.kubernetes.fake.slice_controller import SliceController
 from tests.kubernetes.fake.virtual_time import VirtualTimeLoop
 
+APP: Final = {"app": "vllm"}
+POOL: Final = PoolReference("pool")
+SELECTED: Final = PodTargets("app=vllm", (8000,))
 
-class World:
+
+class FakeCluster:
+    """An API server in memory. A subclass has `discovering`: a discovery over its objects."""
+
+    discovering: Callable[..., AbstractAsyncContextManager[SourceDiscovery]]
+
+    def __init__(self, api: FakeApi | None = None) -> None:
+        self.api = api or FakeApi()
+        self.log = self.api.log
+        self.transport = MemoryTransport(self.api)
+
+    def delete(self, name: str) -> None:
+        self.log.delete("pods", "default", name)
+
+    def expire_watches(self) -> None:
+        """Ends the watches and forgets the changes that they did not get: the next watch gets 410. Another object is
+        written as well, so that even the last version is too old.
+        """
+        self.log.put("pods", {"metadata": {"name": f"at-{self.log.rv}", "namespace": "elsewhere"}})
+        self.log.forget()
+        self.api.end_watches()
+
+    @asynccontextmanager
+    async def recorder(
+        self, *which: Any, settle: float = 2.0, **timings: Any
+    ) -> AsyncIterator[EventRecorder]:
+        """`which`: as for `discovering`. `settle` seconds pass before the test begins: a watch that ended sooner would
+        count as a failure.
+        """
+        async with (
+            self.discovering(*which, **timings) as discovery,
+            recording_events(discovery) as recorder,
+        ):
+            await asyncio.sleep(settle)
+            recorder.start = len(recorder.events)
+            yield recorder
+
+
+class World(FakeCluster):
     """Slices follow each change of a pod at once. With `settled` False only `sync` updates them."""
 
     def __init__(self, api: FakeApi | None = None, *, max_endpoints: int = 100, **of_service: Any) -> None:
-        self.api = api or FakeApi()
-        self.log = self.api.log
+        super().__init__(api)
         self.controller = SliceController(self.api, max_endpoints=max_endpoints)
-        self.transport = MemoryTransport(self.api)
         self.settled = True
         self.of_service = of_service
         self.api.put("services", service(**of_service))
@@ -54,7 +102,7 @@ class World:
         self.sync_if_settled()
 
     def delete(self, name: str) -> None:
-        self.log.delete("pods", "default", name)
+        super().delete(name)
         self.sync_if_settled()
 
     def change_service(self, **how: Any) -> None:
@@ -74,14 +122,6 @@ class World:
 
     def slices(self) -> Sequence[Object]:
         return self.log.objects("endpointslices", "default")
-
-    def expire_watches(self) -> None:
-        """Ends the watches and forgets the changes that they did not get: the next watch gets 410. Another object is
-        written as well, so that even the last version is too old.
-        """
-        self.log.put("pods", {"metadata": {"name": f"at-{self.log.rv}", "namespace": "elsewhere"}})
-        self.log.forget()
-        self.api.end_watches()
 
     @property
     def uids(self) -> set[str]:
@@ -105,26 +145,43 @@ class World:
             grace=grace,
             timings=replace(virtual_timings(), **timings),
         )
-        is_virtual = isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
-        async with SourceDiscovery(
-            source,
-            client=client or MetadataClient(silence=SilenceTimings.detected_within(0)),
-            sync_timeout=10.0 if is_virtual else 90.0,
-        ) as discovery:
+        async with _opened(source, client) as discovery:
             yield discovery
 
+
+class PodWorld(FakeCluster):
+    """Pods without Services, and an InferencePool."""
+
+    def pod(self, name: str, *ips: str, **how: Any) -> str:
+        """Create or replace; returns the uid."""
+        made = pod(name, *(ips or (address_of(name),)), **{"labels": APP, **how})
+        return str(self.api.put("pods", made)["metadata"]["uid"])
+
+    def pool(self, *ports: int, **labels: str) -> None:
+        self.api.put("inferencepools", inference_pool("pool", *(ports or (8000,)), labels=labels or APP))
+
+    def delete_pool(self) -> None:
+        self.log.delete("inferencepools", "default", "pool")
+
     @asynccontextmanager
-    async def recorder(
-        self, transport: ApiTransport | None = None, *, settle: float = 2.0, **timings: Any
-    ) -> AsyncIterator[EventRecorder]:
-        """`settle` seconds pass before the test begins: a watch that ended sooner would count as a failure."""
-        async with (
-            self.discovering(transport, **timings) as discovery,
-            recording_events(discovery) as recorder,
-        ):
-            await asyncio.sleep(settle)
-            recorder.start = len(recorder.events)
-            yield recorder
+    async def discovering(
+        self, selection: PodTargets | PoolReference = SELECTED, *, grace: float = 0.5, **timings: Any
+    ) -> AsyncIterator[SourceDiscovery]:
+        source = PodsSource(
+            self.transport, "default", selection, grace=grace, timings=replace(virtual_timings(), **timings)
+        )
+        async with _opened(source) as discovery:
+            yield discovery
+
+
+def _opened(source: Source, client: MetadataClient | None = None) -> SourceDiscovery:
+    """Nobody is asked for metadata unless `client` is given."""
+    is_virtual = isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
+    return SourceDiscovery(
+        source,
+        client=client or MetadataClient(silence=SilenceTimings.detected_within(0)),
+        sync_timeout=10.0 if is_virtual else 90.0,
+    )
 
 
 def virtual_timings() -> Timings:
