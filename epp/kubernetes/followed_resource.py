@@ -10,8 +10,9 @@ import datetime
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -61,12 +62,8 @@ REWRITES: Final = ResourceKind(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """The names of the objects that are applied, and by name why others are left out."""
-
-    names: frozenset[str]
-    left_out: Mapping[str, str]
+Applied: TypeAlias = tuple[AbstractSet[str], Mapping[str, str]]
+"""The names of the objects that are applied, and by name why others are left out."""
 
 
 class FollowedResource:
@@ -94,7 +91,7 @@ class FollowedResource:
         self._informer: Informer | None = None
         self._absent = False
         self._problem: str | None = None
-        self._applied = Applied(frozenset(), {})
+        self._applied: Applied = (frozenset(), {})
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -125,9 +122,9 @@ class FollowedResource:
         """Apply the objects as they are now."""
         if self._informer is None or not self._informer.synced:
             return
-        before, self._applied = self._applied, self._apply(self._informer.objects.values())
-        left_out = self._applied.left_out
-        for name in left_out.keys() - before.left_out.keys():
+        (_, before), self._applied = self._applied, self._apply(self._informer.objects.values())
+        _, left_out = self._applied
+        for name in left_out.keys() - before.keys():
             logger.warning("the %s %s is left out: %s", self._kind.kind, name, left_out[name])
         self._changed.set()
 
@@ -138,7 +135,7 @@ class FollowedResource:
             "kind": self._kind.kind,
             "api_version": "/".join(self._served) if self._served else None,
             "count": len(informer.objects) if informer else 0,
-            "left_out": dict(self._applied.left_out),
+            "left_out": dict(self._applied[1]),
             "problem": informer.problem if informer else self._problem,
         }
 
@@ -150,7 +147,7 @@ class FollowedResource:
                 continue
             self._changed.clear()
             objects = self._informer.objects if self._informer is not None else {}
-            accepted = [obj for name, obj in objects.items() if name in self._applied.names]
+            accepted = [obj for name, obj in objects.items() if name in self._applied[0]]
             try:
                 await write_accepted(self._transport, path, accepted, datetime.datetime.now(datetime.UTC))
             except TransportError as error:

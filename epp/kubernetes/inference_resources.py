@@ -46,7 +46,7 @@ class _Spec(Struct, rename="camel"):
     pool_selector: _PoolSelector | None = None
 
 
-class _ObjectiveSpec(_Spec):
+class ObjectiveSpec(_Spec):
     priority: _Int32 | None = None
 
 
@@ -68,7 +68,7 @@ class _Rule(Struct):
     targets: list[_TargetModel] | None = None
 
 
-class _RewriteSpec(_Spec):
+class RewriteSpec(_Spec):
     rules: list[_Rule] | None = None
 
 
@@ -151,22 +151,14 @@ def _parts(spec: Any) -> int:
     return len(rules) + sum(len(one) for one in inner if isinstance(one, list))
 
 
-def parsed_objectives() -> "ParsedObjects[_ObjectiveSpec]":
-    return ParsedObjects(_ObjectiveSpec)
-
-
-def parsed_rewrites() -> "ParsedObjects[_RewriteSpec]":
-    return ParsedObjects(_RewriteSpec)
-
-
 def read_priorities(
-    objectives: Iterable[Object], pool: PoolIdentity, parsed: "ParsedObjects[_ObjectiveSpec] | None" = None
+    objectives: Iterable[Object], pool: PoolIdentity, parsed: "ParsedObjects[ObjectiveSpec] | None" = None
 ) -> Priorities:
     """Of the InferenceObjectives for `pool`; one without a priority has 0, as in the Go picker."""
     found: dict[str, int] = {}
     problems: dict[str, str] = {}
     levels: set[int] = set()
-    for name, spec, _ in _for_pool(parsed or parsed_objectives(), objectives, pool, problems):
+    for name, spec, _ in _for_pool(parsed or ParsedObjects(ObjectiveSpec), objectives, pool, problems):
         priority = spec.priority or 0
         if len(levels) < MAX_PRIORITIES or priority in levels:
             levels.add(priority)
@@ -179,14 +171,14 @@ def read_priorities(
 
 
 def read_rewrites(
-    rewrites: Iterable[Object], pool: PoolIdentity, parsed: "ParsedObjects[_RewriteSpec] | None" = None
+    rewrites: Iterable[Object], pool: PoolIdentity, parsed: "ParsedObjects[RewriteSpec] | None" = None
 ) -> Rewrites:
     """Of the InferenceModelRewrites for `pool`."""
     found: list[RewriteRule] = []
     problems: dict[str, str] = {}
     names: set[str] = set()
     total = 0
-    for name, spec, one in _for_pool(parsed or parsed_rewrites(), rewrites, pool, problems):
+    for name, spec, one in _for_pool(parsed or ParsedObjects(RewriteSpec), rewrites, pool, problems):
         total += one.parts
         if total > MAX_ALL_PARTS:
             problems[name] = (

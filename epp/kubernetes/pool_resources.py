@@ -23,10 +23,11 @@ from epp.kubernetes.followed_resource import (
 )
 from epp.kubernetes.inference_resources import (
     Object,
+    ObjectiveSpec,
+    ParsedObjects,
     PickerReference,
     PoolIdentity,
-    parsed_objectives,
-    parsed_rewrites,
+    RewriteSpec,
     picker_reference,
     read_priorities,
     read_rewrites,
@@ -66,7 +67,10 @@ class PoolResources(ResourceOwner):
         self._readers = readers
         self._grpc_port = grpc_port
         self._reference: PickerReference | None = None
-        self._parsed_objectives, self._parsed_rewrites = parsed_objectives(), parsed_rewrites()
+        self._parsed_objectives, self._parsed_rewrites = (
+            ParsedObjects(ObjectiveSpec),
+            ParsedObjects(RewriteSpec),
+        )
         self._reason: str | None = self._unknown
         self._answered = asyncio.Event()
         path = PoolReference(pool.name, pool.group).path(pool.namespace)
@@ -142,12 +146,12 @@ class PoolResources(ResourceOwner):
     def _apply_objectives(self, objects: Iterable[Object]) -> Applied:
         read = read_priorities(objects, self._pool, self._parsed_objectives)
         self._readers.priorities(read.by_objective)
-        return Applied(frozenset(read.by_objective), read.problems)
+        return read.by_objective.keys(), read.problems
 
     def _apply_rewrites(self, objects: Iterable[Object]) -> Applied:
         read = read_rewrites(objects, self._pool, self._parsed_rewrites)
         self._readers.rewrites(read.rules)
-        return Applied(read.names, read.problems)
+        return read.names, read.problems
 
 
 async def open_pool_resources(url: str, readers: ResourceReaders, grpc_port: int = 0) -> PoolResources | None:

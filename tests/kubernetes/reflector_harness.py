@@ -60,6 +60,13 @@ class ReflectorHarness:
         assert step.params["labelSelector"] == "a=b"
         return {name: value for name, value in step.params.items() if name != "labelSelector"}
 
+    def probes(self, longer_than: float = 0.0) -> bool:
+        """Whether it tries to connect while it waits, as it does now, for longer than that."""
+        step = self.reflector.next_step(self.now)
+        assert isinstance(step, Wait)
+        assert step.until - self.now > longer_than
+        return step.probe_connection
+
     def head(self, code: int = 200, headers: dict[str, str] | None = None) -> None:
         self.reflector.headers_received(code, JSON | (headers or {}), self.now)
 

@@ -21,6 +21,8 @@ ACTIVE = st.sampled_from([None, None, None, "8000", "8001,8002", ""])
 class PodHistories(Histories):
     """The model: the Pods and the pool themselves (`expected`)."""
 
+    world: PodWorld
+
     @initialize(page_size=st.sampled_from([None, 1, 2]), there=st.booleans())
     def begin(self, page_size: int | None, there: bool) -> None:
         self.world = PodWorld()

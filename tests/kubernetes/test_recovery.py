@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 
 from discovery.kubernetes.reflector.recovery import ObjectsListed, ObjectUpdated, SyncLost
-from discovery.kubernetes.reflector.reflector import Wait
 from tests.kubernetes.reflector_harness import (
     TOO_LARGE,
     ReflectorHarness,
@@ -115,10 +114,7 @@ def test_a_server_that_accepts_connections_again_is_asked_at_once_and_may_fail_w
         harness.fails_to_connect()
         harness.next_request()
     harness.fails_to_connect()
-    step = harness.reflector.next_step(harness.now)
-    assert isinstance(step, Wait)
-    assert step.probe_connection
-    assert step.until - harness.now > 10
+    assert harness.probes(longer_than=10)
     harness.reflector.connection_possible(harness.now)
     assert kind(harness.next_request()) == "watch 5"
     assert harness.waits[-1] == 0
@@ -134,19 +130,16 @@ def test_no_more_probes_after_a_misleading_one_until_an_answer() -> None:
     """Something else listens on the port, or only a proxy is reachable."""
     harness = ReflectorHarness().watching(5)
     harness.fails_to_connect()
-    assert isinstance(step := harness.reflector.next_step(harness.now), Wait)
-    assert step.probe_connection
+    assert harness.probes()
     harness.reflector.connection_possible(harness.now)
     harness.next_request()
     harness.fails_to_connect()
-    assert isinstance(step := harness.reflector.next_step(harness.now), Wait)
-    assert not step.probe_connection
+    assert not harness.probes()
     harness.next_request()
     harness.answers(status(503), 503)
     harness.next_request()
     harness.fails_to_connect()
-    assert isinstance(step := harness.reflector.next_step(harness.now), Wait)
-    assert step.probe_connection
+    assert harness.probes()
 
 
 def test_a_port_that_accepts_and_resets_is_probed_for_a_while_only() -> None:
@@ -154,11 +147,7 @@ def test_a_port_that_accepts_and_resets_is_probed_for_a_while_only() -> None:
     harness = ReflectorHarness().watching(5)
     harness.fails_to_connect()
     probed = 0
-    while probed < 100:
-        step = harness.reflector.next_step(harness.now)
-        assert isinstance(step, Wait)
-        if not step.probe_connection:
-            break
+    while probed < 100 and harness.probes():
         probed += 1
         harness.reflector.connection_possible(harness.now)
         harness.next_request()
@@ -168,9 +157,7 @@ def test_a_port_that_accepts_and_resets_is_probed_for_a_while_only() -> None:
     harness.answers(status(503), 503)
     harness.next_request()
     harness.fails_to_connect()
-    step = harness.reflector.next_step(harness.now)
-    assert isinstance(step, Wait)
-    assert step.probe_connection
+    assert harness.probes()
 
 
 def test_after_a_short_disconnection_the_backoff_goes_on() -> None:
@@ -190,8 +177,7 @@ def test_after_a_short_disconnection_the_backoff_goes_on() -> None:
 def test_a_connection_that_breaks_causes_no_probe() -> None:
     harness = ReflectorHarness().watching(5)
     harness.breaks()
-    assert isinstance(step := harness.reflector.next_step(harness.now), Wait)
-    assert not step.probe_connection
+    assert not harness.probes()
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ FAMILIES = st.sampled_from([("IPv4",), ("IPv4", "IPv6"), ("IPv6", "IPv4")])
 class SliceHistories(Histories):
     """The model: the pods themselves (`expected`), and what slices have shown of each uid (`SliceHistory`)."""
 
+    world: World
+
     def __init__(self, steps: Counter[str]) -> None:
         super().__init__(steps)
         self.pending: list[Callable[[], object]] = []

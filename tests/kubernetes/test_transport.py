@@ -1,23 +1,21 @@
 """GETs over real sockets: credentials and authorities that rotate, servers that never answer."""
 
 import asyncio
-import datetime
 import json
 import socket
-import ssl
 import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from discovery.kubernetes import Cluster, ClusterTransport, Timings, TransportError
 from discovery.kubernetes.api.credentials import (
+    Credentials,
     FixedCredentials,
     Identity,
     RenewedCredentials,
@@ -26,8 +24,26 @@ from discovery.kubernetes.api.credentials import (
 )
 from discovery.kubernetes.api.transport import keepalive_socket
 from tests.free_port import free_port
+from tests.kubernetes.fake.authority import Authority
 from tests.kubernetes.http_servers import FAST, Serve, TokenServer, get
 from tests.open_connections import connected
+
+Connect: TypeAlias = Callable[..., ClusterTransport]
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Makes transports that are closed when the test ends."""
+    async with AsyncExitStack() as stack:
+
+        def start(
+            server: str, credentials: Credentials | None = None, timings: Timings | None = None
+        ) -> ClusterTransport:
+            made = ClusterTransport(Cluster(server, credentials=credentials or FixedCredentials()), timings)
+            stack.push_async_callback(made.aclose)
+            return made
+
+        yield start
 
 
 async def echo(request: web.Request) -> web.Response:
@@ -35,8 +51,8 @@ async def echo(request: web.Request) -> web.Response:
     return web.json_response(seen)
 
 
-async def test_what_is_sent(serve: Serve) -> None:
-    transport = ClusterTransport(Cluster(await serve(echo) + "/k8s/clusters/c-1"))
+async def test_what_is_sent(serve: Serve, connect: Connect) -> None:
+    transport = connect(await serve(echo) + "/k8s/clusters/c-1")
     status, body = await get(transport, "/apis", labelSelector="kubernetes.io/service-name=a", watch="true")
     seen = json.loads(body)
     assert status == 200
@@ -44,42 +60,39 @@ async def test_what_is_sent(serve: Serve) -> None:
     assert seen["query"] == {"labelSelector": "kubernetes.io/service-name=a", "watch": "true"}
     assert seen["headers"]["Accept-Encoding"] == "identity"
     assert "Authorization" not in seen["headers"]
-    await transport.aclose()
 
 
-async def test_can_connect(serve: Serve) -> None:
+async def test_can_connect(serve: Serve, connect: Connect) -> None:
     """Nothing is sent; a proxy that accepts connections shows nothing of the server."""
     served = await serve(echo)
     nobody = f"http://127.0.0.1:{free_port()}"
-    there, absent = ClusterTransport(Cluster(served)), ClusterTransport(Cluster(nobody))
+    there, absent = connect(served), connect(nobody)
     assert await there.can_connect()
     assert not await absent.can_connect()
     assert not await ClusterTransport(Cluster(served, proxy=nobody)).can_connect()
     with pytest.raises(TransportError) as refused:
         await get(absent)
     assert refused.value.connect_failed
-    await absent.aclose()
 
 
-async def test_a_closed_connection_is_no_failed_connect(serve: Serve) -> None:
+async def test_a_closed_connection_is_no_failed_connect(serve: Serve, connect: Connect) -> None:
     async def hang_up(request: web.Request) -> web.Response:
         assert request.transport is not None
         request.transport.close()
         return web.Response()
 
-    transport = ClusterTransport(Cluster(await serve(hang_up)))
+    transport = connect(await serve(hang_up))
     with pytest.raises(TransportError) as broken:
         await get(transport)
     assert not broken.value.connect_failed
-    await transport.aclose()
 
 
 async def test_a_watch_that_is_left_leaves_no_socket(tmp_path: Path) -> None:
     """Not even over TLS to a silent peer, for whose close_notify asyncio would wait."""
-    authority = Authority("cluster")
-    (tmp_path / "ca.crt").write_bytes(authority.pem())
+    authority = Authority("cluster", "kubernetes")
+    (tmp_path / "ca.crt").write_bytes(authority.pem)
     identity = Identity(tls=TlsFiles(str(tmp_path / "ca.crt"), server_name="kubernetes"))
-    context, over = authority.server(tmp_path), threading.Event()
+    context, over = authority.server_context(tmp_path), threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def say_the_head_and_nothing_more() -> None:
@@ -105,7 +118,7 @@ async def test_a_watch_that_is_left_leaves_no_socket(tmp_path: Path) -> None:
     assert left == 0
 
 
-async def test_more_watches_than_a_pool_would_hold(serve: Serve) -> None:
+async def test_more_watches_than_a_pool_would_hold(serve: Serve, connect: Connect) -> None:
     release = asyncio.Event()
 
     async def hold(request: web.Request) -> web.Response:
@@ -113,15 +126,12 @@ async def test_more_watches_than_a_pool_would_hold(serve: Serve) -> None:
             await release.wait()
         return web.Response()
 
-    transport = ClusterTransport(
-        Cluster(await serve(hold)), Timings(connect_timeout=30.0, header_deadline=60.0)
-    )
+    transport = connect(await serve(hold), timings=Timings(connect_timeout=30.0, header_deadline=60.0))
     watches = [asyncio.create_task(get(transport, watch="true")) for _ in range(120)]
     async with asyncio.timeout(90):
         assert (await get(transport))[0] == 200
     release.set()
     assert {status for status, _ in await asyncio.gather(*watches)} == {200}
-    await transport.aclose()
 
 
 def test_sockets_notice_a_peer_that_vanished() -> None:
@@ -133,31 +143,27 @@ def test_sockets_notice_a_peer_that_vanished() -> None:
     assert seen == wanted
 
 
-async def test_a_server_that_never_answers_is_given_up(serve: Serve) -> None:
+async def test_a_server_that_never_answers_is_given_up(serve: Serve, connect: Connect) -> None:
     async def never(request: web.Request) -> web.Response:
         await asyncio.sleep(30)
         return web.Response()
 
-    transport = ClusterTransport(Cluster(await serve(never)), FAST)
+    transport = connect(await serve(never), timings=FAST)
     with pytest.raises(TransportError, match=r"no answer within 0\.3 s"):
         await get(transport)
-    await transport.aclose()
 
 
-async def test_nobody_listens_and_nobody_has_that_name() -> None:
+async def test_nobody_listens_and_nobody_has_that_name(connect: Connect) -> None:
+    patient = replace(FAST, header_deadline=60.0, connect_timeout=60.0)
     for server, reason in (
         (f"http://127.0.0.1:{free_port()}", "Connect call failed"),
         ("http://no.invalid:1", "known|fail"),
     ):
-        transport = ClusterTransport(
-            Cluster(server), replace(FAST, header_deadline=60.0, connect_timeout=60.0)
-        )
         with pytest.raises(TransportError, match=reason):
-            await get(transport)
-        await transport.aclose()
+            await get(connect(server, timings=patient))
 
 
-async def test_a_body_that_breaks_off(serve: Serve) -> None:
+async def test_a_body_that_breaks_off(serve: Serve, connect: Connect) -> None:
     async def half(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -166,27 +172,28 @@ async def test_a_body_that_breaks_off(serve: Serve) -> None:
         request.transport.abort()
         return response
 
-    transport = ClusterTransport(Cluster(await serve(half)))
+    transport = connect(await serve(half))
     with pytest.raises(TransportError, match="broke off"):
         await get(transport)
-    await transport.aclose()
 
 
-async def test_the_environments_proxy_is_not_asked(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_environments_proxy_is_not_asked(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, connect: Connect
+) -> None:
     """Row 30."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    transport = ClusterTransport(Cluster(await serve(echo)))
+    transport = connect(await serve(echo))
     assert (await get(transport))[0] == 200
-    await transport.aclose()
 
 
-async def test_a_token_that_rotates_is_read_again_after_a_401(serve: Serve, tmp_path: Path) -> None:
+async def test_a_token_that_rotates_is_read_again_after_a_401(
+    serve: Serve, tmp_path: Path, connect: Connect
+) -> None:
     """Rows 27 and 28."""
     guard, token = TokenServer("one"), tmp_path / "token"
     token.write_text("one\n")
-    cluster = Cluster(await serve(guard.answer), credentials=TokenFileCredentials(token, None))
-    transport = ClusterTransport(cluster)
+    transport = connect(await serve(guard.answer), TokenFileCredentials(token, None))
     assert (await get(transport))[0] == 200
     token.write_text("two\n")
     assert (await get(transport))[0] == 200, "the token of a minute ago is good enough"
@@ -196,25 +203,21 @@ async def test_a_token_that_rotates_is_read_again_after_a_401(serve: Serve, tmp_
     guard.wanted = "three"
     assert (await get(transport))[0] == 401, "one more try, no loop"
     assert guard.asked == 6
-    await transport.aclose()
 
 
-async def test_an_empty_or_missing_token_file_keeps_the_old_token(serve: Serve, tmp_path: Path) -> None:
+async def test_an_empty_or_missing_token_file_keeps_the_old_token(
+    serve: Serve, tmp_path: Path, connect: Connect
+) -> None:
     """Row 27."""
     now, token = [0.0], tmp_path / "token"
     token.write_text("one")
     timings = Timings(clock=lambda: now[0])
-    transport = ClusterTransport(
-        Cluster(
-            await serve(TokenServer("one").answer), credentials=TokenFileCredentials(token, None, timings)
-        )
-    )
+    transport = connect(await serve(TokenServer("one").answer), TokenFileCredentials(token, None, timings))
     assert (await get(transport))[0] == 200
     for spoil in (lambda: token.write_text("\n"), token.unlink):
         spoil()
         now[0] += 61.0
         assert (await get(transport))[0] == 200
-    await transport.aclose()
 
 
 async def test_a_token_is_read_again_every_minute(serve: Serve, tmp_path: Path) -> None:
@@ -229,12 +232,11 @@ async def test_a_token_is_read_again_every_minute(serve: Serve, tmp_path: Path) 
     assert (await credentials.identity()).authorization == "Bearer two"
 
 
-async def test_without_any_token_the_reason_is_told(tmp_path: Path) -> None:
+async def test_without_any_token_the_reason_is_told(tmp_path: Path, connect: Connect) -> None:
     credentials = TokenFileCredentials(tmp_path / "token", None)
-    transport = ClusterTransport(Cluster("http://127.0.0.1:1", credentials=credentials))
+    transport = connect("http://127.0.0.1:1", credentials)
     with pytest.raises(TransportError, match="no credentials .* No such file"):
         await get(transport)
-    await transport.aclose()
 
 
 async def test_credentials_are_renewed_when_they_expire_or_are_rejected() -> None:
@@ -257,78 +259,33 @@ async def test_credentials_are_renewed_when_they_expire_or_are_rejected() -> Non
     assert (await credentials.identity()).authorization == "Bearer 2", "the old one is better than none"
 
 
-class Authority:
-    """A certificate authority and what it signs, as files."""
-
-    def __init__(self, name: str) -> None:
-        self.key = ec.generate_private_key(ec.SECP256R1())
-        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self.certificate = self._sign(self.name, self.key, authority=True)
-
-    def pem(self) -> bytes:
-        return self.certificate.public_bytes(serialization.Encoding.PEM)
-
-    def server(self, folder: Path) -> ssl.SSLContext:
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._sign(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "api")]), key)
-        path = folder / f"{certificate.serial_number}.pem"
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        path.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(path)
-        return context
-
-    def _sign(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, authority: bool = False
-    ) -> x509.Certificate:
-        now = datetime.datetime.now(datetime.UTC)
-        day = datetime.timedelta(days=1)
-        names = x509.SubjectAlternativeName([x509.DNSName("kubernetes"), x509.DNSName("localhost")])
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self.name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - day)
-            .not_valid_after(now + day)
-            .add_extension(x509.BasicConstraints(authority, None), critical=True)
-            .add_extension(names, critical=False)
-            .sign(self.key, hashes.SHA256())
-        )
-
-
 async def test_a_changed_authority_is_read_again_when_it_does_not_verify(
-    serve: Serve, tmp_path: Path
+    serve: Serve, tmp_path: Path, connect: Connect
 ) -> None:
     """Row 29: the same transport, before and after the server's certificate is signed by another authority."""
-    old, new, file = Authority("old"), Authority("new"), tmp_path / "ca.crt"
+    old, new, file = Authority("old", "kubernetes"), Authority("new", "kubernetes"), tmp_path / "ca.crt"
     token = tmp_path / "token"
     token.write_text("t")
     guard = TokenServer("t")
-    server = await serve(guard.answer, old.server(tmp_path))
-    file.write_bytes(old.pem())
+    server = await serve(guard.answer, old.server_context(tmp_path))
+    file.write_bytes(old.pem)
     credentials = TokenFileCredentials(token, TlsFiles(str(file), server_name="kubernetes"))
-    transport = ClusterTransport(Cluster(server, credentials=credentials))
+    transport = connect(server, credentials)
     assert (await get(transport))[0] == 200
-    assert await serve(guard.answer, new.server(tmp_path), int(server.rpartition(":")[2])) == server
+    assert await serve(guard.answer, new.server_context(tmp_path), int(server.rpartition(":")[2])) == server
     with pytest.raises(TransportError, match="certificate verify failed"):
         await get(transport)
-    file.write_bytes(new.pem())
+    file.write_bytes(new.pem)
     assert (await get(transport))[0] == 200
-    await transport.aclose()
 
 
-async def test_a_server_with_another_name_is_not_believed(serve: Serve, tmp_path: Path) -> None:
-    authority, file, token = Authority("ca"), tmp_path / "ca.crt", tmp_path / "token"
-    file.write_bytes(authority.pem())
+async def test_a_server_with_another_name_is_not_believed(
+    serve: Serve, tmp_path: Path, connect: Connect
+) -> None:
+    authority, file, token = Authority("ca", "kubernetes"), tmp_path / "ca.crt", tmp_path / "token"
+    file.write_bytes(authority.pem)
     token.write_text("t")
-    server = await serve(TokenServer("t").answer, authority.server(tmp_path))
-    transport = ClusterTransport(
-        Cluster(server, credentials=TokenFileCredentials(token, TlsFiles(str(file))))
-    )
+    server = await serve(TokenServer("t").answer, authority.server_context(tmp_path))
+    transport = connect(server, TokenFileCredentials(token, TlsFiles(str(file))))
     with pytest.raises(TransportError, match=r"127\.0\.0\.1"):
         await get(transport)
-    await transport.aclose()

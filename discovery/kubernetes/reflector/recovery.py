@@ -94,12 +94,8 @@ class Recovery:
         self._probe_succeeded = self._probe_misled = False
         self._misleading_probes = 0
         self._startup_retries = 0
-        self._relist_at = float("inf")
-
-    @property
-    def relist_at(self) -> float:
+        self.relist_at = float("inf")
         """When to list again although nothing is wrong."""
-        return self._relist_at
 
     @property
     def probe_connection(self) -> bool:
@@ -121,7 +117,7 @@ class Recovery:
         self._misleading_probes = 0
 
     def relist_if_due(self, now: float) -> None:
-        if self.next_request is NextRequest.WATCH and now >= self._relist_at:
+        if self.next_request is NextRequest.WATCH and now >= self.relist_at:
             self.next_request = NextRequest.LIST
 
     def list_received(self, version: str, now: float) -> SyncLost | None:
@@ -133,7 +129,7 @@ class Recovery:
             )
         self._older_lists = self._denials = 0
         self.next_request, self.resource_version, self.wait_until = NextRequest.WATCH, version, now
-        self._relist_at = now + self._timings.uniform(*self._timings.relist_interval)
+        self.relist_at = now + self._timings.uniform(*self._timings.relist_interval)
         return None
 
     def reset_backoff(self) -> None:

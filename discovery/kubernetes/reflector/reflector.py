@@ -6,7 +6,7 @@ the copy come out. The rules are those of client-go's Reflector and of the Kuber
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ from discovery.kubernetes.reflector.decoding import (
     BookmarkEvent,
     ErrorEvent,
     ObjectEvent,
+    Page,
     ResourceDecoder,
     is_older,
 )
@@ -92,21 +93,13 @@ class ErrorBody:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class ListPages:
-    """The objects of a list's pages so far, and the token that asks for the next page."""
-
-    objects: tuple[Any, ...] = ()
-    continue_token: str = ""
-
-
-NO_PAGES: Final = ListPages()
+NO_PAGES: Final[Page[Any]] = Page((), "", "")
 
 
 class ListBody:
     """One page of a list; `pages`: those before it."""
 
-    def __init__(self, pages: ListPages) -> None:
+    def __init__(self, pages: Page[Any]) -> None:
         self.pages = pages
         self.body = bytearray()
 
@@ -160,14 +153,14 @@ class Wait:
 class Idle:
     """No request is out. `pages`: those of a list that goes on; else empty."""
 
-    pages: ListPages = NO_PAGES
+    pages: Page[Any] = NO_PAGES
 
 
 @dataclass(frozen=True, slots=True)
 class Requested:
     """A GET is out, and its headers have not arrived."""
 
-    pages: ListPages
+    pages: Page[Any]
 
 
 _PAGE_SIZE: Final = "500"
@@ -175,10 +168,6 @@ _PAGE_SIZE: Final = "500"
 
 Step: TypeAlias = Get | Wait
 ReflectorState: TypeAlias = Idle | Requested | ListBody | WatchBody | ErrorBody
-
-
-class MalformedEventError(ValueError):
-    """A watch event that no API server sends."""
 
 
 _UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -322,7 +311,7 @@ class Reflector(Generic[T]):
                 events += self._watch_event(watch, line, now)
                 if self.finished:
                     return events
-        except (*_UNDECODABLE, MalformedEventError, LineTooLongError) as error:
+        except (*_UNDECODABLE, LineTooLongError) as error:
             return events + self._relist(f"the watch sent something that is no event: {error}", now)
         self.deadline = watch.deadline
         return events or [*(self._restored() if watch.has_events else ())]
@@ -338,7 +327,7 @@ class Reflector(Generic[T]):
                 return []
             case ObjectEvent(name, version, changed):
                 if not name:
-                    raise MalformedEventError("an object without a name")
+                    raise msgspec.ValidationError("an object without a name")
                 if not self._advance_version(version):
                     return self._version_regressed(now)
                 watch.event_received(now)
@@ -363,7 +352,7 @@ class Reflector(Generic[T]):
             return self._relist("the list has no resourceVersion", now)
         objects = (*body.pages.objects, *page.objects)
         if page.continue_token:
-            self._state = Idle(ListPages(objects, page.continue_token))
+            self._state = Idle(replace(page, objects=objects))
             return []
         lost = self._recovery.list_received(page.resource_version, now)
         if lost is not None:

@@ -261,6 +261,7 @@ class KubernetesSource(Source):
         self._transport = transport
         self._namespace = namespace
         self._selection = selection
+        self._diagnostics = Diagnostics(transport, namespace, selection, port_name)
         self._address_selection = AddressSelection(port_name, tuple(families))
         self._grace = grace
         self._timings = timings or Timings()
@@ -287,18 +288,13 @@ class KubernetesSource(Source):
         """Does nothing: a slice changes by itself when the pod's readiness probe fails."""
 
     async def components(self) -> list[ComponentKey]:
-        return await self._diagnostics().components()
+        return await self._diagnostics.components()
 
     async def explain(self, key: ComponentKey) -> list[Candidate]:
         """What slices do not show: the Service and the pods that it selects or should select, each with one reason why
         it is no instance. Needs more Role rules than a watch; one that is missing is a candidate with the rule to add.
         """
-        return await self._diagnostics().explain(key)
+        return await self._diagnostics.explain(key)
 
     async def aclose(self) -> None:
         await self._transport.aclose()
-
-    def _diagnostics(self) -> Diagnostics:
-        return Diagnostics(
-            self._transport, self._namespace, self._selection, self._address_selection.port_name
-        )

@@ -9,8 +9,9 @@ from epp.kubernetes.inference_resources import (
     MAX_ALL_PARTS,
     MAX_PARTS,
     MAX_PRIORITIES,
+    ParsedObjects,
     PoolIdentity,
-    parsed_rewrites,
+    RewriteSpec,
     picker_reference,
     read_priorities,
     read_rewrites,
@@ -182,7 +183,7 @@ def test_only_what_changed_is_parsed_again() -> None:
             "spec": Counted(given["spec"]),
         }
 
-    parsed = parsed_rewrites()
+    parsed = ParsedObjects(RewriteSpec)
     Counted.reads = 0
     for _ in range(3):
         read_rewrites([version(1), version(7, of="b")], POOL, parsed)

@@ -14,9 +14,10 @@ _DAY = datetime.timedelta(days=1)
 
 
 class Authority:
-    """`pem` is what clients trust; `server_context` is for a server on 127.0.0.1."""
+    """`pem` is what clients trust; `server_context` is for a server on 127.0.0.1, or with the name `server`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, server: str = "") -> None:
+        self._names = [x509.DNSName(server) if server else x509.IPAddress(IPv4Address("127.0.0.1"))]
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = self._sign(self._name, self._key.public_key(), authority=True)
@@ -52,8 +53,6 @@ class Authority:
             .not_valid_before(now - _DAY)
             .not_valid_after(now + _DAY)
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-            .add_extension(
-                x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
-            )
+            .add_extension(x509.SubjectAlternativeName(self._names), critical=False)
         )
         return builder.sign(self._key, hashes.SHA256())
