@@ -20,7 +20,7 @@ from epp.endpoints.endpoint import Endpoint
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
-from epp.outliers.failure import Failure
+from epp.outliers.settings import Failure
 from epp.request.body import MemoryBudget
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection

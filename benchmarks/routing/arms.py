@@ -16,7 +16,7 @@ from epp.config.picker_config import DEFAULT_CONFIG, load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.endpoints.load import Load
-from epp.outliers.failure import Failure
+from epp.outliers.settings import Failure
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick

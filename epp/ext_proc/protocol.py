@@ -13,7 +13,7 @@ from google.protobuf.struct_pb2 import Struct, Value
 
 from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.ext_proc.response_body import ResponseHead
-from epp.outliers.failure import Failure
+from epp.outliers.settings import Failure
 from epp.request.control_headers import (
     DESTINATION,
     DROPPED_REASON,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from adsum.tracing.span import Span
-from epp.outliers.failure import Failure
+from epp.outliers.settings import Failure
 from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset

@@ -7,11 +7,9 @@ from typing import Final, NamedTuple
 
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
-from epp.outliers.failure import Failure
-from epp.outliers.outlier_record import Cause, OutlierRecord, OutlierState
+from epp.outliers.outlier_record import AnswerTimes, Cause, OutlierRecord, OutlierState
 from epp.outliers.requesters import Requester, Requesters
-from epp.outliers.settings import OutlierSettings
-from epp.outliers.unanswered import AnswerTimes
+from epp.outliers.settings import Failure, OutlierSettings
 
 log = logging.getLogger(__name__)
 

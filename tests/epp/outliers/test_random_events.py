@@ -14,9 +14,8 @@ from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
 from epp.outliers.detection import OutlierDetection
-from epp.outliers.failure import Failure
 from epp.outliers.outlier_record import OutlierState
-from epp.outliers.settings import OutlierSettings
+from epp.outliers.settings import Failure, OutlierSettings
 
 NAMES = st.sampled_from("abcde")
 

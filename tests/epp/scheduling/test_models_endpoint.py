@@ -9,7 +9,7 @@ from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.served_model import ServedModel
-from epp.outliers.failure import Failure
+from epp.outliers.settings import Failure
 from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
