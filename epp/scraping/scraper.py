@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -24,7 +25,7 @@ from epp.scraping.engines import ENGINES, Engine
 from epp.scraping.liveness import Liveness
 from epp.scraping.metrics_page import detect_engine, read_cache_tokens, read_load
 from epp.scraping.page_client import NoAnswerError, NoPageError, OverdueError, PageClient, PageError
-from epp.scraping.rest import Rest, Wake
+from epp.scraping.rest import Rest
 from epp.scraping.schedule import EndpointSchedule, ScrapeIntervals, ScrapeSchedule
 
 logger = logging.getLogger(__name__)
@@ -156,57 +157,53 @@ class Scraper:
                 quoted(target.engine),
                 ", ".join(one.name for one in settings.engines),
             )
-        polled = _Polled(engine)
-        schedule = self._schedule.add()
-        rest = Rest(self._datastore, endpoint, client)
         liveness = Liveness(self._datastore, endpoint, client, settings.timeout)
-        client.on_overdue = partial(self._overdue, endpoint, client, schedule)
+        polled = _Polled(endpoint, client, self._schedule.add(), liveness, engine)
+        rest = Rest(self._datastore, endpoint, client)
+        client.on_overdue = partial(self._overdue, polled)
         try:
-            await asyncio.sleep(schedule.first_delay())
+            await asyncio.sleep(polled.schedule.first_delay())
             while True:
-                pause = await self._look(endpoint, client, polled, schedule, liveness)
-                await _sleep(rest, schedule, liveness, pause)
+                pause = await self._look(polled)
+                await rest.sleep(polled.schedule, liveness, pause)
         finally:
-            schedule.remove()
+            polled.schedule.remove()
             client.close()
             liveness.end()
             self._engines.pop(endpoint.key, None)
 
-    async def _look(
-        self,
-        endpoint: Endpoint,
-        client: PageClient,
-        polled: "_Polled",
-        schedule: EndpointSchedule,
-        liveness: Liveness,
-    ) -> float:
+    async def _look(self, polled: "_Polled") -> float:
         """Scrape once. Returns the seconds until the next scrape."""
+        endpoint, schedule = polled.endpoint, polled.schedule
         started = time.monotonic()
-        waited = False
-        if polled.answered:  # otherwise it is late already, and stays so
+        if polled.state in (PageState.READ, PageState.FAILED):  # otherwise it is late already, and stays so
             self._datastore.expect_page(endpoint, started + schedule.patience)
-        polled.answered = False
+        polled.state = PageState.SILENT
         try:
-            page = await self._fetch(endpoint, client)
-            polled.answered = True
+            page = await self._fetch(polled)
+            polled.state = PageState.READ
             took = schedule.page_took(time.monotonic() - started)
-            liveness.answered()
-            self._read(endpoint, page, polled, schedule, took)
+            polled.liveness.answered()
+            self._read(page, polled, took)
         except Exception as error:  # noqa: BLE001  # a page is untrusted: whatever it has, this task goes on
-            await liveness.scrape_failed(error)
-            self._record_failure(endpoint, error, schedule)
+            await polled.liveness.scrape_failed(error)
+            self._record_failure(polled, error)
             took = min(time.monotonic() - started, self._settings.timeout)
-            waited = isinstance(error, OverdueError) and not self._datastore.is_lost(endpoint)
-            polled.answered |= isinstance(error, PageError) and not isinstance(error, NoAnswerError)
+            polled.state = self._state_after(error, polled)
         now = time.monotonic()
-        pause = 0.0 if waited else schedule.next_at(now, took) - now
-        if schedule.failures and polled.answered:  # with an error, so it does not stand still
+        pause = 0.0 if polled.state is PageState.OVERDUE else schedule.next_at(now, took) - now
+        if polled.state is PageState.FAILED:
             self._datastore.expect_page(endpoint, now + pause + LONG_LATE)
         return pause
 
-    def _read(
-        self, endpoint: Endpoint, page: Page, polled: "_Polled", schedule: EndpointSchedule, took: float
-    ) -> None:
+    def _state_after(self, error: Exception, polled: "_Polled") -> "PageState":
+        if isinstance(error, OverdueError) and not self._datastore.is_lost(polled.endpoint):
+            return PageState.OVERDUE
+        answered = isinstance(error, PageError) and not isinstance(error, NoAnswerError)
+        return PageState.FAILED if answered or polled.state is PageState.READ else PageState.SILENT
+
+    def _read(self, page: Page, polled: "_Polled", took: float) -> None:
+        endpoint, schedule = polled.endpoint, polled.schedule
         polled.engine, load = _read_page(page, polled.engine, self._settings.engines)
         if self._engines.get(endpoint.key) != polled.engine.name:
             self._engines[endpoint.key] = polled.engine.name
@@ -214,96 +211,54 @@ class Scraper:
         if load.problem:  # observe() drops the numbers; the rest is that of a failed scrape
             self._datastore.observe(endpoint, load, time.monotonic())
             raise PageError(f"the page has an implausible value: {load.problem}")
-        self._record(endpoint, load, schedule, took)
-        if (
-            polled.cache_size_attempts < _CACHE_SIZE_ATTEMPTS
-            and self._datastore.cache_tokens(endpoint) is None
-        ):
-            polled.cache_size_attempts += 1
-            self._size_cache(endpoint, read_cache_tokens(page, polled.engine))
-
-    def _record(self, endpoint: Endpoint, load: Load, schedule: EndpointSchedule, took: float) -> None:
         if schedule.failures:
             logger.info("metrics of %s are back", endpoint.destination)
         now = time.monotonic()
         schedule.succeed(now, in_use=bool(load.running or load.waiting or self._datastore.inflight(endpoint)))
         self._datastore.observe(endpoint, load, now, schedule.period(took))
+        if polled.cache_size_attempts and self._datastore.cache_tokens(endpoint) is None:
+            polled.cache_size_attempts -= 1
+            tokens = read_cache_tokens(page, polled.engine)
+            if tokens is not None:
+                self._datastore.set_cache_tokens(endpoint, tokens)
 
-    async def _fetch(self, endpoint: Endpoint, client: PageClient) -> Page:
+    async def _fetch(self, polled: "_Polled") -> Page:
         try:
-            return await client.get()
+            return await polled.client.get()
         except PageError:
             self.errors.fetch += 1
             raise
         finally:
-            self._datastore.on_suspect.pop(endpoint.key, None)
+            self._datastore.on_suspect.pop(polled.endpoint.key, None)
 
-    def _overdue(self, endpoint: Endpoint, client: PageClient, schedule: EndpointSchedule) -> bool:
+    def _overdue(self, polled: "_Polled") -> bool:
         """An answer is overdue: a failed scrape, but its answer is waited for unless the worker seems to be lost."""
-        if self._datastore.is_lost(endpoint):
+        if self._datastore.is_lost(polled.endpoint):
             return False
         self.errors.fetch += 1
-        self._record_failure(endpoint, NoAnswerError(client.overdue), schedule)
-        self._datastore.on_suspect[endpoint.key] = client.give_up
+        self._record_failure(polled, NoAnswerError(polled.client.overdue))
+        self._datastore.on_suspect[polled.endpoint.key] = polled.client.give_up
         return True
 
-    def _size_cache(self, endpoint: Endpoint, tokens: int | None) -> None:
-        if tokens is not None:
-            self._datastore.set_cache_tokens(endpoint, tokens)
-
-    def _record_failure(self, endpoint: Endpoint, error: Exception, schedule: EndpointSchedule) -> None:
+    def _record_failure(self, polled: "_Polled", error: Exception) -> None:
         self.errors.failed += 1
+        endpoint, schedule = polled.endpoint, polled.schedule
         has_page = not isinstance(error, NoPageError)
         self._datastore.record_failed_scrape(endpoint, has_page=has_page)
         self._report_failure(endpoint, _cause(error), first=not schedule.failures, has_page=has_page)
         schedule.fail(time.monotonic(), in_use=bool(self._datastore.inflight(endpoint)))
 
     def _report_failure(self, endpoint: Endpoint, reason: str, *, first: bool, has_page: bool = True) -> None:
-        if first and not has_page:
-            logger.warning(
-                "%s (%s) has no metrics page (%s): its requests in flight count as its queue, and it ranks behind endpoints "
-                "whose load is known",
-                endpoint.id,
-                endpoint.destination,
-                reason,
+        if first:
+            text = (
+                "no metrics of %s (%s): %s; until they are back it counts as full and ranks behind endpoints whose load is known"
+                if has_page
+                else "%s (%s) has no metrics page (%s): its requests in flight count as its queue, and it ranks behind endpoints "
+                "whose load is known"
             )
-        elif first:
-            logger.warning(
-                "no metrics of %s (%s): %s; until they are back it counts as full and ranks behind endpoints whose load is "
-                "known",
-                endpoint.id,
-                endpoint.destination,
-                reason,
-            )
+            logger.warning(text, endpoint.id, endpoint.destination, reason)
         if self._on_error is not None:
             self._on_error(endpoint, reason)
-
-
-async def _sleep(rest: Rest, schedule: EndpointSchedule, liveness: Liveness, pause: float) -> None:
-    """Wait for the next scrape. A request to an idle endpoint ends the wait early, unless its scrapes fail; so does a sign
-    that the worker is lost."""
-    now = asyncio.get_running_loop().time
-    until = now() + pause
-    for_use = not schedule.failures and schedule.can_wake
-    while True:
-        left, quiet = until - now(), liveness.quiet_for(now())
-        seconds = left if quiet <= 0 else min(left, quiet)
-        match await rest.wait(seconds, for_use=for_use, for_loss=quiet <= 0):
-            case Wake.USED:
-                schedule.mark_used(time.monotonic())
-                # not at once: the request has to reach the worker before its page can show it
-                until, for_use = min(until, now() + schedule.wake_delay()), False
-            case Wake.CLOSED:
-                if not await liveness.accepts_another(now()):
-                    return
-            case Wake.RESET:
-                liveness.connection_reset(now())
-                return
-            case Wake.SUSPECTED:
-                liveness.suspected(now())
-                return
-        if now() >= until:
-            return
 
 
 def _cause(error: Exception) -> str:
@@ -312,14 +267,35 @@ def _cause(error: Exception) -> str:
     return f"the page cannot be parsed: {type(error).__name__}: {str(error)[:200]}"
 
 
+class PageState(Enum):
+    """What the last request for a page came to.
+
+    READ: a page came and counts. FAILED: the worker answered, with an error or with a page that cannot be used, so it does
+    not stand still. SILENT: no answer came; it stays late until one comes. OVERDUE: as SILENT, but the worker holds the
+    request: it is asked again at once. Each request begins as SILENT::
+
+        READ, FAILED ── request, with a page expected ──► SILENT ──┬─ page ──► READ ─ unusable ──► FAILED
+        SILENT, OVERDUE ── request ───────────────────────► ▲      ├─ error ─────────────────────► FAILED
+                                                                   └─ no answer while it is held ► OVERDUE
+    """
+
+    READ = auto()
+    FAILED = auto()
+    SILENT = auto()
+    OVERDUE = auto()
+
+
 @dataclass(slots=True)
 class _Polled:
     """What the task of one endpoint keeps from one page to the next."""
 
+    endpoint: Endpoint
+    client: PageClient
+    schedule: EndpointSchedule
+    liveness: Liveness
     engine: Engine | None
-    cache_size_attempts: int = 0
-    answered: bool = True
-    """Whether the last request for the page had an answer, if only an error."""
+    state: PageState = PageState.READ
+    cache_size_attempts: int = _CACHE_SIZE_ATTEMPTS
 
 
 class _Target(NamedTuple):
