@@ -14,7 +14,7 @@ from epp.outliers.outlier_record import Cause, OutlierRecord
 from epp.outliers.settings import OutlierSettings
 from epp.outliers.slow_start import SlowStart, SlowStartSettings
 from epp.scheduling.director import Director
-from epp.scraping.recovery_probe import answers_probe
+from epp.scraping.liveness import answers_probe
 
 
 class OutlierWatch:

@@ -29,9 +29,9 @@ from epp.decisions.ring import DecisionRing
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.endpoints.worker_metrics import WORKER_METRICS
-from epp.ext_proc.early_ends import EarlyEnds
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
+from epp.ext_proc.response_body import EarlyEnds
 from epp.health import Health
 from epp.outlier_watch import OutlierWatch
 from epp.queueing import Queueing

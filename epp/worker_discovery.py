@@ -18,8 +18,7 @@ from discovery.watch_metrics import WatchMetric, WatchMetrics
 from epp.config.settings import Settings
 from epp.config.worker_source import WorkerSource
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.metadata_feed import follow_discovery
-from epp.endpoints.missing_workers import Consequence, MissingWorkers
+from epp.endpoints.metadata_feed import Consequence, MissingWorkers, follow_discovery
 
 _METADATA_TIMEOUT: Final = 1.0
 """Seconds that the start waits, at most, for the metadata of workers that are already known."""

@@ -9,13 +9,11 @@ from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 from adsum.tracing.trace_context import LENGTH, TRACEPARENT, TRACESTATE
-from epp.ext_proc import length_delimited as delimited
 from epp.ext_proc import protocol
 from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.request.body import LARGE_PIECE, SMALL_PIECE, Buffer
 from epp.request.control_headers import CLIENT_HEADERS
-from epp.request.own_answer import OwnAnswer
-from epp.request.rejection import Rejection
+from epp.request.rejection import OwnAnswer, Rejection
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 
@@ -228,8 +226,18 @@ _FIELDS: Final = {"request_body": 3, "response_body": 4}
 def _message_head(kind: BodyKind, size: int, end_of_stream: bool) -> bytes:
     """The bytes before `size` bytes of a body in their message: the field and the length of each level."""
     # StreamedBodyResponse.body; proto3 leaves out an empty one
-    start = delimited.field_head(1, size) if size else b""
+    start = field_head(1, size) if size else b""
     end = len(_END_OF_STREAM) if end_of_stream else 0
     for field in (3, 3, 1, _FIELDS[kind]):  # streamed_response, body_mutation, response, the kind itself
-        start = delimited.field_head(field, len(start) + size + end) + start
+        start = field_head(field, len(start) + size + end) + start
     return start
+
+
+def field_head(field: int, length: int) -> bytes:
+    """The tag of the field (wire type 2) and its length as a varint."""
+    out = bytearray([field << 3 | 2])
+    while length > 0x7F:
+        out.append(length & 0x7F | 0x80)
+        length >>= 7
+    out.append(length)
+    return bytes(out)

@@ -19,8 +19,7 @@ from epp.ext_proc.request_director import Deferral, Observer, RequestDirector
 from epp.ext_proc.request_report import RequestReport
 from epp.ext_proc.response_phase import UNSTATED, ResponsePhase
 from epp.request.body import Buffer, MemoryBudget
-from epp.request.own_answer import OwnAnswer
-from epp.request.rejection import Rejection
+from epp.request.rejection import OwnAnswer, Rejection
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest
 

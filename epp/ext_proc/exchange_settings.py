@@ -7,8 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 from adsum.tracing.span import Tracer
-from epp.ext_proc.early_ends import EarlyEnds
-from epp.ext_proc.response_body import ResponseReaderOpener, UnreadBodies
+from epp.ext_proc.response_body import EarlyEnds, ResponseReaderOpener, UnreadBodies
 
 if TYPE_CHECKING:  # `--help` reads these settings, and must not load numpy
     from epp.scheduling.pick import Pick

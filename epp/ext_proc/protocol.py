@@ -23,9 +23,8 @@ from epp.request.control_headers import (
     SUBSET,
     is_control_header,
 )
-from epp.request.rejection import Rejection
+from epp.request.rejection import Rejection, UnreadableError
 from epp.request.subset import MAX_DESTINATIONS, Subset, too_many_destinations
-from epp.request.unreadable import UnreadableError
 from epp.wire.messages.ext_proc_pb2 import (
     CommonResponse,
     HeaderMap,

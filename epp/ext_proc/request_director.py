@@ -5,8 +5,7 @@ from typing import Protocol
 
 from adsum.tracing.span import Span
 from epp.outliers.settings import Failure
-from epp.request.own_answer import OwnAnswer
-from epp.request.rejection import Rejection
+from epp.request.rejection import OwnAnswer, Rejection
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
 

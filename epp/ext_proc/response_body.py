@@ -1,4 +1,4 @@
-"""Readers of response bodies: what they implement, and when they are asked for. Pure.
+"""Readers of response bodies: what they implement, when they are asked for, and what is logged if Envoy hides what they need. Pure.
 
 The picker does not need response bodies. It reads one only if a reader is opened for that answer, and if the data plane
 sends it (`response_body_mode`): Envoy ignores `mode_override` where the request body is FULL_DUPLEX_STREAMED (ext_proc.cc).
@@ -7,7 +7,7 @@ sends it (`response_body_mode`): Envoy ignores `mode_override` where the request
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from epp.request.body import Buffer
 
@@ -77,4 +77,32 @@ class UnreadBodies:
         log.warning(
             "the data plane sends no response bodies, so answers name the model that served, not the one that was asked "
             "for, and have no token usage; let it send them: envoy-config --response-body STREAMED (docs/envoy.md)"
+        )
+
+
+_SOON: Final = 0.1
+"""Seconds from the response headers in which hardly any streamed answer ends."""
+_ENOUGH: Final = 10
+"""Answers in a row; one that lasts longer proves that ends are seen."""
+
+
+class EarlyEnds:
+    """Logs once that streams end with the response headers, which a streamed answer begins with."""
+
+    __slots__ = ("_in_a_row", "_logged")
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+        self._logged = False
+
+    def ended(self, seconds: float) -> None:
+        """The ext_proc stream of a streamed answer ended so long after its response headers."""
+        self._in_a_row = self._in_a_row + 1 if seconds < _SOON else 0
+        if self._in_a_row < _ENOUGH or self._logged:
+            return
+        self._logged = True
+        log.warning(
+            "Envoy ends its streams with the response headers, so concurrency-detector does not count answers that are being "
+            "streamed, and the pool never counts as full; let Envoy show their ends: envoy-config --response-trailer SEND "
+            "(docs/flow-control.md)"
         )

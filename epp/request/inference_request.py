@@ -7,7 +7,6 @@ import msgspec
 from msgspec import Raw
 
 from epp.request.control_headers import FAIRNESS_ID, OBJECTIVE
-from epp.request.form_model import form_model_span
 from epp.request.inference_api import (
     APIS,
     APIS_WITHOUT_OBJECTS,
@@ -18,6 +17,7 @@ from epp.request.inference_api import (
     has_many_objects,
 )
 from epp.request.lone_surrogates import replace_lone_surrogates
+from epp.request.model_value import form_model_span
 from epp.request.rejection import Rejection
 
 if TYPE_CHECKING:  # what only parses requests need not load numpy

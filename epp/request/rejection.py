@@ -1,4 +1,4 @@
-"""The answer to a request that is refused. Pure."""
+"""The answers that the picker gives itself: a refusal, or one that no worker needs to see. Pure."""
 
 
 class Rejection(Exception):  # noqa: N818  # an answer to the client rather than a fault
@@ -23,3 +23,16 @@ class Rejection(Exception):  # noqa: N818  # an answer to the client rather than
         self.message = message
         self.reason = reason
         self.retry_after = retry_after
+
+
+class OwnAnswer:
+    """Status 200 with this JSON body."""
+
+    __slots__ = ("body",)
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+
+class UnreadableError(Exception):
+    """A message of the data plane cannot be read. Its fault, not the picker's; gRPC status 13 (INTERNAL)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from epp.request.unreadable import UnreadableError
+from epp.request.rejection import UnreadableError
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
-from epp.request.held_chat import while_it_waits
+from epp.request.inference_api import while_it_waits
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.context import SchedulingContext

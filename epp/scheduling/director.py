@@ -9,8 +9,7 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.endpoints.models_page import MODELS_PATH, ModelsPage
 from epp.outliers.settings import Failure
 from epp.request.inference_request import Body, request_path
-from epp.request.own_answer import OwnAnswer
-from epp.request.rejection import Rejection
+from epp.request.rejection import OwnAnswer, Rejection
 from epp.request.subset import Subset
 from epp.scheduling.admission import Admissions, ShedWhenSaturated
 from epp.scheduling.candidates import Candidates

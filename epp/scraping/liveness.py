@@ -1,16 +1,20 @@
 """Finds out within milliseconds that a worker was killed, though it holds no GET: by its kept metrics connection.
 
 The kernel ends the connections of a killed process: with a reset if bytes of ours were unread, otherwise in order, as a
-server does that closes an idle connection. So only another connect tells whether anybody is there.
+server does that closes an idle connection. So only another connect tells whether anybody is there. An ejected endpoint is asked by a probe before it gets a request.
 """
 
 import asyncio
 import logging
+import ssl
 from typing import Final
 
+from yarl import URL
+
+from adsum.addresses import authority
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
-from epp.scraping.page_client import NO_LISTENER, NoAnswerError, NoListenerError, PageClient
+from epp.scraping.page_client import NO_LISTENER, NoAnswerError, NoListenerError, PageClient, PageError
 
 logger = logging.getLogger(__name__)
 
@@ -99,3 +103,32 @@ class Liveness:
             return error
         writer.transport.abort()
         return None
+
+
+_LIMIT: Final = 1024 * 1024
+"""Bytes of an answer."""
+_BUFFER_BYTES: Final = 16 * 1024
+
+
+async def answers_probe(endpoint: Endpoint, path: str, timeout: float, tls: ssl.SSLContext | None) -> bool:
+    """Whether `GET path` on the port that serves is answered within `timeout` seconds, by anything but a 5xx.
+
+    A worker may have no such page; 501 says so too.
+    """
+    # the scheme is known for the page of metrics only
+    scheme = endpoint.scheme if endpoint.port == endpoint.metrics_port else "http"
+    url = URL(f"{scheme}://{authority(endpoint.address, endpoint.port)}{path}")
+    client = PageClient(url, bytearray(_BUFFER_BYTES), tls=tls, timeout=timeout, limit=_LIMIT, accept="*/*")
+    try:
+        async with asyncio.timeout(timeout):
+            await client.get()
+        return True
+    except PageError as error:
+        return error.status is not None and (error.status < 500 or error.status == 501)
+    except TimeoutError:
+        return False
+    except Exception as error:  # noqa: BLE001  # an answer is untrusted: whatever it has, the picker goes on
+        logger.debug("the probe of %s failed: %s", endpoint.destination, type(error).__name__)
+        return False
+    finally:
+        client.close()

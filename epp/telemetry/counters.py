@@ -14,8 +14,7 @@ from epp.ext_proc.request_director import Deferral, RequestDirector
 from epp.ext_proc.response_body import ResponseBodyReader, ResponseHead
 from epp.outliers.settings import Failure
 from epp.request.inference_request import InferenceRequest
-from epp.request.own_answer import OwnAnswer
-from epp.request.rejection import Rejection
+from epp.request.rejection import OwnAnswer, Rejection
 from epp.request.subset import Subset
 from epp.response.usage import Usage
 from epp.scheduling.context import SchedulingContext

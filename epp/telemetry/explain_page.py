@@ -9,8 +9,8 @@ import msgspec
 from aiohttp import web
 
 from epp.decisions.query import DecisionReader, parse_query
+from epp.request.rejection import UnreadableError
 from epp.request.subset import Subset
-from epp.request.unreadable import UnreadableError
 from epp.scheduling.decision import Decision
 from epp.telemetry.decision_pages import problem
 

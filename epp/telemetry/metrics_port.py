@@ -25,8 +25,7 @@ from epp.telemetry.decision_pages import DECISIONS_PATH
 from epp.telemetry.explain_page import EXPLAIN_PATH
 from epp.telemetry.profile import ProfilePage
 from epp.wire import certificate
-from epp.wire.certificate import Certificate, CertificateFiles
-from epp.wire.server.tls import server_context
+from epp.wire.certificate import Certificate, CertificateFiles, server_context
 
 if TYPE_CHECKING:
     from epp.telemetry.metrics_auth import MetricsAuth

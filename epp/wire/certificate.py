@@ -1,4 +1,7 @@
-"""Reads the key, certificate and client CA of a TLS server, reloads them when they change, or makes a self-signed pair."""
+"""Reads the key, certificate and client CA of a TLS server, reloads them when they change, or makes a self-signed pair.
+
+`server_context` serves them, for HTTP/2 by default (RFC 9113 9.2).
+"""
 
 import asyncio
 import contextlib
@@ -9,12 +12,15 @@ import ssl
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
+
+from epp.config.tls_rules import TlsRules
 
 POLL_INTERVAL = 1.0
 """Seconds between two checks whether the files changed. A Kubernetes Secret is updated by replacing symbolic links."""
@@ -201,3 +207,35 @@ def self_signed(now: datetime.datetime, *, with_rsa: bool = False) -> KeyPair:
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return KeyPair(private, certificate.public_bytes(pem))
+
+
+def server_context(served: Certificate, rules: TlsRules, protocol: str = "h2") -> ssl.SSLContext:
+    """`protocol` is offered by ALPN.
+
+    asyncio takes one context when a server starts. Its `sni_callback` runs in each handshake, also without SNI, and
+    switches to the context of the current certificate and client CA.
+    """
+    make = partial(_context, served, rules, protocol)
+    current, serving = make(), make()
+
+    def renew() -> None:
+        nonlocal current
+        try:
+            current = make()
+        except OSError as error:  # ssl.SSLError, or no free descriptor for the file of the certificate
+            log.warning("certificate not reloaded, the old one stays in use: %s", error.strerror)
+
+    def select_context(connection: ssl.SSLObject | ssl.SSLSocket, name: str, context: ssl.SSLContext) -> None:
+        connection.context = current
+
+    serving.sni_callback = select_context
+    served.on_change.append(renew)
+    return serving
+
+
+def _context(served: Certificate, rules: TlsRules, protocol: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    rules.apply(context)
+    context.set_alpn_protocols([protocol])
+    load(context, served.pair, served.client_ca)
+    return context

@@ -26,7 +26,7 @@ def open_transport(
     grpc is imported only if it serves. grpc.aio bounds its memory itself.
     """
     if kind is TransportKind.GRPC:
-        from epp.wire.grpc_aio.transport import GrpcTransport
+        from epp.wire.grpc_aio import GrpcTransport
 
         return GrpcTransport(open_exchange, health, clock, stream_ended)
     from epp.wire.server.transport import Http2Transport

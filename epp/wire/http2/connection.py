@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Final
 
 from epp.request.body import MemoryBudget
-from epp.wire.http2.data_run import LONG_FRAME, DataRun
 from epp.wire.http2.frames import (
     ACK,
     CONTINUATION,
@@ -17,6 +16,7 @@ from epp.wire.http2.frames import (
     INITIAL_WINDOW_SIZE,
     LARGEST_WINDOW,
     LEAST_FRAME_SIZE,
+    LONG_FRAME,
     MAX_CONCURRENT_STREAMS,
     MAX_FRAME_SIZE,
     MAX_HEADER_LIST_SIZE,
@@ -31,6 +31,7 @@ from epp.wire.http2.frames import (
     WINDOW_UPDATE,
     BrokenConnectionError,
     BrokenStreamError,
+    DataRun,
     Http2ErrorCode,
     check_frame_size,
     frame,

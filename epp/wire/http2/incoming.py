@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Final
 
-from epp.wire.http2.data_run import DataRun
 from epp.wire.http2.frames import (
     END_HEADERS,
     END_STREAM,
@@ -11,6 +10,7 @@ from epp.wire.http2.frames import (
     WITH_PRIORITY,
     BrokenConnectionError,
     BrokenStreamError,
+    DataRun,
     Http2ErrorCode,
     rst_stream,
     strip_padding,

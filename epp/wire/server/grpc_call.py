@@ -10,10 +10,12 @@ from epp.request.rejection import Rejection
 from epp.wire.http2.header_blocks import Http2Request, literal
 from epp.wire.http2.outgoing import Outgoing
 from epp.wire.http2.streams import NULL_RECEIVER, Receiver, Stream
-from epp.wire.server.grpc_compression import ACCEPT_ENCODING, GZIP, InflatingHandler
 from epp.wire.server.grpc_messages import (
+    ACCEPT_ENCODING,
+    GZIP,
     GrpcStatus,
     Handler,
+    InflatingHandler,
     Message,
     MessageReader,
     StatusError,

@@ -1,19 +1,22 @@
-"""ext_proc as a method of our gRPC server: passes the messages of each stream to an Exchange and sends its answers."""
+"""ext_proc as a method of our gRPC server: passes the messages of each stream to an Exchange and sends its answers.
+
+A large piece of a request body is found in its message without a copy; protobuf reads all other messages.
+"""
 
 import logging
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from adsum.logs import RateLimitedLog
-from epp.ext_proc.answers import Answer
+from epp.ext_proc.answers import Answer, field_head
 from epp.ext_proc.exchange import Exchange, ExchangeError
 from epp.ext_proc.protocol import EXT_PROC
-from epp.request.unreadable import UnreadableError
+from epp.request.rejection import UnreadableError
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
-from epp.wire.server.body_message import LARGE, read_body
 from epp.wire.server.grpc_call import Call, Method, traceback_text
 from epp.wire.server.grpc_messages import GrpcStatus, StatusError
 
@@ -140,3 +143,38 @@ class _ExchangeHandler:
         """Send answers; what the data plane has not read is from now on held and counted by the stream, not the exchange."""
         self._call.send(answers)
         self._exchange.sent()
+
+
+LARGE: Final = 4096
+"""Bytes of a message from which on protobuf's copy of the body costs more than this search."""
+_REQUEST_BODY: Final = 4
+"""`ProcessingRequest.request_body`, the number of the field."""
+_BODY: Final = 1
+"""`HttpBody.body`, the number of the field."""
+_END: Final = b"\x10\x01"
+"""`HttpBody.end_of_stream = true`, encoded; follows the body."""
+
+
+def read_body(message: bytes) -> tuple[memoryview, bool] | None:
+    """The body and `end_of_stream` of a message that holds only these, in the order that protobuf writers use; else None."""
+    size = len(message)
+    if (before := _before(size, 0)) and message.startswith(before):
+        return memoryview(message)[len(before) :], False
+    if message.endswith(_END) and (before := _before(size, len(_END))) and message.startswith(before):
+        return memoryview(message)[len(before) : -len(_END)], True
+    return None
+
+
+@lru_cache(maxsize=1024)
+# bounded: numbers
+def _before(size: int, after: int) -> bytes:
+    """The first bytes of such a message of `size` bytes with `after` bytes behind the body; empty if none can be."""
+    outer = _field_header(_REQUEST_BODY, size)
+    inner = _field_header(_BODY, size - len(outer) - after)
+    return outer + inner if outer and inner else b""
+
+
+def _field_header(field: int, size: int) -> bytes:
+    """The tag and length of a field that takes `size` bytes in all; empty if no length fits (its varint grows)."""
+    heads = (field_head(field, size - length) for length in range(2, min(size, 6) + 1))
+    return next((found for length, found in enumerate(heads, 2) if len(found) == length), b"")

@@ -12,13 +12,13 @@ from adsum.serving.sockets import connection_limit, listening_socket, set_tcp_op
 from epp.ext_proc.exchange import Exchange
 from epp.health import Health
 from epp.request.body import MemoryBudget
+from epp.wire.certificate import server_context
 from epp.wire.http2.connection import Connection
 from epp.wire.http2.frames import Http2ErrorCode
 from epp.wire.http2.limits import Limits
 from epp.wire.server.grpc_call import MethodRouter, traceback_text
 from epp.wire.server.health import health_methods
 from epp.wire.server.processor import ExternalProcessor
-from epp.wire.server.tls import server_context
 from epp.wire.transport import ListenAddress, StreamEnded
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from epp.endpoints.missing_workers import MissingWorkers
+from epp.endpoints.metadata_feed import MissingWorkers
 
 
 @pytest.fixture

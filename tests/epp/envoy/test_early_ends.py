@@ -47,7 +47,7 @@ async def test_an_envoy_that_hides_the_ends_of_answers_is_told_of_once(
     flags = ["--response-trailer=SEND"] if shown else []
 
     def warnings() -> list[str]:
-        return [one.getMessage() for one in caplog.records if one.name == "epp.ext_proc.early_ends"]
+        return [one.getMessage() for one in caplog.records if one.name == "epp.ext_proc.response_body"]
 
     caplog.set_level(logging.WARNING)
     async with AsyncExitStack() as stack:

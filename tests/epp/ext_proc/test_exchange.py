@@ -9,8 +9,7 @@ from epp.ext_proc.exchange import ExchangeError
 from epp.ext_proc.exchange_settings import ExchangeSettings, ProtocolVersion
 from epp.ext_proc.protocol import SUBSET_NAMESPACE
 from epp.request.control_headers import DESTINATION, SERVED, SUBSET
-from epp.request.rejection import Rejection
-from epp.request.unreadable import UnreadableError
+from epp.request.rejection import Rejection, UnreadableError
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest, ProcessingResponse
 from tests.decoded_exchange import DecodedExchange, read

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from epp.ext_proc import protocol
 from epp.ext_proc.exchange_settings import ExchangeSettings, ProtocolVersion
 from epp.request.control_headers import DESTINATION, SUBSET
-from epp.request.rejection import Rejection
-from epp.request.unreadable import UnreadableError
+from epp.request.rejection import Rejection, UnreadableError
 from epp.wire.messages.ext_proc_pb2 import HeaderMap, HeaderValue, HeaderValueOption, Metadata
 from tests.decoded_exchange import DecodedExchange
 

@@ -7,8 +7,7 @@ import pytest
 
 from epp.ext_proc.exchange import ExchangeError
 from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.request.own_answer import OwnAnswer
-from epp.request.rejection import Rejection
+from epp.request.rejection import OwnAnswer, Rejection
 from tests.decoded_exchange import DecodedExchange
 from tests.epp.ext_proc.test_deferral import Later
 from tests.noted_spans import Noted, Notes

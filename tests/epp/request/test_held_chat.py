@@ -9,7 +9,7 @@ import pytest
 from epp.endpoints.datastore import Datastore
 from epp.flow_control.controller import FlowController
 from epp.flow_control.settings import FlowControlSettings
-from epp.request.held_chat import HeldChat, while_it_waits
+from epp.request.inference_api import HeldChat, while_it_waits
 from epp.request.inference_request import InferenceRequest, parse_request
 from epp.scheduling.saturation import UtilizationDetector
 from tests.epp.scheduling.test_director import NOW, director

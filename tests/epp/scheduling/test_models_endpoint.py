@@ -10,8 +10,7 @@ from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.served_model import ServedModel
 from epp.outliers.settings import Failure
-from epp.request.own_answer import OwnAnswer
-from epp.request.rejection import Rejection
+from epp.request.rejection import OwnAnswer, Rejection
 from epp.request.subset import Subset
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick

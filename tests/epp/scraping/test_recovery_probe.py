@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from epp.endpoints.endpoint import Endpoint
-from epp.scraping.recovery_probe import answers_probe
+from epp.scraping.liveness import answers_probe
 
 
 @asynccontextmanager

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from epp.request.body import MemoryBudget
 from epp.wire.http2.connection import Connection
-from epp.wire.http2.data_run import DataRun
 from epp.wire.http2.frames import (
     DATA,
     END_HEADERS,
@@ -19,6 +18,7 @@ from epp.wire.http2.frames import (
     PADDED,
     PING,
     PREFACE,
+    DataRun,
     Http2ErrorCode,
     frame,
     settings,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
-from epp.wire.server.body_message import LARGE, read_body
+from epp.wire.server.processor import LARGE, read_body
 
 
 def written(body: bytes, *, ends: bool, kind: str = "request_body") -> bytes:

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.wire.server.grpc_compression import inflate
 from epp.wire.server.grpc_messages import (
     GrpcStatus,
     MessageReader,
     StatusError,
+    inflate,
     percent_encoded,
     prefixed,
 )

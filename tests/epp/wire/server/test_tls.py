@@ -8,8 +8,7 @@ import pytest
 
 from epp.config.tls_rules import TlsRules
 from epp.wire import certificate
-from epp.wire.certificate import Certificate, KeyPair
-from epp.wire.server.tls import server_context
+from epp.wire.certificate import Certificate, KeyPair, server_context
 
 NOW = datetime.datetime.now(datetime.UTC)
 

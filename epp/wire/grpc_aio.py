@@ -1,10 +1,15 @@
-"""ext_proc over grpc.aio: passes the messages of each stream to an Exchange and sends its answers."""
+"""The transport over grpc.aio: ext_proc and grpc.health.v1. The tests run over both transports, so each checks the other.
+
+Only this file of the picker imports grpc.
+"""
 
 import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
 
 import anyio
 import grpc
@@ -14,17 +19,22 @@ from adsum.logs import RateLimitedLog
 from epp.ext_proc.answers import Answer, to_bytes
 from epp.ext_proc.exchange import Exchange, ExchangeError
 from epp.ext_proc.protocol import EXT_PROC
-from epp.health import Health
-from epp.request.unreadable import UnreadableError
-from epp.wire.grpc_aio.health import health_handler
-from epp.wire.grpc_aio.listener import GrpcListener
+from epp.health import SERVICE, Health, UnknownServiceError
+from epp.request.rejection import UnreadableError
+from epp.wire.certificate import Certificate
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
+from epp.wire.messages.health_pb2 import (
+    HealthCheckRequest,
+    HealthCheckResponse,
+    HealthListRequest,
+    HealthListResponse,
+)
 from epp.wire.server.grpc_call import traceback_text
 from epp.wire.transport import ListenAddress, StreamEnded
 
 log = logging.getLogger(__name__)
 
-Context = aio.ServicerContext[ProcessingRequest, bytes]
+Context = aio.ServicerContext[Any, Any]
 
 
 class GrpcTransport:
@@ -50,7 +60,7 @@ class GrpcTransport:
     def open_streams(self) -> int:
         return len(self._streams)
 
-    def listener(self, address: ListenAddress, *, processing: bool) -> GrpcListener:
+    def listener(self, address: ListenAddress, *, processing: bool) -> "GrpcListener":
         handlers = [health_handler(self._health)]
         if processing:
             process: grpc.RpcMethodHandler[ProcessingRequest, bytes] = grpc.stream_stream_rpc_method_handler(
@@ -144,3 +154,109 @@ class _Stream:
     def _fail(self, error: ExchangeError) -> None:
         self.fault = error
         self.scope.cancel()
+
+
+def health_handler(health: Health) -> grpc.GenericRpcHandler:
+    async def check(request: HealthCheckRequest, context: Context) -> HealthCheckResponse:
+        try:
+            return health.check(request.service)
+        except UnknownServiceError as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+
+    async def watch(request: HealthCheckRequest, _: Context) -> AsyncIterator[HealthCheckResponse]:
+        changed = asyncio.Event()
+        health.watchers.add(changed.set)
+        try:
+            sent = None
+            while True:
+                changed.clear()
+                closed, status = health.closed, health.status(request.service)
+                if status != sent:
+                    yield HealthCheckResponse(status=status)
+                    sent = status
+                if closed:
+                    return
+                await changed.wait()
+        finally:
+            health.watchers.discard(changed.set)
+
+    async def statuses(_: HealthListRequest, __: Context) -> HealthListResponse:
+        return health.list()
+
+    request, response = HealthCheckRequest.FromString, HealthCheckResponse.SerializeToString
+    return grpc.method_handlers_generic_handler(
+        SERVICE,
+        {
+            "Check": grpc.unary_unary_rpc_method_handler(check, request, response),
+            "Watch": grpc.unary_stream_rpc_method_handler(watch, request, response),
+            "List": grpc.unary_unary_rpc_method_handler(
+                statuses, HealthListRequest.FromString, HealthListResponse.SerializeToString
+            ),
+        },
+    )
+
+
+class GrpcListener:
+    def __init__(self, handlers: Sequence[grpc.GenericRpcHandler], address: ListenAddress) -> None:
+        self._handlers = handlers
+        self._listen_address = address
+        self.port = address.port
+        self._server: aio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        return self._listen_address.authority(self.port)
+
+    async def __aenter__(self) -> Self:
+        options = [
+            ("grpc.max_receive_message_length", self._listen_address.max_message),
+            # on Linux the default lets two processes share a port, without an error
+            ("grpc.so_reuseport", 0),
+        ]
+        server = aio.server(options=options)
+        server.add_generic_rpc_handlers(tuple(self._handlers))
+        try:
+            self.port = self._add_port(server)
+        except RuntimeError as error:
+            raise self._listen_address.listen_error() from error
+        await server.start()
+        self._server = server
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.drain(None)
+
+    async def drain(self, timeout: float | None) -> None:
+        if self._server is not None:
+            await self._server.stop(timeout)
+
+    def _add_port(self, server: aio.Server) -> int:
+        address = self._listen_address
+        if address.certificate is None:
+            return server.add_insecure_port(self.address)
+        return server.add_secure_port(self.address, _credentials(address.certificate))
+
+
+def _credentials(certificate: Certificate) -> grpc.ServerCredentials:
+    """grpc asks for the certificate at every handshake, so a reloaded one is served to the next client."""
+    served = certificate.pair, certificate.client_ca
+
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        pair, client_ca = served
+        return grpc.ssl_server_certificate_configuration([(pair.key, pair.certificate)], client_ca)
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal served
+        now = certificate.pair, certificate.client_ca
+        if now == served:
+            return None
+        served = now
+        return configuration()
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(),
+        renewed,  # type: ignore[arg-type]  # None means unchanged (grpc.dynamic_ssl_server_credentials); the stubs lack it
+        certificate.client_ca is not None,
+    )
