@@ -19,6 +19,7 @@ from benchmarks.picking.rounds import generator
 from benchmarks.routing.arms import ARMS, COUNTED
 from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import load_config
+from epp.decisions.recorder import PickRecorder
 from epp.decisions.ring import DecisionRing
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
@@ -43,7 +44,7 @@ class _Picking:
         config = load_config(text, rng=rng, staleness=2.0)
         self.director = Director(self._store, config.scheduler, config.detector, Policy(), rng)
         if recorded:
-            self.director.decisions = DecisionRing(1000)
+            self.director.decisions = PickRecorder(DecisionRing(1000), (), time.perf_counter)
         self._rng = random.Random(2)
         self._now = 100.0
         self._went: list[Pick] = []

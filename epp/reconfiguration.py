@@ -20,11 +20,10 @@ from epp.endpoints.endpoint_document import EndpointDefaults
 from epp.scheduling.director import Director
 from epp.scheduling.policy import Policy
 from epp.scheduling.scheduler import Scheduler
-from epp.scheduling.timed_plugins import PluginTimes, time_plugins
-from epp.scheduling.traced_plugins import trace_plugins
 from epp.scraping.model_lists import ModelListRules, ModelLists
 from epp.scraping.schedule import ScrapeIntervals
 from epp.scraping.scraper import Scraper, ScrapeSettings
+from epp.telemetry.plugin_durations import PluginDurations
 
 T = TypeVar("T")
 
@@ -60,13 +59,13 @@ class Reconfiguration:
         settings: Settings,
         config: PickerConfig,
         parts: ConfiguredParts,
-        times: PluginTimes,
+        durations: PluginDurations,
         rng: random.Random,
     ) -> None:
         self._settings = settings
         self._config = config
         self._parts = parts
-        self._times = times
+        self._durations = durations
         self._rng = rng
 
     async def prepare(self, text: str) -> Callable[[], None]:
@@ -82,7 +81,7 @@ class Reconfiguration:
         config = build_config(parsed, rng=self._rng, staleness=staleness, before=before)
         config = with_metrics(config, settings.metric_names)
         self._check_unchanged(config)
-        scheduler = scheduler_of(config, settings, self._times)
+        scheduler = scheduler_of(config, settings, self._durations)
         self._teach(scheduler)
         same_pages = (config.metrics, config.engines) == (self._config.metrics, self._config.engines)
         scraping = None if same_pages else scraping_of(config, settings)
@@ -161,11 +160,9 @@ def _context_of(make: Callable[[], T], source: PageTls, plugin: str) -> T:
         raise ConfigError(f"plugins: {plugin}: parameters", problem) from error
 
 
-def scheduler_of(config: PickerConfig, settings: Settings, times: PluginTimes) -> Scheduler:
+def scheduler_of(config: PickerConfig, settings: Settings, durations: PluginDurations) -> Scheduler:
     scheduler = config.scheduler.with_reported_scores() if settings.emit_endpoint_scores else config.scheduler
-    time_plugins(scheduler, times)
-    if settings.tracing:
-        trace_plugins(scheduler)
+    durations.expect(scheduler)
     return scheduler
 
 

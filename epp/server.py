@@ -25,7 +25,9 @@ from epp.config.settings import LAME_DUCK, Settings
 from epp.config.validate import read_text
 from epp.config.worker_source import WorkerSource, asks_for_tokens, choose_source, metrics_pool_name
 from epp.decisions.query import DecisionReader
+from epp.decisions.recorder import PickRecorder
 from epp.decisions.ring import DecisionRing
+from epp.decisions.spans import PickSpans
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.endpoints.worker_metrics import WORKER_METRICS
@@ -51,7 +53,6 @@ from epp.scheduling.director import Director
 from epp.scheduling.plugin import AdmissionController
 from epp.scheduling.policy import Policy
 from epp.scheduling.prefix.producer import Credit
-from epp.scheduling.timed_plugins import PluginTimes
 from epp.scraping.model_lists import ModelListRules, ModelLists
 from epp.scraping.scraper import Scraper
 from epp.telemetry import metrics_port
@@ -109,7 +110,7 @@ class PickerServer(ResourceOwner):
         self._health = Health(clock)
         self._pool_name = metrics_pool_name(settings, os.environ)
         self._telemetry = Telemetry(pool_name=self._pool_name)
-        self._plugin_times = PluginTimes(time.perf_counter)
+        self._plugin_durations = PluginDurations()
         self._rewrites = ModelRewrites()
         self._admission = admission
         self._decisions: DecisionRing | None = None
@@ -181,10 +182,12 @@ class PickerServer(ResourceOwner):
         self._health.set_serving(True)
 
     def _open_director(self, config: PickerConfig, rng: random.Random) -> None:
-        policy, scheduler = self._policy(config), scheduler_of(config, self._settings, self._plugin_times)
+        policy, scheduler = self._policy(config), scheduler_of(config, self._settings, self._plugin_durations)
         self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
-        if self._settings.decisions:
-            self._director.decisions = self._decisions = DecisionRing(self._settings.decisions)
+        self._decisions = DecisionRing(self._settings.decisions) if self._settings.decisions else None
+        spans = PickSpans(time.perf_counter, time.time_ns)
+        readers = (self._plugin_durations.read, spans.read)
+        self._director.decisions = PickRecorder(self._decisions, readers, time.perf_counter)
         memory = self._settings.max_buffered_bytes
         self._queueing = Queueing(self._director, self._datastore, self._telemetry, memory, self._clock)
         self._use_queueing(config)
@@ -279,7 +282,7 @@ class PickerServer(ResourceOwner):
         if self._live_config is not None:
             self._telemetry.registry.register(ConfigGauges(self._live_config))
         stale_after = settings.metrics_staleness_threshold
-        self._telemetry.registry.register(PluginDurations(self._plugin_times))
+        self._telemetry.registry.register(self._plugin_durations)
         gauges = CollectorRegistry()  # of what is computed on the event loop
         gauges.register(PoolGauges(self._pool_name, self._pool, self._queueing.saturations, stale_after))
         gauges.register(PrefixMetrics(lambda: self._director.producers))
@@ -385,7 +388,7 @@ class PickerServer(ResourceOwner):
             parts = ConfiguredParts(
                 self._director, self._datastore, scraper, models, self._policy, self._serve
             )
-            change = Reconfiguration(self._settings, config, parts, self._plugin_times, rng)
+            change = Reconfiguration(self._settings, config, parts, self._plugin_durations, rng)
             self._start(self._live_config.run(change.prepare))
 
     def _pool(self) -> EndpointPool:

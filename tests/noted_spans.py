@@ -23,7 +23,7 @@ class Noted:
     def context(self) -> TraceContext:
         return TraceContext(1, self.number, sampled=True)
 
-    def child(self, name: str, kind: Kind = "internal", *, began_ms: int | None = None) -> "Noted":
+    def child(self, name: str, kind: Kind = "internal", *, began_ns: int | None = None) -> "Noted":
         self.all.append(Noted(self.all, name, kind, len(self.all) + 1))
         return self.all[-1]
 
@@ -33,7 +33,7 @@ class Noted:
     def fail(self, reason: str) -> None:
         self.failure = reason
 
-    def end(self) -> None:
+    def end(self, at_ns: int | None = None) -> None:
         self.ends += 1
 
 

@@ -119,7 +119,7 @@ class RecordedSpan:
         kind: Kind,
         trace_id: bytes,
         parent_id: bytes,
-        began_ms: int | None,
+        began_ns: int | None,
     ) -> None:
         self._recorder: Recorder | None = recorder
         self.name = name
@@ -129,7 +129,7 @@ class RecordedSpan:
         self.parent_id = parent_id
         self.remote = False
         self.state = ""
-        self.began = time.time_ns() if began_ms is None else began_ms * 1_000_000
+        self.began = time.time_ns() if began_ns is None else began_ns
         self.attributes: dict[str, AttributeValue] = {}
         self.failure: str | None = None
 
@@ -139,11 +139,11 @@ class RecordedSpan:
             int.from_bytes(self.trace_id, "big"), int.from_bytes(self.span_id, "big"), sampled=True
         )
 
-    def child(self, name: str, kind: Kind = "internal", *, began_ms: int | None = None) -> "RecordedSpan":
+    def child(self, name: str, kind: Kind = "internal", *, began_ns: int | None = None) -> "RecordedSpan":
         recorder = self._recorder
         if recorder is None:
             raise RuntimeError(f"the span {name!r} begins in one that has ended")
-        child = RecordedSpan(recorder, name, kind, self.trace_id, self.span_id, began_ms)
+        child = RecordedSpan(recorder, name, kind, self.trace_id, self.span_id, began_ns)
         child.state = self.state
         return child
 
@@ -153,10 +153,10 @@ class RecordedSpan:
     def fail(self, reason: str) -> None:
         self.failure = reason[:MAX_TEXT]
 
-    def end(self) -> None:
+    def end(self, at_ns: int | None = None) -> None:
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
-            recorder.ended(self, time.time_ns())
+            recorder.ended(self, time.time_ns() if at_ns is None else at_ns)
 
 
 Ended: TypeAlias = Callable[[RecordedSpan, int], None]
@@ -212,7 +212,8 @@ class SpanRecorder:
             told = _unrecorded(parent.trace_id, parent.span_id) if parent.sampled else None
             return Trace(None, told, begins=False)
         id_bytes = trace_id.to_bytes(16, "big")
-        span = RecordedSpan(self._recorder, name, kind, id_bytes, parent_id, began_ms)
+        began_ns = None if began_ms is None else began_ms * 1_000_000
+        span = RecordedSpan(self._recorder, name, kind, id_bytes, parent_id, began_ns)
         if parent is not None:
             span.remote = True
             span.state = _state(carrier.get(TRACESTATE, ""))

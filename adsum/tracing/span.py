@@ -16,8 +16,8 @@ class Span(Protocol):
     @property
     def context(self) -> TraceContext: ...
 
-    def child(self, name: str, kind: Kind = "internal", *, began_ms: int | None = None) -> "Span":
-        """A part of this part; `began_ms`: Unix milliseconds, if it began before this call."""
+    def child(self, name: str, kind: Kind = "internal", *, began_ns: int | None = None) -> "Span":
+        """A part of this part; `began_ns`: Unix nanoseconds, if it began before this call."""
 
     def set(self, name: str, value: AttributeValue) -> None:
         """Set an attribute; long text is cut."""
@@ -25,7 +25,8 @@ class Span(Protocol):
     def fail(self, reason: str) -> None:
         """Give it the status Error."""
 
-    def end(self) -> None: ...
+    def end(self, at_ns: int | None = None) -> None:
+        """`at_ns`: Unix nanoseconds, if it ended before this call."""
 
 
 class Trace:
@@ -55,5 +56,5 @@ class Tracer(Protocol):
     ) -> Trace:
         """Begin this process' part of a trace; `carrier`: headers or metadata with lower-case names.
 
-        `trace_id`: of a trace that begins here; 0: a random one. `began_ms`: as in `Span.child`.
+        `trace_id`: of a trace that begins here; 0: a random one. `began_ms`: Unix milliseconds, if it began before this call.
         """

@@ -12,6 +12,7 @@ from adsum.tasks import background
 from benchmarks.open_page.browsers import page_cost
 from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import load_config
+from epp.decisions.recorder import PickRecorder
 from epp.decisions.ring import DecisionRing
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
@@ -35,7 +36,8 @@ class _Picker:
             self._store.apply(InstanceAddedEvent(instance), document)
         config = load_config(None, rng=rng, staleness=2.0)
         self._director = Director(self._store, config.scheduler, config.detector, Policy(), rng)
-        self._director.decisions = DecisionRing(1000)
+        ring = DecisionRing(1000)
+        self._director.decisions = PickRecorder(ring, (), time.perf_counter)
         self._picks: dict[tuple[str, str], int] = {}
         self._rng = rng
         self.page = PickerPage(
@@ -47,7 +49,7 @@ class _Picker:
                 absent=dict,
                 outliers=list,
                 flow_control=lambda: None,
-                decisions=self._director.decisions,
+                decisions=ring,
                 picks=self._picks,
                 credits=dict,
                 stale_after=2.0,

@@ -284,7 +284,8 @@ def _observing(group: Any) -> None:
         "--decisions",
         type=count,
         metavar="N",
-        help="keep the last N decisions for /debug/decisions, in 64 MiB at most; 0: none (default: 1000)",
+        help="keep the last N decisions for /debug/decisions, in 64 MiB at most, with the scores of the first five of a "
+        "second; 0: none (default: 1000)",
     )
     _switch(group, "enable-pprof", "serve /debug/profile?seconds=5 on the metrics port (default: false)")
     group.add_argument(

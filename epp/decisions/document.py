@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from epp.decisions.scored_candidates import ScoredCandidates, candidates, left_out_by, unreported
-from epp.decisions.tie import tie
+from epp.decisions.scored_candidates import ScoredCandidates, candidates, left_out_by, tie, unreported
 from epp.endpoints.endpoint import Column, Endpoint, Indices
 from epp.scheduling.decision import NOT_YET, Decision, ProfileRun
 
@@ -33,6 +32,7 @@ def describe(
         "sequence": decision.sequence,
         "time": datetime.fromtimestamp(wall_time(decision.at), UTC).isoformat(timespec="milliseconds"),
         "request": _request(decision),
+        "whole": decision.whole or not decision.chosen,
         "waited": _seconds(decision.waited) if decision.queued else None,
         "endpoints": _count_of_all(decision),
         "choice": _name(decision.chosen[0]) if decision.chosen else None,
@@ -48,7 +48,7 @@ def describe(
 
 def _count_of_all(decision: Decision) -> int | None:
     """None: nobody looked for endpoints, as the request was refused or abandoned before."""
-    looked = decision.numbers is not None or decision.would_wait
+    looked = decision.numbers is not None or decision.endpoints or decision.would_wait
     return len(decision.endpoints) if looked else None
 
 
@@ -112,14 +112,16 @@ def _profile(decision: Decision, run: ProfileRun, numbers: "_Numbers", most: int
     scored = candidates(decision, run)
     rows = _shown(decision, run, scored, most)
     ranks = {row: rank for rank, row in enumerate(scored.order.tolist(), 1)}
-    names = [scorer.name for scorer in run.plan.scorers]
+    names = [name for (_, _, name), _ in run.plan.scorers]
     places = {id(endpoint): place for place, endpoint in enumerate(run.chosen, 1)}
     return {
         "name": run.name,
-        "filters": list(run.plan.filters),
+        "filters": [name for _, _, name in run.plan.filters],
         "verdicts": _verdicts(decision, run),
-        "scorers": [{"name": one.name, "type": one.type, "weight": one.weight} for one in run.plan.scorers],
-        "picker": run.plan.picker,
+        "scorers": [
+            {"name": name, "type": kind, "weight": weight} for (_, kind, name), weight in run.plan.scorers
+        ],
+        "picker": run.plan.picker[2],
         "scored": len(scored.order),
         "tie": tie(decision, run, scored),
         "candidates": [
@@ -185,7 +187,7 @@ class _Numbers:
 
     def __init__(self, decision: Decision) -> None:
         self._decision = decision
-        self._unreported = unreported(decision) if decision.endpoints else np.zeros(0)
+        self._unreported = np.zeros(0) if decision.numbers is None else unreported(decision)
 
     def of(self, row: int) -> dict[str, Any]:
         decision = self._decision

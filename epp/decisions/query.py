@@ -88,6 +88,8 @@ class DecisionReader:
     def read(self, query: DecisionQuery) -> Iterator[dict[str, Any]]:
         """One decision after the other, so that a caller may do something else between two."""
         now = self._clock()
+        if query.request_id is not None:
+            self.ring.ask_for(query.request_id)
         for decision in select(self.ring, query, now):
             yield self.describe(decision, query.candidates)
 

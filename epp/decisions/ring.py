@@ -19,12 +19,14 @@ _COLUMNS: Final = KEPT_ROWS + 1
 """The numbers, and the endpoints themselves."""
 _EACH: Final = 8
 """Of each endpoint: a number in a column, or itself in a tuple."""
+_MOST_ASKED_FOR: Final = 16
+"""Request ids that operators asked for last."""
 
 
 class DecisionRing:
     """`most`: decisions that are kept; fewer if those take more than `max_bytes`. Sequences begin with 1."""
 
-    __slots__ = ("_bytes", "_endpoints", "_kept", "_last", "_max_bytes", "most")
+    __slots__ = ("_bytes", "_endpoints", "_kept", "_last", "_max_bytes", "asked_for", "most")
 
     def __init__(self, most: int = DEFAULT_MOST, max_bytes: int = MAX_BYTES) -> None:
         self.most = most
@@ -33,6 +35,7 @@ class DecisionRing:
         self._kept: deque[Decision] = deque()
         self._last = 0
         self._endpoints: tuple[Endpoint, ...] = ()
+        self.asked_for: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -52,11 +55,13 @@ class DecisionRing:
         size, endpoints = _BYTES, decision.endpoints
         if endpoints is not self._endpoints and endpoints:  # a request that was not parsed has none
             size += self._take(endpoints)
-        # as if it shared no column with others
-        columns = _COLUMNS + len(decision.steps)
-        for run in decision.runs:
-            columns += run.columns
-        decision.size = size = size + columns * len(endpoints) * _EACH
+        if decision.numbers is not None:
+            # as if it shared no column with others
+            columns = _COLUMNS + len(decision.steps)
+            for run in decision.runs:
+                columns += run.columns
+            size += columns * len(endpoints) * _EACH
+        decision.size = size
         kept, held = self._kept, self._bytes + size
         kept.append(decision)
         if len(kept) > self.most:
@@ -69,7 +74,15 @@ class DecisionRing:
         """Bytes of the endpoints that no earlier decision had: it keeps them alive, and workers choose how large they are."""
         known = {id(endpoint) for endpoint in self._endpoints}
         self._endpoints = endpoints
-        return sum([_size_of_endpoint(one) for one in endpoints if id(one) not in known])
+        new = sum([_size_of_endpoint(one) for one in endpoints if id(one) not in known])
+        return new + len(endpoints) * _EACH
+
+    def ask_for(self, request_id: str) -> None:
+        """Let the next request with this id be recorded whole: an operator asks what became of it, and may send it again."""
+        self.asked_for.pop(request_id, None)
+        self.asked_for[request_id] = None
+        if len(self.asked_for) > _MOST_ASKED_FOR:
+            del self.asked_for[next(iter(self.asked_for))]
 
     def newest(self) -> Iterator[Decision]:
         """All, the newest first."""

@@ -1,18 +1,20 @@
-"""Which endpoints a decision had, what left them out, and their scores, as columns over all endpoints. Pure.
+"""Which endpoints a decision had, what left them out, their scores as columns over all endpoints, and how a tie was broken. Pure.
 
-A pick scores only as many endpoints as it needs. The other scores are computed here, from what it kept: by the same formulas,
-from the same numbers.
+A pick that is recorded whole scores all of its candidates, where others score only as many as they need.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from epp.endpoints.endpoint import Column, Floats, Indices, Mask
 from epp.scheduling.cached_scores import TIE_BREAK
 from epp.scheduling.decision import Decision, ProfileRun
+
+_SAME: Final = TIE_BREAK / 2
+"""Totals that differ by less are equal: sums in another order than the pick's differ in their last digits."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -42,8 +44,8 @@ def candidates(decision: Decision, run: ProfileRun) -> ScoredCandidates:
     scores = _scores(decision, run, fresh, count)
     totals = np.full(count, np.nan)
     totals[fresh] = 0.0
-    for scorer, column in zip(run.plan.scorers, scores, strict=True):
-        totals[fresh] += scorer.weight * column[fresh]
+    for (_, weight), column in zip(run.plan.scorers, scores, strict=True):
+        totals[fresh] += weight * column[fresh]
     stale, late = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
     stale[rows] = True
     stale[fresh] = False
@@ -81,8 +83,6 @@ def _scores(decision: Decision, run: ProfileRun, fresh: Indices, count: int) -> 
         columns[at][fresh] = _column(score, len(fresh))
     for at, score in zip(run.plan.by_request, run.scores, strict=False):
         columns[at][fresh] = _column(score, len(fresh))
-    for at, requests in run.plan.in_flight:
-        columns[at][fresh] = requests / (requests + unreported(decision)[fresh])
     return columns
 
 
@@ -112,3 +112,25 @@ def _order(decision: Decision, rows: Indices, totals: Floats, stale: Mask, late:
     # stale ones go by what is in flight there; between equal scores, fewer in flight wins
     rank = np.where(stale, -in_flight, np.nan_to_num(totals) - in_flight * TIE_BREAK)
     return rows[np.lexsort((-rank[rows], stale[rows], late[rows]))]
+
+
+def tie(decision: Decision, run: ProfileRun, scored: ScoredCandidates) -> dict[str, Any] | None:
+    """Of the choice with others, as JSON; None: there was none, or its picker does not take the best."""
+    chosen = [row for row in scored.order.tolist() if run.chosen and decision.endpoints[row] is run.chosen[0]]
+    if not chosen or not run.plan.takes_best:
+        return None
+    [row] = chosen
+    in_flight = decision.numbers[Column.INFLIGHT]
+    scores = np.where(scored.stale, -in_flight, scored.totals)
+    equal: Mask = np.zeros(len(scores), dtype=np.bool_)
+    equal[scored.order] = True
+    equal &= (scored.stale == scored.stale[row]) & (scored.late == scored.late[row])
+    equal &= np.abs(scores - scores[row]) < _SAME
+    fewest = equal & (in_flight <= in_flight[row])
+    if np.count_nonzero(equal) < 2:
+        return None
+    return {
+        "endpoints": int(np.count_nonzero(equal)),
+        "fewest_in_flight": int(np.count_nonzero(fewest)),
+        "broken_by": "inflight" if np.count_nonzero(fewest) == 1 else "chance",
+    }

@@ -5,6 +5,10 @@ from typing import Any, Final
 
 _MOST: Final = 60
 _LEFT: Final = ("endpoint", "destination")
+_IN_SHORT: Final = (
+    "kept without its candidates and their scores, which the first five picks of a second have; "
+    "a request with this id, or with the header x-adsum-record-decision, is kept whole from now on"
+)
 _LEAST_WAIT: Final = 0.0005
 """Seconds; what is shorter would be shown as 0 ms."""
 
@@ -24,6 +28,8 @@ def details(decision: Mapping[str, Any]) -> Iterator[str]:
     yield f"  {decision['time'][:23].replace('T', ' ')} UTC {_where(decision)}: {_became(decision)}"
     if decision["refusal"] is not None:
         yield f"  {_plain(decision['refusal']['message'], 400)}"
+    if not decision["whole"]:
+        yield f"  {_IN_SHORT}"
     yield from _left_out(decision["left_out"])
     for profile in decision["profiles"]:
         yield from _profile(profile)

@@ -16,12 +16,14 @@ FAIRNESS_ID: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fair
 MODEL_REWRITE: Final = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 TTFT_SLO: Final = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 """The current name and its older alias, which counts if the first is absent."""
+RECORD: Final = "x-adsum-record-decision"
+"""With any value: the decision about this request is recorded whole."""
 
 DATA_PLANE_ONLY: Final = (FALLBACK, SERVED, SUBSET)
 """Set by the data plane and the picker only; not even the picker reads a client's."""
 _PREFIXES: Final = ("x-llm-d-", "x-gateway-")
 _OTHERS: Final = frozenset(
-    {TTFT_SLO[1], "x-slo-tpot-ms", "x-prefiller-host-port", "x-encoder-hosts-ports"}
+    {RECORD, TTFT_SLO[1], "x-slo-tpot-ms", "x-prefiller-host-port", "x-encoder-hosts-ports"}
     | {"x-data-parallel-host-port", "x-kv-cache-source-host-port"}
 )
 CLIENT_HEADERS: Final = frozenset({*OBJECTIVE, *FAIRNESS_ID, *MODEL_REWRITE, *TTFT_SLO})

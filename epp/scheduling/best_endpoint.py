@@ -65,7 +65,8 @@ class BestEndpoint:
         else:  # all ordered endpoints were tried: one beyond them may still win
             if others_at_most + self._most_in_flight >= best:
                 return None
-        return self._picker.break_tie([row for row, total in totals.items() if total == best])
+        # in the order of the rows, as where all of them are scored: an explanation then draws the same one
+        return self._picker.break_tie(sorted([row for row, total in totals.items() if total == best]))
 
     def _add_load(self, score: float, pool: EndpointPool, row: int) -> float:
         number = pool.numbers.item

@@ -13,7 +13,7 @@ import numpy as np
 
 from epp.endpoints.endpoint import Column, EndpointPool, Floats, Indices
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.decision import KeptScores, kept_scores
+from epp.scheduling.decision import KeptScores, PluginLabels, ProfileRun, kept_scores
 from epp.scheduling.plugin import Scorer, Scores
 
 TIE_BREAK: Final = 1e-9
@@ -28,10 +28,11 @@ _MAX_STATES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class WeightedScorer:
-    """A scorer and its weight in the sum of scores."""
+    """A scorer and its weight in the sum of scores. `labels`: given by its profile."""
 
     scorer: Scorer
     weight: float = 1.0
+    labels: PluginLabels = ("", "", "")
 
 
 WeightedScores: TypeAlias = Sequence[tuple[float, Scores]]
@@ -39,9 +40,14 @@ WeightedScores: TypeAlias = Sequence[tuple[float, Scores]]
 
 
 def run_scorers(
-    scorers: Sequence[WeightedScorer], request: InferenceRequest, pool: EndpointPool
+    scorers: Sequence[WeightedScorer],
+    request: InferenceRequest,
+    pool: EndpointPool,
+    notes: ProfileRun | None = None,
 ) -> WeightedScores:
-    return [(weighted.weight, weighted.scorer.score(request, pool)) for weighted in scorers]
+    if notes is None:
+        return [(weighted.weight, weighted.scorer.score(request, pool)) for weighted in scorers]
+    return [(one.weight, notes.call(one.labels, one.scorer.score, request, pool)) for one in scorers]
 
 
 def add_scores(total: Floats, weighted_scores: WeightedScores) -> Floats:
@@ -109,19 +115,23 @@ class ScoreCache:
         self._staleness = staleness
         self._cached: dict[object, CachedScores] = {}
 
-    def get(self, request: InferenceRequest, pool: EndpointPool) -> CachedScores:
+    def get(
+        self, request: InferenceRequest, pool: EndpointPool, notes: ProfileRun | None = None
+    ) -> CachedScores:
         """The scores at `pool.now`. Scorers get the request only because their signature has it: they must not read it."""
         state = pool.state
         if state is None:  # a subset of the pool: candidates of this request only
-            return self._compute(request, pool)
+            return self._compute(request, pool, notes)
         cached = self._cached.get(state)
         if cached is None or not cached.valid_from <= pool.now < cached.valid_until:
             if len(self._cached) >= _MAX_STATES:
                 self._cached.clear()
-            cached = self._cached[state] = self._compute(request, pool)
+            cached = self._cached[state] = self._compute(request, pool, notes)
         return cached
 
-    def _compute(self, request: InferenceRequest, pool: EndpointPool) -> CachedScores:
+    def _compute(
+        self, request: InferenceRequest, pool: EndpointPool, notes: ProfileRun | None
+    ) -> CachedScores:
         fresh, rows, valid_until = pool, None, np.inf
         if self._staleness is not None:
             stale_at = pool.stale_at(self._staleness)
@@ -130,7 +140,7 @@ class ScoreCache:
                 mask = stale_at >= pool.now
                 fresh, rows = pool.select(mask), mask.nonzero()[0]
                 valid_until = float(stale_at.min(initial=np.inf, where=mask))
-        parts = run_scorers(self._scorers, request, fresh)
+        parts = run_scorers(self._scorers, request, fresh, notes)
         scores = add_scores(np.zeros(len(fresh)), parts)
         return CachedScores(fresh, rows, scores, pool.now, valid_until, parts)
 

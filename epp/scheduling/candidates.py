@@ -36,7 +36,7 @@ class Candidates:
         pool = self._datastore.pool(now)
         request, subset, decision = context.request, context.subset, context.decision
         if decision is not None:
-            decision.pool, decision.steps = pool, ()
+            decision.found(pool)
         self._reader.check_model(request)
         if not len(pool):
             raise no_endpoints("no endpoint is ready")
@@ -68,9 +68,9 @@ def _narrowed(
         mask = mask & (pool.note(subset, lambda: _allowed(pool, subset)) if few else _allowed(pool, subset))
     if decision is not None:
         if serving is not None:
-            decision.narrowed("model", np.flatnonzero(serving))
+            decision.narrowed("model", serving)
         if subset is not None:
-            decision.narrowed("subset", np.flatnonzero(mask))
+            decision.narrowed("subset", mask)
     if not mask.any():
         raise no_endpoints("no endpoint of the requested subset is ready for this request")
     return pool.select(mask)

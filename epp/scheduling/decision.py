@@ -1,19 +1,21 @@
-"""What was known when a request was scheduled, and what became of it: notes for whoever asks why. Pure.
+"""The one record of a pick: what was known when a request was scheduled, and what became of it. Pure.
 
-The notes of a pick keep what it made anyway, as columns. Scores that it did not need are computed from them by who reads them
-(`epp.decisions.scored_candidates`). They keep nothing that refers to a request's body or headers.
+Metrics, the spans of a trace, the last decisions and explanations are all read from it (`epp.decisions.recorder`). Most
+picks are noted in short: they keep who was chosen, and pay for nothing else. The others are noted whole: with all
+candidates, what each plugin said of them, and how long it took. No record refers to a request's body or headers.
 """
 
-from collections.abc import Mapping, Sequence, Sized
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence, Sized
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from epp.endpoints.endpoint import Column, Endpoint, EndpointPool, Indices
+from adsum.tracing.span import Span
+from epp.endpoints.endpoint import Column, Endpoint, EndpointPool, Indices, Mask
 from epp.request.inference_request import InferenceRequest, request_path, tokens_in
 from epp.request.rejection import Rejection
 
+T = TypeVar("T")
 MOST_TEXT: Final = 200
 """Characters that are kept of a text that a client or a data plane chose."""
 _KEPT_TEXT: Final = slice(MOST_TEXT)
@@ -28,49 +30,67 @@ KeptScores: TypeAlias = Sequence[Any]
 """Of several scorers: a column, or by row the scores that are not 0, FEW at most."""
 Steps: TypeAlias = Sequence[tuple[str, Indices | None]]
 """What left endpoints out, and the rows that it left; None: all."""
+PluginLabels: TypeAlias = tuple[str, str, str]
+"""Extension point, type and name."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedScorer:
-    """`name` and `type` as in the configuration."""
+class PluginCall:
+    """One call of a plugin; times of the recorder's clock."""
 
-    name: str
-    type: str
-    weight: float
+    __slots__ = ("began", "ended", "labels")
+
+    def __init__(self, labels: PluginLabels, began: float, ended: float) -> None:
+        self.labels = labels
+        self.began = began
+        self.ended = ended
 
 
-@dataclass(frozen=True, slots=True)
 class ProfilePlan:
-    """What a profile does, in words. Of `scorers`, `published` are computed once for each state of the pool, `by_request` for
-    each request; `in_flight` are computed from the requests that no page shows yet: `requests / (requests + unreported)`.
+    """What a profile does, in words. `scorers`: with their weights. Of these, `published` are computed once for each state of
+    the pool, `by_request` for each request; both are numbers of scorers.
+
     `takes_best`: the picker takes the highest sum of scores. `most_columns`: that a `ProfileRun` keeps if no endpoint is
     late or stale.
     """
 
-    filters: Sequence[str]
-    scorers: Sequence[NamedScorer]
-    picker: str
-    published: Sequence[int]
-    by_request: Sequence[int]
-    in_flight: Sequence[tuple[int, float]]
-    takes_best: bool
-    most_columns: int = field(init=False)
+    __slots__ = ("by_request", "filters", "most_columns", "picker", "published", "scorers", "takes_best")
 
-    def __post_init__(self) -> None:
-        steps = len(self.filters) + 1 if self.filters else 0  # the late ones are left out before filters
-        object.__setattr__(self, "most_columns", steps + len(self.scorers))
+    def __init__(
+        self,
+        filters: Sequence[PluginLabels],
+        scorers: Sequence[tuple[PluginLabels, float]],
+        picker: PluginLabels,
+        *,
+        published: Sequence[int],
+        by_request: Sequence[int],
+        takes_best: bool,
+    ) -> None:
+        self.filters = filters
+        self.scorers = scorers
+        self.picker = picker
+        self.published = published
+        self.by_request = by_request
+        self.takes_best = takes_best
+        steps = len(filters) + 1 if filters else 0  # the late ones are left out before filters
+        self.most_columns = steps + len(scorers)
+
+    @property
+    def plugins(self) -> Sequence[PluginLabels]:
+        return (*self.filters, *[labels for labels, _ in self.scorers], self.picker)
 
 
 class ProfileRun:
-    """One profile's part in a decision.
+    """One profile's part in a decision that is noted whole.
 
     `steps`: what left endpoints out, in order, with the rows that were left of all endpoints (None: all). `rows`: those that
     were scored. `fresh`: of these, those whose numbers were fresh, None: all. `published` and `scores`: by scorer of the plan,
     in the order of `fresh`; None: nothing was scored. `late`: the rows that come last, None: none. `columns`: how many
     these are at most. `chosen`: empty if the profile refused.
+
+    `given`: how many candidates it had. `calls` of plugins are forgotten once they were read. Of the times, `scored_from` is
+    when the filters were done, `picked_from` when all was scored.
     """
 
-    # class defaults: every pick makes such an object, and few of its attributes differ from these
     steps: Steps = ()
     rows: Indices | None = None
     late: Indices | None = None
@@ -78,32 +98,49 @@ class ProfileRun:
     published: KeptScores | None = None
     scores: KeptScores = ()
     chosen: tuple[Endpoint, ...] = ()
+    calls: Sequence[PluginCall] = ()
+    scored_from = NOT_YET
+    picked_from = NOT_YET
+    ended = NOT_YET
 
-    def __init__(self, name: str, plan: ProfilePlan) -> None:
+    def __init__(self, name: str, plan: ProfilePlan, given: int, clock: Callable[[], float] | None) -> None:
         self.name = name
         self.plan = plan
         self.columns = plan.most_columns
+        self.given = given
+        self._clock = clock
+        self.began = self.time()
 
-    def begin_filters(self, pool: EndpointPool, late: Any, *, skips_late: bool) -> None:
-        """`late`: mask of `pool`, which the filters do not see."""
+    def time(self) -> float:
+        return NOT_YET if self._clock is None else self._clock()
+
+    def call(self, labels: PluginLabels, plugin: Callable[..., T], *arguments: Any) -> T:
+        """Call a plugin, and note how long it took."""
+        began = self.time()
+        result = plugin(*arguments)
+        self.calls = (*self.calls, PluginCall(labels, began, self.time()))
+        return result
+
+    def begin_filters(self, pool: EndpointPool, late: Mask | None) -> None:
+        """`late`: mask of `pool`, which the filters do not see; None: they see all of it."""
         self.steps = ()
-        if skips_late:
-            rows = np.flatnonzero(~late)
-            left = rows if pool.selected_from is None else pool.selected_from[1][rows]
-            self.steps = (("late", left),)
+        if late is not None:
+            self.steps = (("late", _rows_in_all(np.flatnonzero(~late), pool)),)
 
     def filtered(self, at: int, pool: EndpointPool) -> None:
         """What the filter with that number in the plan has left."""
-        self.steps = (*self.steps, (self.plan.filters[at], rows_of_all(pool)))
+        self.steps = (*self.steps, (self.plan.filters[at][2], rows_of_all(pool)))
+
+    def begin_scores(self) -> None:
+        self.scored_from = self.time()
 
     def scored(
-        self, pool: EndpointPool, late: Any, fresh: Indices | None, published: KeptScores, scores: Any
+        self, pool: EndpointPool, late: Mask | None, fresh: Indices | None, published: KeptScores, scores: Any
     ) -> None:
-        if pool.selected_from is not None:
-            self.rows = rows_of_all(pool)
+        self.picked_from = self.time()
+        self.rows = rows_of_all(pool)
         if late is not None:
-            late_rows = np.flatnonzero(late)
-            self.late = late_rows if self.rows is None else self.rows[late_rows]
+            self.late = _rows_in_all(np.flatnonzero(late), pool)
             self.columns += 1
         if fresh is not None:
             self.fresh = fresh
@@ -112,10 +149,19 @@ class ProfileRun:
         if scores:
             self.scores = kept_scores(scores, pool.endpoints if fresh is None else fresh)
 
+    def end(self, chosen: tuple[Endpoint, ...]) -> None:
+        self.chosen = chosen
+        self.ended = self.time()
+        self.calls = (*self.calls, PluginCall(self.plan.picker, self.picked_from, self.ended))
+
 
 def rows_of_all(pool: EndpointPool) -> Indices | None:
     """Where the endpoints of a pool are among all endpoints; None: they are all of them, in their order."""
     return None if pool.selected_from is None else pool.selected_from[1]
+
+
+def _rows_in_all(rows: Indices, pool: EndpointPool) -> Indices:
+    return rows if pool.selected_from is None else pool.selected_from[1][rows]
 
 
 def kept_scores(weighted_scores: Sequence[tuple[float, Any]], scored: Sized) -> KeptScores:
@@ -136,10 +182,12 @@ class Decision:
 
     Times in seconds of the picker's clock, NOT_YET: that has not happened. `at`: the picker had the request. `picked_at`: it
     was scheduled or refused. `waited`: in the queue of flow control. `endpoints`: all of them at `picked_at`, candidates or
-    not; `numbers`: their first KEPT_ROWS columns, before this request was counted.
-    `steps`: as those of a `ProfileRun`, before all profiles. `status`, `responded_at`: of the response headers. `served_by`:
-    the destination that the data plane names. `ended_by`: why the stream ended. `explained`: there is no such request;
-    `would_wait`: it would not go at once.
+    not. `status`, `responded_at`: of the response headers. `served_by`: the destination that the data plane names.
+    `ended_by`: why the stream ended. `explained`: there is no such request; `would_wait`: it would not go at once.
+
+    Only what is noted whole, and every refusal, has `numbers`, the first KEPT_ROWS columns of `endpoints` before this request
+    was counted, and `steps`, as those of a `ProfileRun`, before all profiles. `runs` and `calls`, of data producers, are of
+    what is noted whole; `clock` measures its plugins, and `span` is the part of a trace in which it is scheduled.
 
     `request` and `pool` are only there until it has its pick.
     """
@@ -152,6 +200,7 @@ class Decision:
     responded_at = NOT_YET
     ended_at = NOT_YET
     waited = 0.0
+    whole = False
     queued = False
     explained = False
     would_wait = False
@@ -181,6 +230,9 @@ class Decision:
     numbers: Any = None
     steps: Steps = ()
     runs: tuple[ProfileRun, ...] = ()
+    calls: Sequence[PluginCall] = ()
+    clock: Callable[[], float] | None = None
+    span: Span | None = None
     chosen: tuple[Endpoint, ...] = ()
     helpers: Mapping[str, tuple[Endpoint, ...]] | None = None
 
@@ -216,7 +268,12 @@ class Decision:
         self.prompt_bytes = request.prompt_size
         self.body_bytes = request.body_size
 
-    def narrowed(self, why: str, rows: Indices | None) -> None:
+    def found(self, pool: EndpointPool) -> None:
+        """All endpoints, before anything leaves some of them out."""
+        self.pool, self.steps = pool, ()
+
+    def narrowed(self, why: str, rows: Any) -> None:
+        """`rows`: those that were left, or a mask of them, or None: all."""
         self.steps = (*self.steps, (why, rows))
 
     def waits(self) -> None:
@@ -224,18 +281,37 @@ class Decision:
         self.queued = True
         self.pool, self.steps = None, ()
 
-    def run(self, plan: ProfilePlan) -> ProfileRun:
+    def run(self, plan: ProfilePlan, candidates: int) -> ProfileRun:
         """A profile begins; its name was set as `profile`."""
-        made = ProfileRun(self.profile, plan)
+        made = ProfileRun(self.profile, plan, candidates, self.clock)
         self.runs += (made,)
         return made
+
+    def call(self, labels: PluginLabels, plugin: Callable[..., None], *arguments: Any) -> None:
+        """Call a data producer, and note how long it took."""
+        began = NOT_YET if self.clock is None else self.clock()
+        plugin(*arguments)
+        ended = NOT_YET if self.clock is None else self.clock()
+        self.calls = (*self.calls, PluginCall(labels, began, ended))
+
+    def forget_calls(self) -> None:
+        """Metrics and spans were read from it; what is left is what an operator may ask for."""
+        self.calls, self.clock, self.span = (), None, None
+        for run in self.runs:
+            run.calls = ()
 
     def picked(
         self, chosen: tuple[Endpoint, ...], helpers: Mapping[str, tuple[Endpoint, ...]], primary: str
     ) -> None:
         """It was scheduled, and does not count anywhere yet."""
         self._take_request()
-        self._take_numbers()
+        if self.whole:
+            self._take_numbers()
+        elif self.pool is not None:
+            pool, self.pool = self.pool, None
+            self.picked_at, self.endpoints = pool.now, pool.endpoints
+            if self.steps:
+                self.steps = ()
         self.chosen = chosen
         if helpers:
             self.helpers = helpers
@@ -249,6 +325,7 @@ class Decision:
             self.picked_at = pool.now
             self.endpoints = pool.endpoints
             self.numbers = pool.numbers[:KEPT_ROWS].copy()
+            self.steps = tuple([(why, _as_rows(rows)) for why, rows in self.steps])
 
     def served(self, destination: str) -> None:
         chosen = self.chosen[0].destination
@@ -301,8 +378,16 @@ class Decision:
         self.ended_by = cause
 
 
+def _as_rows(rows: Any) -> Indices | None:
+    found: Indices | None = np.flatnonzero(rows) if rows is not None and rows.dtype == np.bool_ else rows
+    return found
+
+
 class DecisionLog(Protocol):
-    """Keeps the last decisions."""
+    """Keeps what is noted of picks, and says how much that is."""
+
+    def begin(self, headers: Mapping[str, str], now: float, span: Span | None) -> Decision | None:
+        """The record of a request that came; None: nothing of it is kept."""
 
     def add(self, decision: Decision) -> None:
         """The request has its pick, or was refused; what becomes of it is noted in `decision` later."""

@@ -100,9 +100,9 @@ class Director:
             page = self._models_page.render(self._allowed(subset))
             if page is not None:
                 return OwnAnswer(page)
-        if self.decisions is None:
+        decision = None if self.decisions is None else self.decisions.begin(headers, now, span)
+        if self.decisions is None or decision is None:
             return self._direct(SchedulingContext(self._reader.read(headers, body), subset, span), now)
-        decision = Decision(now)
         try:
             context = SchedulingContext(self._reader.read(headers, body), subset, span)
             context.decision = decision
@@ -144,7 +144,7 @@ class Director:
         Plugins prepare and score it as any other request, and are not told of a pick.
         """
         decision = Decision(now)
-        decision.explained = True
+        decision.explained = decision.whole = True
         chance = self._rng.getstate()
         try:
             context = SchedulingContext(self._reader.read(headers, body, counted=False), subset)

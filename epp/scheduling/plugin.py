@@ -5,6 +5,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Mask
 from epp.request.inference_request import InferenceRequest, PrefixChain
+from epp.scheduling.decision import PluginLabels
 from epp.scheduling.pick import Pick
 from epp.scheduling.profile_result import Results
 from epp.scheduling.waiting import WaitingRequest
@@ -85,6 +86,12 @@ class PrefixMatchProducer(DataProducer, Protocol):
 def is_picked_last(producer: DataProducer) -> bool:
     """Whether it hears of a pick after all others, which ask it what an endpoint held before: it has `picked_last = True`."""
     return getattr(producer, "picked_last", False) is True
+
+
+def producer_labels(producer: DataProducer) -> PluginLabels:
+    """A data producer whose time is worth a metric names its type by `plugin_type`."""
+    kind = str(getattr(producer, "plugin_type", ""))
+    return "DataProducer", kind, kind
 
 
 class AdmissionController(Protocol):

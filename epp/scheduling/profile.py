@@ -1,7 +1,7 @@
 """Runs one scheduling profile: filters, then the weighted sum of the scores, then the picker."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from epp.scheduling.cached_scores import (
 )
 from epp.scheduling.candidates import no_endpoints
 from epp.scheduling.context import SchedulingContext
-from epp.scheduling.decision import NamedScorer, ProfilePlan, ProfileRun
+from epp.scheduling.decision import PluginLabels, ProfilePlan, ProfileRun
 from epp.scheduling.plugin import BestPicker, DataProducer, Filter, InFlightReader, Picker
 from epp.scheduling.published_only import is_published_only
 
@@ -32,8 +32,7 @@ class SchedulerProfile:
     `staleness`: seconds; an endpoint with older numbers, or none, ranks behind all with fresh numbers. None: the scorers
     read no metrics. Whatever it is, an endpoint whose page is late (`EndpointPool.late`) comes after all others: it may be
     stopped. `reports_scores`: sets `SchedulingContext.scores`. `names`: type and name of each filter, then of each
-    scorer, then of the picker, where a configuration names them. `takes_best`: whether the picker takes the highest sum, for
-    one that stands for another; None: as its type says.
+    scorer, then of the picker, where a configuration names them.
     """
 
     picker: Picker
@@ -44,37 +43,45 @@ class SchedulerProfile:
     staleness: float | None = None
     reports_scores: bool = False
     names: Sequence[tuple[str, str]] = ()
-    takes_best: bool | None = None
     _score_cache: ScoreCache = field(init=False, repr=False, compare=False)
     _request_scorers: Sequence[WeightedScorer] = field(init=False, repr=False, compare=False)
     _in_flight_scorers: Sequence[WeightedScorer] = field(init=False, repr=False, compare=False)
     _best_picker: BestPicker | None = field(init=False, repr=False, compare=False)
     _best_endpoint: BestEndpoint | None = field(init=False, repr=False, compare=False)
-    _plan: ProfilePlan = field(init=False, repr=False, compare=False)
+    plan: ProfilePlan = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        published = [one for one in self.scorers if is_published_only(one.scorer)]
-        object.__setattr__(self, "_score_cache", ScoreCache(published, self.staleness))
-        in_flight = [one for one in self.scorers if isinstance(one.scorer, InFlightReader)]
-        separate = [*published, *in_flight]
-        object.__setattr__(self, "_request_scorers", [one for one in self.scorers if one not in separate])
-        object.__setattr__(self, "_in_flight_scorers", in_flight)
+        labels = self._labels()
+        count = len(self.filters)
+        named = [replace(one, labels=labels[count + at]) for at, one in enumerate(self.scorers)]
+        published = [at for at, one in enumerate(named) if is_published_only(one.scorer)]
+        object.__setattr__(self, "_score_cache", ScoreCache([named[at] for at in published], self.staleness))
+        in_flight = [at for at, one in enumerate(named) if isinstance(one.scorer, InFlightReader)]
+        by_request = [at for at in range(len(named)) if at not in (*published, *in_flight)]
+        object.__setattr__(self, "_request_scorers", [named[at] for at in by_request])
+        object.__setattr__(self, "_in_flight_scorers", [named[at] for at in in_flight])
         best_picker = self.picker if isinstance(self.picker, BestPicker) else None
         object.__setattr__(self, "_best_picker", best_picker)
         object.__setattr__(self, "_best_endpoint", self._make_best_endpoint())
-        object.__setattr__(self, "_plan", self._make_plan())
-
-    @property
-    def is_best_taken(self) -> bool:
-        return isinstance(self.picker, BestPicker) if self.takes_best is None else self.takes_best
+        plan = ProfilePlan(
+            labels[:count],
+            [(one.labels, one.weight) for one in named],
+            labels[-1],
+            published=published,
+            by_request=[*by_request, *in_flight],
+            takes_best=best_picker is not None,
+        )
+        object.__setattr__(self, "plan", plan)
 
     def run(self, context: SchedulingContext, pool: EndpointPool) -> tuple[Endpoint, ...]:
         """The choice first, then the fallbacks; raises `Rejection` if the filters leave no endpoint."""
-        if context.decision is None:
+        decision = context.decision
+        if decision is None or not decision.whole:
             return self._run(context, pool, None)
-        notes = context.decision.run(self._plan)
-        notes.chosen = self._run(context, pool, notes)
-        return notes.chosen
+        notes = decision.run(self.plan, len(pool))
+        chosen = self._run(context, pool, notes)
+        notes.end(chosen)
+        return chosen
 
     def _run(
         self, context: SchedulingContext, pool: EndpointPool, notes: ProfileRun | None
@@ -82,33 +89,39 @@ class SchedulerProfile:
         request = context.request
         late = pool.late()
         if self.filters:
-            pool, late = self._filter(request, pool, late, notes), None
-        cached = self._score_cache.get(request, pool)
+            pool, late = self._filter(context, pool, late, notes), None
+        if notes is not None:
+            notes.begin_scores()
+        cached = self._score_cache.get(request, pool, notes)
         if cached.rows is not None:  # some numbers are stale: rank those endpoints last
             return self._pick(context, pool, self._rank_with_stale(request, pool, cached, late, notes), late)
-        weighted_scores = run_scorers(self._request_scorers, request, pool)
-        if notes is not None:
-            notes.scored(pool, late, None, cached.kept(), weighted_scores)
+        weighted_scores = run_scorers(self._request_scorers, request, pool, notes)
         if (
-            self._best_endpoint is not None
+            notes is None
+            and self._best_endpoint is not None
             and (row := self._best_endpoint.find(cached, weighted_scores, pool, late)) is not None
         ):
             return (pool.endpoints[row],)
-        weighted_scores = [*weighted_scores, *run_scorers(self._in_flight_scorers, request, pool)]
+        weighted_scores = [*weighted_scores, *run_scorers(self._in_flight_scorers, request, pool, notes)]
+        if notes is not None:
+            notes.scored(pool, late, None, cached.kept(), weighted_scores)
         return self._pick(context, pool, add_scores(cached.scores.copy(), weighted_scores), late)
 
     def _filter(
-        self, request: InferenceRequest, pool: EndpointPool, late: Mask | None, notes: ProfileRun | None
+        self, context: SchedulingContext, pool: EndpointPool, late: Mask | None, notes: ProfileRun | None
     ) -> EndpointPool:
         """What the filters leave of the endpoints that are not late; if that is nothing, of all of them."""
+        request = context.request
         if notes is not None:
-            notes.begin_filters(pool, late, skips_late=late is not None)
+            notes.begin_filters(pool, late)
         kept = self._run_filters(request, pool if late is None else pool.select(~late), notes)
         if late is not None and not kept:
             if notes is not None:
-                notes.begin_filters(pool, late, skips_late=False)
+                notes.begin_filters(pool, None)
             kept = self._run_filters(request, pool, notes)
         if not kept:
+            if notes is None and context.decision is not None:  # every refusal says which filter left none
+                self._run_filters(request, pool, context.decision.run(self.plan, len(pool)))
             raise no_endpoints("the filters of the scheduling profile leave no endpoint for this request")
         return kept
 
@@ -118,34 +131,21 @@ class SchedulerProfile:
         for at, one in enumerate(self.filters):
             if not pool:
                 break
-            pool = pool.select(one.filter(request, pool))
-            if notes is not None:
+            if notes is None:
+                pool = pool.select(one.filter(request, pool))
+            else:
+                pool = pool.select(notes.call(self.plan.filters[at], one.filter, request, pool))
                 notes.filtered(at, pool)
         return pool
 
-    def _make_plan(self) -> ProfilePlan:
+    def _labels(self) -> list[PluginLabels]:
+        """Of the filters, then the scorers, then the picker."""
         plugins = (*self.filters, *[weighted.scorer for weighted in self.scorers], self.picker)
         named = list(self.names)
         if len(named) != len(plugins):  # nobody named them, or `replace` took others
             named = [(type(one).__name__, type(one).__name__) for one in plugins]
-        scorers = [
-            NamedScorer(name, type_, one.weight)
-            for (type_, name), one in zip(named[len(self.filters) : -1], self.scorers, strict=True)
-        ]
-        in_flight = [
-            (at, one.scorer.requests)
-            for at, one in enumerate(self.scorers)
-            if isinstance(one.scorer, InFlightReader)
-        ]
-        return ProfilePlan(
-            filters=tuple([name for _, name in named[: len(self.filters)]]),
-            scorers=tuple(scorers),
-            picker=named[-1][1],
-            published=tuple([at for at, one in enumerate(self.scorers) if is_published_only(one.scorer)]),
-            by_request=tuple([at for at, one in enumerate(self.scorers) if one in self._request_scorers]),
-            in_flight=tuple(in_flight),
-            takes_best=self.is_best_taken,
-        )
+        points = [*["Filter"] * len(self.filters), *["Scorer"] * len(self.scorers), "Picker"]
+        return [(point, kind, name) for point, (kind, name) in zip(points, named, strict=True)]
 
     def _make_best_endpoint(self) -> BestEndpoint | None:
         """None unless only the best endpoint is needed and no scorer can lower a score."""
@@ -168,16 +168,18 @@ class SchedulerProfile:
     ) -> Floats:
         """The scores of fresh endpoints as they are; below all of them, stale ones by their requests in flight."""
         scores: Floats = 1.0 / (1.0 + pool.inflight)
-        by_request: WeightedScores = ()
+        weighted_scores: WeightedScores = ()
         if cached.rows is not None and len(cached.rows):
             fresh = cached.current(pool)
-            by_request = run_scorers(self._request_scorers, request, fresh)
-            weighted_scores = [*by_request, *run_scorers(self._in_flight_scorers, request, fresh)]
+            weighted_scores = [
+                *run_scorers(self._request_scorers, request, fresh, notes),
+                *run_scorers(self._in_flight_scorers, request, fresh, notes),
+            ]
             known = add_scores(cached.scores.copy(), weighted_scores)
             scores += min(known.min(), 0.0) - 2.0  # stale scores are at most 1, so all end below `known`
             scores[cached.rows] = known
         if notes is not None:
-            notes.scored(pool, late, cached.rows, cached.kept(), by_request)
+            notes.scored(pool, late, cached.rows, cached.kept(), weighted_scores)
         return scores
 
     def _pick(

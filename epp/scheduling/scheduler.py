@@ -8,7 +8,13 @@ from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.context import SchedulingContext
 from epp.scheduling.pick import Pick
-from epp.scheduling.plugin import DataProducer, ProfileHandler, RehearsingProducer, is_picked_last
+from epp.scheduling.plugin import (
+    DataProducer,
+    ProfileHandler,
+    RehearsingProducer,
+    is_picked_last,
+    producer_labels,
+)
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.profile_handlers import SingleProfileHandler
 from epp.scheduling.profile_result import ProfileResult
@@ -22,13 +28,9 @@ class Scheduler:
     """
 
     __slots__ = (
-        "_every",
         "_handler_producers",
-        "_sampled",
         "_single_name",
         "_single_profile",
-        "_traced",
-        "_until_sampled",
         "handler",
         "producers",
         "profiles",
@@ -44,9 +46,6 @@ class Scheduler:
         self.handler: ProfileHandler = handler or SingleProfileHandler()
         self.handler.check(self.profiles)
         self._handler_producers = tuple(handler_producers)
-        self._sampled: Scheduler | None = None
-        self._traced: Callable[[SchedulingContext, EndpointPool], Pick] | None = None
-        self._every = self._until_sampled = 0
         needed = [producer for profile in profiles.values() for producer in profile.producers]
         self.producers: list[DataProducer] = []
         for producer in (*needed, *handler_producers):
@@ -57,26 +56,15 @@ class Scheduler:
         self._single_profile = next(iter(self.profiles.values())) if single else None
         self._single_name = next(iter(self.profiles)) if single else ""
 
-    def sample(self, scheduler: "Scheduler", every: int) -> None:
-        """Let another scheduler, which picks the same, do one in `every` picks."""
-        self._sampled = scheduler
-        self._every = self._until_sampled = every
-
-    def trace(self, schedule: Callable[[SchedulingContext, EndpointPool], Pick]) -> None:
-        """Let this, which picks the same, do the picks whose trace is recorded."""
-        self._traced = schedule
-
     def schedule(self, context: SchedulingContext, pool: EndpointPool) -> Pick:
         """Pick among these candidates; raises `Rejection`, any other exception is a fault of a plugin."""
-        if context.span is not None and self._traced is not None:
-            return self._traced(context, pool)
-        if self._sampled is not None:
-            self._until_sampled -= 1
-            if self._until_sampled <= 0:
-                self._until_sampled = self._every
-                return self._sampled.schedule(context, pool)
-        for producer in self.producers:
-            producer.prepare(context.request, pool)
+        decision = context.decision
+        if decision is not None and decision.whole:
+            for producer in self.producers:
+                decision.call(producer_labels(producer), producer.prepare, context.request, pool)
+        else:
+            for producer in self.producers:
+                producer.prepare(context.request, pool)
         return self._choose(context, pool)
 
     def rehearse(self, context: SchedulingContext, pool: EndpointPool) -> Pick:

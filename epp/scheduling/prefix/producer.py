@@ -215,6 +215,10 @@ class PrefixCacheProducer:
         return held
 
     @property
+    def plugin_type(self) -> str:
+        return PRODUCER
+
+    @property
     def picked_last(self) -> bool:  # a class attribute of a compiled dataclass would be one of its fields
         return True
 

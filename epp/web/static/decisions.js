@@ -205,6 +205,7 @@ function describe(whole) {
   const known = facts.filter(([, value]) => value);
   return [
     make("dl", { class: "facts" }, ...known.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)))),
+    ...(whole.whole ? [] : [make("p", { class: "sub" }, "Kept without its candidates and their scores: of each second, the first five picks have them.")]),
     ...leftOut(whole.left_out, "Before scoring"),
     ...whole.profiles.flatMap((profile) => describeProfile(profile, whole)),
   ];

@@ -106,7 +106,7 @@ def test_a_span_is_sent_as_it_was_recorded(
     carrier = {"traceparent": PARENT, "tracestate": "a=1,b@c=2"}
     root = recorded.tracer.begin(name, "server", carrier, began_ms=began_ms).span
     assert root is not None
-    child = root.child(name, "client", began_ms=began_ms)
+    child = root.child(name, "client", began_ns=None if began_ms is None else began_ms * 1_000_000)
     for key, value in attributes.items():
         child.set(key, value)
     if failure is not None:

@@ -13,6 +13,7 @@ from benchmarks.routing.arms import ARMS, COUNTED
 from discovery import Instance, InstanceAddedEvent, InstanceUpdatedEvent
 from epp.config.picker_config import load_config
 from epp.decisions.query import DecisionQuery, DecisionReader
+from epp.decisions.recorder import PickRecorder
 from epp.decisions.ring import DecisionRing
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
@@ -65,18 +66,28 @@ def store_of(count: int, **documents: Any) -> Datastore:
 
 
 class Picker:
-    """A director that keeps its decisions, and their JSON."""
+    """A director that keeps its decisions, and their JSON; whole, unless told how many a second."""
 
-    def __init__(self, store: Datastore, text: str | None = None, most: int = 100, **policy: Any) -> None:
+    def __init__(
+        self,
+        store: Datastore,
+        text: str | None = None,
+        most: int = 100,
+        whole_a_second: int = 10**9,
+        **policy: Any,
+    ) -> None:
         self.now = NOW
         self.store = store
         rng = random.Random(1)
         config = load_config(text, rng=rng, staleness=2.0)
         self.scheduler = config.scheduler
         self.director = Director(store, config.scheduler, config.detector, Policy(**policy), rng)
-        self.ring = DecisionRing(most)
-        self.director.decisions = self.ring
+        self.keep_in(DecisionRing(most), whole_a_second)
         self.reader = DecisionReader(self.ring, lambda: self.now, lambda: 1.7e9)
+
+    def keep_in(self, ring: DecisionRing, whole_a_second: int = 10**9) -> None:
+        self.ring = ring
+        self.director.decisions = PickRecorder(ring, (), lambda: 0.0, whole_a_second)
 
     def ask(
         self, prompt: str = "hello", model: str = "m", subset: Subset | None = None, **headers: str
@@ -310,7 +321,7 @@ def test_a_ring_is_bounded_in_number_and_in_bytes() -> None:
     assert [one["sequence"] for one in picker.decisions(limit=2)] == [11, 12]
     one = next(picker.ring.newest()).size
     small = DecisionRing(1000, max_bytes=3 * one)
-    picker.director.decisions = small
+    picker.keep_in(small)
     for _ in range(12):
         picker.ask()
     assert len(small) == 3
@@ -409,7 +420,7 @@ def test_a_request_that_waits_keeps_no_endpoints_and_says_in_the_end_which_there
 
 def test_workers_that_change_all_the_time_are_counted_as_memory_of_the_ring() -> None:
     picker = Picker(store_of(3), most=1000)
-    picker.ring = picker.director.decisions = DecisionRing(1000, max_bytes=2_000_000)
+    picker.keep_in(DecisionRing(1000, max_bytes=2_000_000))
     instance = Instance("w0", "ns", "c", "10.0.0.1", 8000, "a")
     stable = ["adapter " * 10] * 3
     for change in range(80):

@@ -42,11 +42,12 @@ def explain(picker: Picker, body: bytes, subset: Subset | None = None, **headers
 
 @pytest.mark.parametrize("text", [*CONFIGURATIONS, WEIGHTED_RANDOM])
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("whole_a_second", [0, 10**9])
 def test_the_next_request_goes_where_explain_says_and_nothing_else_changes(
-    text: str | None, seed: int
+    text: str | None, seed: int, whole_a_second: int
 ) -> None:
     """Two pickers see the same; one is asked to explain between, the other is not. They must stay alike."""
-    asked, left_alone = Picker(store_of(8), text), Picker(store_of(8), text)
+    asked, left_alone = [Picker(store_of(8), text, whole_a_second=whole_a_second) for _ in range(2)]
     rng = random.Random(seed)
     waits: list[tuple[Pick, Pick]] = []
     for _ in range(60):

@@ -368,3 +368,13 @@ async def test_the_json_of_something_else_is_one_line(document: Any, what: str, 
     assert (code, out) == (1, "")
     expected = "expected the metrics port of a picker that runs; name it with --picker"
     assert said == f"error: {url} answered with other JSON than a picker of this version; {expected}\n"
+
+
+def test_a_decision_in_short_says_that_its_scores_were_not_kept() -> None:
+    picker = Picker(store_of(3), whole_a_second=1)
+    picker.ask()
+    picker.ask()
+    whole, short = ["\n".join(details(one)) for one in picker.decisions()]
+    assert "kept without its candidates" not in whole
+    assert "kept without its candidates and their scores" in short
+    assert "x-adsum-record-decision" in short

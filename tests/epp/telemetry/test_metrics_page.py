@@ -13,6 +13,7 @@ from prometheus_client import Metric
 from discovery.watch import WatchHealth, WatchState
 from discovery.watch_metrics import WatchMetrics
 from epp.config.live_config import LiveConfig
+from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
 from epp.ext_proc.response_body import ResponseHead
@@ -28,7 +29,6 @@ from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
 from epp.scheduling.prefix.producer import PrefixCacheProducer
 from epp.scheduling.saturation import UtilizationDetector
-from epp.scheduling.timed_plugins import PluginTimes
 from epp.scheduling.waiting import Dequeued, WaitingRequests
 from epp.scraping.scraper import ScrapeErrors
 from epp.telemetry.band_gauges import BandGauges
@@ -122,9 +122,9 @@ def everything(picking: Any) -> Iterator[Metric]:
     yield from DiscoveryMetrics(lambda: workers.families({}, health)).collect()
     yield from BuildInfo().collect()
     yield from ConfigGauges(LiveConfig(Path("picker.yaml"), "")).collect()
-    times = PluginTimes(lambda: 0.0)
-    times.of("Filter", "label-selector-filter", "mine").observe(0.1)
-    yield from PluginDurations(times).collect()
+    durations = PluginDurations()
+    durations.expect(load_config(None, rng=random.Random(1)).scheduler)
+    yield from durations.collect()
 
 
 def watch_of_an_ejection() -> OutlierWatch:
