@@ -101,7 +101,11 @@ class ShowVersion(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, help="show adsum's version and exit")
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        show_version()
+        version = installed_version()
+        if version is None:
+            sys.exit(print_error("adsum is not installed, so its version is unknown", FAILED))
+        print(f"adsum {version}")
+        sys.exit(SUCCEEDED)
 
 
 def argument(read: Callable[[str], T]) -> Callable[[str], T]:
@@ -114,14 +118,6 @@ def argument(read: Callable[[str], T]) -> Callable[[str], T]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return value
-
-
-def show_version() -> NoReturn:
-    version = installed_version()
-    if version is None:
-        sys.exit(print_error("adsum is not installed, so its version is unknown", FAILED))
-    print(f"adsum {version}")
-    sys.exit(SUCCEEDED)
 
 
 def not_installed(missing: ModuleNotFoundError, extra: str) -> str:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final, Protocol
@@ -235,18 +234,11 @@ class RegisteredInstance:
         if _running_loop() is self._loop:
             call()
             return
-        done: Future[None] = Future()
 
-        def run() -> None:
-            try:
-                call()
-            except BaseException as error:  # noqa: BLE001  # raised in the thread that called
-                done.set_exception(error)
-            else:
-                done.set_result(None)
+        async def run() -> None:
+            call()
 
-        self._loop.call_soon_threadsafe(run)
-        done.result()
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
 
 async def _leave(membership: Membership, contract: Contract, serving: Serving) -> None:

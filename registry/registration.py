@@ -57,14 +57,12 @@ class Announcement:
         )
 
     def contract_server(self, contract: Contract) -> Serving:
-        return _MountedContract(self.port) if self.contract is not None else _OwnPort(self, contract)
-
-    @property
-    def host(self) -> str | None:
-        """The address to listen on; None: every interface, because `address` may be a name or a NAT address."""
-        if self.address is None:
-            return "127.0.0.1"
-        return self.address if is_loopback(self.address) else None
+        """On a loopback address if nothing else is announced, else on every interface: `address` may be a name or behind NAT."""
+        if self.contract is not None:
+            return _MountedContract(self.port)
+        address = self.address or "127.0.0.1"
+        host = address if is_loopback(address) else None
+        return ContractServer(contract, host, self.port, ssl_context=self.ssl_context)
 
 
 class MembershipRegistry:
@@ -156,18 +154,6 @@ class HandleRegistration:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._entered.pop().close()
-
-
-class _OwnPort:
-    def __init__(self, announcement: Announcement, contract: Contract) -> None:
-        self._announcement = announcement
-        self._server = ContractServer(contract, ssl_context=announcement.ssl_context)
-
-    async def start(self) -> int:
-        return await self._server.start(self._announcement.host, self._announcement.port)
-
-    async def aclose(self) -> None:
-        await self._server.aclose()
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,19 +42,20 @@ def add_routes(app: web.Application, contract: Contract) -> None:
 class ContractServer:
     """Serves the contract on its own port. `aclose` aborts held GETs and may be called twice."""
 
-    def __init__(self, contract: Contract, *, ssl_context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, contract: Contract, host: str | None, port: int, *, ssl_context: ssl.SSLContext | None = None
+    ) -> None:
+        """`host` None: every interface, IPv6 and IPv4; `port` 0: any free one."""
         self._contract = contract
+        self._host, self._port = host, port
         self._ssl = ssl_context
         self._server: PageServer | None = None
 
-    async def start(self, host: str | None, port: int) -> int:
-        """Listen on `host` (None: every interface, IPv6 and IPv4) and `port` (0: any free one); returns the port.
-
-        Raises `RegistrationError` if the address is not available.
-        """
+    async def start(self) -> int:
+        """Returns the port. Raises `RegistrationError` if the address is not available."""
         self._server = PageServer(
             application(self._contract),
-            [_open_socket(host, port)],
+            [_open_socket(self._host, self._port)],
             "the metadata's port",
             ConnectionLimits(MAX_CONNECTIONS, IDLE_TIMEOUT, _SHUTDOWN_TIMEOUT),
             self._ssl,

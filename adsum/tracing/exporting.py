@@ -22,8 +22,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from adsum.errors import AdsumError
 from adsum.quoting import printable, quoted
-from adsum.tracing.recording import Ended, RecordedSpan
-from adsum.tracing.span import AttributeValue, Kind
+from adsum.tracing.span import AttributeValue, Ended, Span
 
 _PROTOCOL: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
 _TRACES_PROTOCOL: Final = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
@@ -187,13 +186,6 @@ def _parts_of_headers(headers: str) -> Iterator[str]:
         yield from {text for text in (header.strip(), value.strip(), unquote(value).strip()) if text}
 
 
-_KINDS: Final[Mapping[Kind, trace.SpanKind]] = {
-    "internal": trace.SpanKind.INTERNAL,
-    "server": trace.SpanKind.SERVER,
-    "client": trace.SpanKind.CLIENT,
-    "producer": trace.SpanKind.PRODUCER,
-    "consumer": trace.SpanKind.CONSUMER,
-}
 _FLAGS: Final = trace.TraceFlags(trace.TraceFlags.SAMPLED)
 
 
@@ -203,9 +195,7 @@ def ended(processor: SpanProcessor, resource: Resource, scope: str) -> Ended:
     return lambda span, at: processor.on_end(_readable(span, at, resource, origin))
 
 
-def _readable(
-    span: RecordedSpan, ended: int, resource: Resource, scope: InstrumentationScope
-) -> ReadableSpan:
+def _readable(span: Span, ended: int, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
     """`ended`: Unix nanoseconds."""
     state = trace.TraceState.from_header([span.state]) if span.state else None
     failure = None if span.failure is None else _encodable(span.failure)
@@ -215,7 +205,7 @@ def _readable(
         _context(span.trace_id, span.parent_id, state, remote=span.remote) if span.parent_id else None,
         resource,
         {name: _encodable_value(value) for name, value in span.attributes.items()},
-        kind=_KINDS[span.kind],
+        kind=trace.SpanKind[span.kind.upper()],
         status=trace.Status(trace.StatusCode.UNSET if failure is None else trace.StatusCode.ERROR, failure),
         start_time=span.began,
         end_time=ended,

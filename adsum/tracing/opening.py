@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from adsum.command_line import installed_version, not_installed
 from adsum.errors import AdsumError
-from adsum.tracing.recording import Recorder, SpanRecorder, read_sampling
-from adsum.tracing.span import Tracer
+from adsum.tracing.span import Tracer, read_sampling
 from adsum.tracing.trace_context import note_trace
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class Tracing:
         self._exporting = Exporting(self._service, self._scope, version, self._environment)
         for handler in logging.getLogger().handlers:
             handler.addFilter(note_trace)
-        self.tracer = SpanRecorder(Recorder(self._exporting.ended, random.Random()), sampling)
+        self.tracer = Tracer(self._exporting.ended, random.Random(), sampling)
         return self
 
     async def __aexit__(

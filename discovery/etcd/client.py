@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from adsum.tasks import BackgroundTasks
-from discovery.errors import DiscoveryError, ForbiddenError, InputFileError
+from discovery.errors import ForbiddenError, InputFileError
 from discovery.etcd.connection import (
     AUTHENTICATE,
     WATCH,
@@ -85,7 +85,9 @@ class EtcdClient:
                     raise
 
     @asynccontextmanager
-    async def watch(self, request: WatchCreateRequest) -> AsyncIterator["EtcdWatch"]:
+    async def watch(
+        self, request: WatchCreateRequest
+    ) -> AsyncIterator[EtcdStream[WatchRequest, WatchResponse]]:
         """A watch whose first answer says whether the watch was created. Of the errors in the block, those of etcd's have
         the effect that they should: the next watch goes to another member, or with another token."""
         connection = self._connect()
@@ -96,7 +98,7 @@ class EtcdClient:
                 stream = connection.stream(WATCH, (*metadata, _REQUIRE_LEADER))
                 try:
                     await stream.send(WatchRequest(create_request=request), self.timings.call)
-                    yield EtcdWatch(self, connection, stream)
+                    yield stream
                 finally:
                     await stream.aclose()
             except EtcdTokenError as error:
@@ -177,29 +179,3 @@ class EtcdClient:
     async def _close(self, connection: EtcdConnection) -> None:
         await connection.aclose()
         self._retired.discard(connection)
-
-
-class EtcdWatch:
-    """One watch at one member."""
-
-    def __init__(
-        self,
-        client: EtcdClient,
-        connection: EtcdConnection,
-        stream: EtcdStream[WatchRequest, WatchResponse],
-    ) -> None:
-        self._client = client
-        self._connection = connection
-        self._stream = stream
-
-    async def receive(self, timeout: float) -> WatchResponse | None:
-        """The next answer; None after `timeout` seconds without one. Raises what `EtcdClient.watch` does."""
-        return await self._stream.receive(timeout)
-
-    async def ask(self, method: EtcdMethod[Request, Answer], request: Request) -> Answer:
-        """The member of this watch."""
-        return await self._client.ask_at(self._connection, method, request)
-
-    def error(self, text: str) -> DiscoveryError:
-        """What this member says, as an error."""
-        return self._connection.error("", text)

@@ -3,11 +3,13 @@
 import asyncio
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our errors say what fails, once; read when grpc is imported
 
 import grpc
 from google.protobuf.message import Message
@@ -16,33 +18,9 @@ from grpc import aio
 from adsum.quoting import printable
 from adsum.tasks import cancel_and_wait
 from discovery.errors import DiscoveryError, InputFileError
-from discovery.etcd.errors import (
-    EtcdUnavailableError,
-    classify,
-    remedy,
-)
-from discovery.etcd.messages.etcd_pb2 import (
-    AuthenticateRequest,
-    AuthenticateResponse,
-    LeaseGrantRequest,
-    LeaseGrantResponse,
-    LeaseKeepAliveRequest,
-    LeaseKeepAliveResponse,
-    LeaseRevokeRequest,
-    LeaseRevokeResponse,
-    LeaseTimeToLiveRequest,
-    LeaseTimeToLiveResponse,
-    RangeRequest,
-    RangeResponse,
-    TxnRequest,
-    TxnResponse,
-    WatchRequest,
-    WatchResponse,
-)
+from discovery.etcd.errors import EtcdUnavailableError, classify, remedy
+from discovery.etcd.messages import etcd_pb2 as etcd
 from discovery.etcd.url import EtcdTls
-
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our errors say what fails, once; read when grpc is imported
-
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -68,34 +46,25 @@ Answer = TypeVar("Answer", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class EtcdMethod(Generic[Request, Answer]):
-    """`is_stream`: it takes a stream of requests and gives a stream of answers."""
+    """`name`: service and method. `is_stream`: it takes a stream of requests and gives a stream of answers."""
 
-    path: str
+    name: str
     request: type[Request]
-    decode: Callable[[bytes], Answer]
+    answer: type[Answer]
     is_stream: bool = False
 
 
-AUTHENTICATE: Final = EtcdMethod(
-    "/etcdserverpb.Auth/Authenticate", AuthenticateRequest, AuthenticateResponse.FromString
-)
-RANGE: Final = EtcdMethod("/etcdserverpb.KV/Range", RangeRequest, RangeResponse.FromString)
-TXN: Final = EtcdMethod("/etcdserverpb.KV/Txn", TxnRequest, TxnResponse.FromString)
-WATCH: Final = EtcdMethod("/etcdserverpb.Watch/Watch", WatchRequest, WatchResponse.FromString, is_stream=True)
-LEASE_GRANT: Final = EtcdMethod(
-    "/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest, LeaseGrantResponse.FromString
-)
-LEASE_REVOKE: Final = EtcdMethod(
-    "/etcdserverpb.Lease/LeaseRevoke", LeaseRevokeRequest, LeaseRevokeResponse.FromString
-)
+AUTHENTICATE: Final = EtcdMethod("Auth/Authenticate", etcd.AuthenticateRequest, etcd.AuthenticateResponse)
+RANGE: Final = EtcdMethod("KV/Range", etcd.RangeRequest, etcd.RangeResponse)
+TXN: Final = EtcdMethod("KV/Txn", etcd.TxnRequest, etcd.TxnResponse)
+WATCH: Final = EtcdMethod("Watch/Watch", etcd.WatchRequest, etcd.WatchResponse, is_stream=True)
+LEASE_GRANT: Final = EtcdMethod("Lease/LeaseGrant", etcd.LeaseGrantRequest, etcd.LeaseGrantResponse)
+LEASE_REVOKE: Final = EtcdMethod("Lease/LeaseRevoke", etcd.LeaseRevokeRequest, etcd.LeaseRevokeResponse)
 LEASE_KEEP_ALIVE: Final = EtcdMethod(
-    "/etcdserverpb.Lease/LeaseKeepAlive",
-    LeaseKeepAliveRequest,
-    LeaseKeepAliveResponse.FromString,
-    is_stream=True,
+    "Lease/LeaseKeepAlive", etcd.LeaseKeepAliveRequest, etcd.LeaseKeepAliveResponse, is_stream=True
 )
 LEASE_TIME_TO_LIVE: Final = EtcdMethod(
-    "/etcdserverpb.Lease/LeaseTimeToLive", LeaseTimeToLiveRequest, LeaseTimeToLiveResponse.FromString
+    "Lease/LeaseTimeToLive", etcd.LeaseTimeToLiveRequest, etcd.LeaseTimeToLiveResponse
 )
 
 
@@ -147,9 +116,9 @@ class EtcdConnection:
             finally:
                 await stream.aclose()
         call = self._channel.unary_unary(
-            method.path,
+            f"/etcdserverpb.{method.name}",
             request_serializer=method.request.SerializeToString,
-            response_deserializer=method.decode,
+            response_deserializer=method.answer.FromString,
         )
         try:
             found: Answer = await call(request, timeout=timeout, metadata=metadata)
@@ -163,9 +132,9 @@ class EtcdConnection:
         self, method: EtcdMethod[Request, Answer], metadata: Metadata
     ) -> "EtcdStream[Request, Answer]":
         call = self._channel.stream_stream(
-            method.path,
+            f"/etcdserverpb.{method.name}",
             request_serializer=method.request.SerializeToString,
-            response_deserializer=method.decode,
+            response_deserializer=method.answer.FromString,
         )
         return EtcdStream(self, call(metadata=metadata))
 
@@ -186,7 +155,7 @@ class EtcdStream(Generic[Request, Answer]):
     """A stream in both directions."""
 
     def __init__(self, connection: EtcdConnection, call: "aio.StreamStreamCall[Any, Any]") -> None:
-        self._connection = connection
+        self.connection = connection
         self._call = call
         self._reading: asyncio.Task[Any] | None = None
 
@@ -196,9 +165,9 @@ class EtcdStream(Generic[Request, Answer]):
             async with asyncio.timeout(timeout):
                 await self._call.write(request)
         except TimeoutError as error:
-            raise self._connection.silent(timeout) from error
+            raise self.connection.silent(timeout) from error
         except aio.AioRpcError as error:
-            raise self._connection.error_of(error) from error
+            raise self.connection.error_of(error) from error
         except asyncio.InvalidStateError as error:
             raise self._ended() from error
 
@@ -206,7 +175,7 @@ class EtcdStream(Generic[Request, Answer]):
         """The next answer; None after `timeout` seconds, and the next call waits for the same answer: to cancel a read would
         end the stream (grpc.aio)."""
         if self._reading is None:
-            self._reading = asyncio.create_task(self._read(), name=f"read from {self._connection.member}")
+            self._reading = asyncio.create_task(self._read(), name=f"read from {self.connection.member}")
         done, _ = await asyncio.wait([self._reading], timeout=timeout)
         if not done:
             return None
@@ -227,13 +196,13 @@ class EtcdStream(Generic[Request, Answer]):
         try:
             answer = await self._call.read()
         except aio.AioRpcError as error:
-            raise self._connection.error_of(error) from error
+            raise self.connection.error_of(error) from error
         if answer is aio.EOF:
             raise self._ended()
         return answer
 
     def _ended(self) -> EtcdUnavailableError:
-        return EtcdUnavailableError(f"etcd at {self._connection.member} ended the stream")
+        return EtcdUnavailableError(f"etcd at {self.connection.member} ended the stream")
 
 
 def _credentials(tls: EtcdTls) -> grpc.ChannelCredentials:

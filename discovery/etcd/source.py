@@ -6,8 +6,8 @@ import time
 from typing import Final
 
 from discovery.errors import ForbiddenError, InputFileError
-from discovery.etcd.client import EtcdClient, EtcdTimings, EtcdWatch
-from discovery.etcd.connection import RANGE
+from discovery.etcd.client import EtcdClient, EtcdTimings
+from discovery.etcd.connection import RANGE, EtcdStream
 from discovery.etcd.errors import (
     CompactedRevisionError,
     EtcdTokenError,
@@ -18,6 +18,7 @@ from discovery.etcd.messages.etcd_pb2 import (
     RangeRequest,
     RangeResponse,
     WatchCreateRequest,
+    WatchRequest,
     WatchResponse,
 )
 from discovery.etcd.url import RENEWALS, EtcdSettings, parse_etcd_url
@@ -144,7 +145,9 @@ class EtcdSource(Source):
                 if answer is None or keys.apply(answer):
                     _tell(keys, report)
 
-    async def _next(self, watch: EtcdWatch, prefix: bytes, deadline: float) -> WatchResponse | None:
+    async def _next(
+        self, watch: EtcdStream[WatchRequest, WatchResponse], prefix: bytes, deadline: float
+    ) -> WatchResponse | None:
         """None at `deadline`. A member that stopped keeps its connections open: only an answer proves that it runs. A progress
         request would not do: etcd gives no answer until something was written after the watch began (progressIfSync in its
         watchable_store.go).
@@ -157,11 +160,11 @@ class EtcdSource(Source):
                 break
             if left <= self._timings.probe:
                 return None
-            await watch.ask(RANGE, sign_of_life)
+            await self._client().ask_at(watch.connection, RANGE, sign_of_life)
         if answer.compact_revision:
             raise CompactedRevisionError(f"etcd has forgotten revisions before {answer.compact_revision}")
         if answer.canceled:
-            raise watch.error(answer.cancel_reason or "the watch was cancelled")
+            raise watch.connection.error("", answer.cancel_reason or "the watch was cancelled")
         return answer
 
 

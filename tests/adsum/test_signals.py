@@ -45,7 +45,7 @@ TOLD_AS_IT_SAYS_READY = """
         def ready_line(self):
             os.kill(os.getpid(), signal.SIGTERM)
             return "ready"
-        async def wait(self):
+        async def wait_for_failure(self):
             await asyncio.sleep(3600)
         async def drain(self):
             print("drained", flush=True)

@@ -120,8 +120,8 @@ class FakePodRegistry:
         await self._kubelet.settle()  # one of that name may just have left
         uid = self._kubelet.create(name, address, labels, contract)
         if isinstance(contract, LeavingContract):
-            self._server = ContractServer(contract)
-            await self._server.start(address, self._target_port)
+            self._server = ContractServer(contract, address, self._target_port)
+            await self._server.start()
         podinfo = self._folder / uid
         podinfo.mkdir()
         (podinfo / "labels").write_text("".join(f'{key}="{value}"\n' for key, value in labels.items()))

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from adsum.tracing.opening import Tracing
-from adsum.tracing.recording import Recorder, Sampling, SpanRecorder
+from adsum.tracing.span import Sampling, Tracer
 from dispatcher.broker.contract.message import Claim, Request
 from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.config.config_file import FrontDoorConfig
@@ -100,7 +100,7 @@ async def test_a_request_goes_on_in_the_trace_of_its_producer(stage: Stage, coll
 
 def test_no_caller_overrides_the_context_that_the_operator_sends() -> None:
     request = Request("one", b"{}", 2**40, metadata={"baggage": "user=7", "tracestate": "vendor=1"})
-    tracer = SpanRecorder(Recorder(lambda span, ended: None, random.Random(1)), Sampling(ratio=0.0))
+    tracer = Tracer(lambda span, ended: None, random.Random(1), Sampling(ratio=0.0))
     spans = DeliverySpans(tracer, "batch", Claim(request, "fence", 1, 0, 2**40), 0)
     operators = {"baggage": "operator=1", "tracestate": "operator=1"}
     headers = dict(operators)

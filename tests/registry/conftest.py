@@ -29,8 +29,8 @@ async def serve() -> AsyncIterator[Serve]:
     servers: list[ContractServer] = []
 
     async def started(contract: Contract) -> str:
-        servers.append(ContractServer(contract))
-        return f"http://127.0.0.1:{await servers[-1].start('127.0.0.1', 0)}"
+        servers.append(ContractServer(contract, "127.0.0.1", 0))
+        return f"http://127.0.0.1:{await servers[-1].start()}"
 
     yield started
     for server in servers:

@@ -129,8 +129,8 @@ async def test_stopping_ends_held_gets(
     serve: Serve, client: aiohttp.ClientSession, document: PublishedDocument
 ) -> None:
     contract = bound(document)
-    server = ContractServer(contract)
-    url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    server = ContractServer(contract, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{await server.start()}"
     get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))
     await eventually(lambda: contract.held == 1)
     contract.unbind()
@@ -190,8 +190,8 @@ async def test_token_guards_the_metadata_but_not_the_probes(
 
 async def test_tls(client: aiohttp.ClientSession, document: PublishedDocument, tmp_path: Path) -> None:
     served, trusted = certificate(tmp_path)
-    server = ContractServer(bound(document), ssl_context=served)
-    port = await server.start("127.0.0.1", 0)
+    server = ContractServer(bound(document), "127.0.0.1", 0, ssl_context=served)
+    port = await server.start()
     try:
         async with client.get(f"https://127.0.0.1:{port}/metadata", ssl=trusted) as response:
             assert response.status == 200
@@ -206,9 +206,9 @@ async def test_a_taken_port_says_so(document: PublishedDocument) -> None:
             with pytest.raises(
                 RegistrationError, match=rf"port {port}|:{port}.*another process.*0 for any free"
             ):
-                await ContractServer(bound(document)).start(host, port)
+                await ContractServer(bound(document), host, port).start()
     with pytest.raises(RegistrationError, match="nowhere.invalid:0: .*host name or an IP address"):
-        await ContractServer(bound(document)).start("nowhere.invalid", 0)
+        await ContractServer(bound(document), "nowhere.invalid", 0).start()
 
 
 async def test_mounts_in_an_application_and_under_a_prefix(

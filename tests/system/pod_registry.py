@@ -63,8 +63,8 @@ class PodRegistry:
         contract = self._contract or LeavingContract()
         told = Announcement(port=self._port, contract=contract)
         if isinstance(contract, LeavingContract):
-            server = ContractServer(contract)
-            await server.start(pod.address, self._port)
+            server = ContractServer(contract, pod.address, self._port)
+            await server.start()
             self._serving.append(server)
         self._kubelet.add_pod(pod, lambda: self._probe(pod, contract))
         # the API server is a pod's; its account may not be reached by a URL, so a kubeconfig stands for it

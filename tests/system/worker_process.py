@@ -14,9 +14,9 @@ from tests.system.pod_registry import PORT
 
 async def work(url: str, environment: dict[str, str]) -> None:
     contract = Contract()
-    server = ContractServer(contract)
     # on the pod's address alone: many pods share this machine's network
-    await server.start(read_pod(environment).address, PORT)
+    server = ContractServer(contract, read_pod(environment).address, PORT)
+    await server.start()
     opened = registry.open(url, contract=contract, port=PORT)
     async with opened, opened.register_instance("dynamo", "decode") as handle:
         handle.set_metadata({"model": {"name": "m"}})

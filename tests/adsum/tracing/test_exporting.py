@@ -14,7 +14,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from adsum.tracing.exporting import SdkLog, WatchedExporter, _hiding, ended
-from adsum.tracing.recording import MAX_TEXT, Recorder, Sampling, SpanRecorder
+from adsum.tracing.span import MAX_TEXT, Sampling, Tracer
 
 export = pytest.importorskip("opentelemetry.sdk.trace.export")
 
@@ -73,8 +73,8 @@ class Recorded(SpanProcessor):
 
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
-        recorder = Recorder(ended(self, Resource({"service.name": "test"}), "adsum.test"), random.Random(1))
-        self.tracer = SpanRecorder(recorder, Sampling(1.0))
+        sink = ended(self, Resource({"service.name": "test"}), "adsum.test")
+        self.tracer = Tracer(sink, random.Random(1), Sampling(1.0))
 
     def on_end(self, span: ReadableSpan) -> None:
         self.spans.append(span)

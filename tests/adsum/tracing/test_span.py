@@ -3,7 +3,7 @@ import random
 import pytest
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
-from adsum.tracing.recording import Sampling, read_sampling
+from adsum.tracing.span import Sampling, read_sampling
 from adsum.tracing.trace_context import TraceContext
 
 SENT = TraceContext(7, 7, sampled=True)
