@@ -8,6 +8,7 @@ import pytest
 
 from dispatcher.broker.contract.queue import Broker
 from dispatcher.broker.opening import open_broker
+from tests.dispatcher.target import Target
 from tests.redis_server import RedisServer
 
 
@@ -54,3 +55,10 @@ async def broker(broker_url: str) -> AsyncIterator[Broker]:
     """Each of them, entered; one by one."""
     async with open_broker(broker_url) as opened:
         yield opened
+
+
+@pytest.fixture
+async def target() -> AsyncIterator[Target]:
+    """Answers 200 until a test says otherwise."""
+    async with Target() as target:
+        yield target

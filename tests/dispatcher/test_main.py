@@ -22,12 +22,6 @@ from tests.redis_server import RedisServer
 
 
 @pytest.fixture
-async def target() -> AsyncIterator[Target]:
-    async with Target() as target:
-        yield target
-
-
-@pytest.fixture
 async def broker(redis_url: str) -> AsyncIterator[RedisBroker]:
     async with RedisBroker(redis_url) as broker:
         yield broker

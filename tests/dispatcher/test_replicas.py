@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,13 @@ from tests.dispatcher.dispatching import configured, document, producer
 from tests.dispatcher.processes import Running, dispatcher
 from tests.dispatcher.target import Asked, Target, ok
 from tests.dispatcher.target_simulator import TargetSimulator
+from tests.eventually import eventually
 
-Eventually = Callable[..., Awaitable[float]]
 REPLICAS, QUEUES, EACH = 3, 4, 60
 LATE = 5.0
 CAPACITY = 50
 MOST = CAPACITY * 0.9
 SENT = "llm_d_async_async_dispatched_requests_total"
-
-
-@pytest.fixture
-async def target() -> AsyncIterator[Target]:
-    async with Target() as target:
-        yield target
 
 
 @asynccontextmanager
@@ -113,7 +107,7 @@ async def test_09_replicas_that_read_what_was_5_s_ago_never_pass_the_baseline(
 
 @pytest.mark.timeout(300)
 async def test_11_what_all_replicas_send_on_one_reading_is_n_in_all(
-    redis_url: str, target: Target, tmp_path: Path, eventually: Eventually
+    redis_url: str, target: Target, tmp_path: Path
 ) -> None:
     """Shut, twelve pumps with 64 places each wait; a reading opens it for 30 and three quarters, all at once."""
     simulator = TargetSimulator()

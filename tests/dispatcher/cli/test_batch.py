@@ -5,7 +5,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from dispatcher.cli.progress import PlainProgress
 from tests.dispatcher.dispatching import configured, dispatching, document, producer
 from tests.dispatcher.processes import ROOT, answered, command, dispatcher
 from tests.dispatcher.target import Asked, Target, ok
+from tests.eventually import eventually
 
 
 def line(id: str, **fields: Any) -> str:
@@ -32,12 +33,6 @@ def line(id: str, **fields: Any) -> str:
 
 def lines_of(path: Path) -> dict[str, Any]:
     return {line["custom_id"]: line for line in map(json.loads, path.read_text().splitlines())}
-
-
-@pytest.fixture
-async def target() -> AsyncIterator[Target]:
-    async with Target() as target:
-        yield target
 
 
 @pytest.fixture
@@ -247,9 +242,7 @@ async def test_a_batch_file_with_nothing_in_it(redis_url: str, tmp_path: Path, t
     assert "empty.jsonl: there is no request in it" in said
 
 
-async def test_who_waits_for_answers_is_told_how_many_there_are_and_where_to_look(
-    tmp_path: Path, eventually: Callable[..., Awaitable[float]]
-) -> None:
+async def test_who_waits_for_answers_is_told_how_many_there_are_and_where_to_look(tmp_path: Path) -> None:
     (tmp_path / "nightly.jsonl").write_text("\n".join(line(id) for id in "abc"))
     said, out = Recorded(), io.BytesIO()
     async with MemoryBroker() as broker, broker.queue("batch", QueueRules()) as queue:

@@ -1,5 +1,4 @@
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -7,8 +6,7 @@ from adsum.http1.response import ResponseTooLargeError
 from dispatcher.delivery.answer_limits import AnswerMemory, AnswerMemoryError
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
 from tests.dispatcher.listening import OK, PATH, Listening, listening, request
-
-Eventually = Callable[..., Awaitable[float]]
+from tests.eventually import eventually
 
 
 def test_the_largest_answer_that_arrives_gives_way() -> None:
@@ -49,7 +47,7 @@ def test_a_complete_answer_is_kept_until_the_broker_has_it() -> None:
     assert memory.held == 11
 
 
-async def test_answers_without_end_do_not_stop_others(eventually: Eventually) -> None:
+async def test_answers_without_end_do_not_stop_others() -> None:
     """Without the limit each may be 64 MiB."""
 
     async def serve(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

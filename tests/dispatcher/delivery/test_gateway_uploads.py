@@ -3,21 +3,19 @@
 import asyncio
 import gc
 import tracemalloc
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
 from tests.dispatcher.listening import LARGE, PATH, Listening, listening
+from tests.eventually import eventually
 from tests.open_connections import connected
 
 TOO_LARGE = b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 2\r\n\r\nno"
 
 
 @pytest.mark.parametrize("closes", [False, True])
-async def test_an_answer_before_the_body_was_read_is_the_answer(
-    closes: bool, eventually: Callable[..., Awaitable[float]]
-) -> None:
+async def test_an_answer_before_the_body_was_read_is_the_answer(closes: bool) -> None:
     """What is left of the body goes nowhere, nor does another request on that connection."""
 
     async def refuse(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -34,9 +32,7 @@ async def test_an_answer_before_the_body_was_read_is_the_answer(
             await eventually(lambda: not connected(seen.port))
 
 
-async def test_an_answer_while_the_body_is_still_read_ends_the_upload(
-    eventually: Callable[..., Awaitable[float]],
-) -> None:
+async def test_an_answer_while_the_body_is_still_read_ends_the_upload() -> None:
     """The target reads on: it does not get what is left of the body, only a connection that ended."""
     taken: list[int] = []
 
@@ -64,9 +60,7 @@ async def test_an_answer_while_the_body_is_still_read_ends_the_upload(
 
 
 @pytest.mark.parametrize("size", [100_000, LARGE])
-async def test_21_cancelled_in_the_middle_of_a_body_nothing_is_left_of_it(
-    size: int, eventually: Callable[..., Awaitable[float]]
-) -> None:
+async def test_21_cancelled_in_the_middle_of_a_body_nothing_is_left_of_it(size: int) -> None:
     """Neither its connection nor the task that wrote it."""
 
     async def stall(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

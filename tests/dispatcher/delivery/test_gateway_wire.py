@@ -4,13 +4,13 @@ import asyncio
 import random
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
 from tests.dispatcher.listening import LARGE, OK, PATH, Listening, delivered, listening, ok, request
+from tests.eventually import eventually
 from tests.kubernetes.fake.authority import Authority
 from tests.open_connections import connected
 
@@ -118,7 +118,7 @@ async def test_a_target_with_a_certificate_that_nobody_vouches_for_is_not_asked(
         assert seen.heads == []
 
 
-async def test_leaving_asks_nobody_again(eventually: Callable[..., Awaitable[float]]) -> None:
+async def test_leaving_asks_nobody_again() -> None:
     async def silent(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await request(seen, reader)
         writer.write(OK)
@@ -169,9 +169,7 @@ async def test_a_connection_that_ends_after_an_informational_answer_was_heard() 
 @pytest.mark.parametrize(
     "more", [OK, b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\r\n", b"nonsense\r\n\r\n", b"\x00"]
 )
-async def test_what_comes_after_an_answer_ends_its_connection(
-    more: bytes, eventually: Callable[..., Awaitable[float]]
-) -> None:
+async def test_what_comes_after_an_answer_ends_its_connection(more: bytes) -> None:
     async def talk(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await request(seen, reader)
         writer.write(OK)
@@ -229,7 +227,7 @@ async def test_a_chunked_answer_in_many_pieces_leaves_its_connection_useful() ->
         assert seen.connections == 1
 
 
-async def test_an_answer_that_is_too_large_is_not_read(eventually: Callable[..., Awaitable[float]]) -> None:
+async def test_an_answer_that_is_too_large_is_not_read() -> None:
     async def boast(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await request(seen, reader)
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10000\r\n\r\n")

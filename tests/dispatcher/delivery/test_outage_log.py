@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -21,8 +20,6 @@ from tests.eventually import eventually
 from tests.free_port import free_port
 from tests.in_time import with_more_time, without_a_gap
 from tests.redis_server import RedisServer
-
-Eventually = Callable[..., Awaitable[float]]
 
 
 @with_more_time(2_000)
@@ -62,7 +59,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_an_outage_of_the_broker_is_two_lines_however_many_answers_wait(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Eventually
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer_now = asyncio.Event()
 
@@ -90,7 +87,7 @@ async def test_an_outage_of_the_broker_is_two_lines_however_many_answers_wait(
 
 
 async def test_an_outage_of_a_gateway_is_two_lines_however_many_requests_find_nobody(
-    caplog: pytest.LogCaptureFixture, eventually: Eventually, redis_url: str
+    caplog: pytest.LogCaptureFixture, redis_url: str
 ) -> None:
     target = Target(port=free_port())
     async with RedisBroker(redis_url) as broker:

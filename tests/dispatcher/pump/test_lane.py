@@ -16,16 +16,9 @@ from dispatcher.telemetry.metrics import QueueCounters
 from tests.dispatcher.dispatching import configured, dispatching, producer
 from tests.dispatcher.queued import until_ms
 from tests.dispatcher.target import Asked, Target, ok
+from tests.eventually import eventually
 from tests.free_port import free_port
 from tests.in_time import by, with_more_time, without_a_gap
-
-Eventually = Callable[..., Awaitable[float]]
-
-
-@pytest.fixture
-async def target() -> AsyncIterator[Target]:
-    async with Target() as target:
-        yield target
 
 
 async def never(asked: Asked) -> web.StreamResponse:
@@ -155,9 +148,7 @@ async def test_06_what_is_left_of_the_deadline_goes_along(broker: Broker, target
 
 
 @with_more_time(1_500)
-async def test_06_a_deadline_in_flight(
-    broker: Broker, target: Target, eventually: Eventually, ms: int
-) -> None:
+async def test_06_a_deadline_in_flight(broker: Broker, target: Target, ms: int) -> None:
     target.answer = never
     target.asked.clear()
     config = configured(target.url, {"name": f"q{ms}"})
@@ -328,7 +319,7 @@ async def test_16_the_last_answer_is_kept_when_time_is_up(broker: Broker, target
         assert result.attempts == len(target.asked) == 2
 
 
-async def test_15_a_gateway_that_is_not_there_yet(broker: Broker, eventually: Eventually) -> None:
+async def test_15_a_gateway_that_is_not_there_yet(broker: Broker) -> None:
     late = Target(port=free_port())
     config = configured(late.url)
     async with producer(broker, config) as queue, dispatching(broker, config):
@@ -368,7 +359,7 @@ async def test_21_cancelled_while_queued(broker: Broker, target: Target) -> None
     assert target.ids() == ["r2"]
 
 
-async def test_21_cancelled_in_flight(broker: Broker, target: Target, eventually: Eventually) -> None:
+async def test_21_cancelled_in_flight(broker: Broker, target: Target) -> None:
     target.answer = then(never, ok)
     config = configured(target.url)
     async with producer(broker, config) as queue, dispatching(broker, config) as lanes:
@@ -484,9 +475,7 @@ async def test_a_request_that_takes_longer_than_its_lease(broker: Broker, target
         assert (result.status_code, len(target.asked)) == (200, 1), "its heartbeat kept the claim"
 
 
-async def test_a_claim_that_was_taken_away_stops_its_request(
-    broker: Broker, target: Target, eventually: Eventually
-) -> None:
+async def test_a_claim_that_was_taken_away_stops_its_request(broker: Broker, target: Target) -> None:
     target.answer = never
     config = configured(target.url, {"name": "batch", "lease": "4s"})
     async with producer(broker, config) as queue, dispatching(broker, config) as lanes:
@@ -540,7 +529,7 @@ async def test_30_many_at_once_are_sent_once_each_and_never_more_than_may_be(
 
 
 async def test_what_is_on_its_way_is_handed_back_when_the_process_leaves(
-    broker: Broker, target: Target, eventually: Eventually
+    broker: Broker, target: Target
 ) -> None:
     target.answer = never
     config = configured(target.url)

@@ -1,6 +1,5 @@
 """Configurations that are applied to queues that run, and those that cannot be."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,6 @@ from tests.installed_package import install, see
 from tests.redis_server import RedisServer
 
 INTAKE = {"intake": {"key": "in"}}
-
-
-@pytest.fixture
-async def target() -> AsyncIterator[Target]:
-    async with Target() as target:
-        yield target
 
 
 async def test_what_the_broker_refuses_stops_no_queue(target: Target, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -19,8 +19,7 @@ from dispatcher.pump.claiming import pair
 from dispatcher.pump.pump import Pump
 from dispatcher.pump.slots import Slots
 from dispatcher.telemetry.metrics import DispatcherTelemetry
-
-Eventually = Callable[..., Awaitable[float]]
+from tests.eventually import eventually
 
 
 @asynccontextmanager
@@ -128,7 +127,7 @@ async def pumping(
                 await running
 
 
-async def test_a_closed_gate_is_asked_once_and_not_polled(eventually: Eventually) -> None:
+async def test_a_closed_gate_is_asked_once_and_not_polled() -> None:
     opened = asyncio.Event()
     refusal = RefusedError("closed for now", Scope.QUEUE, opened.wait)
     gate = ScriptedGate(lambda candidate: None if opened.is_set() else refusal)
@@ -145,7 +144,7 @@ async def test_a_closed_gate_is_asked_once_and_not_polled(eventually: Eventually
 
 
 async def test_a_gate_that_stays_closed_is_said_once_and_so_is_its_end(
-    eventually: Eventually, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     changes = asyncio.Queue[None]()
     open_ = False
@@ -171,9 +170,7 @@ async def test_a_gate_that_stays_closed_is_said_once_and_so_is_its_end(
     assert told()[1].startswith("queue batch: sends again, after ")
 
 
-async def test_a_gate_that_is_closed_for_a_moment_says_nothing(
-    eventually: Eventually, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_gate_that_is_closed_for_a_moment_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     opened = asyncio.Event()
     refusal = RefusedError("closed for now", Scope.QUEUE, opened.wait)
     gate = ScriptedGate(lambda candidate: None if opened.is_set() else refusal)
@@ -185,7 +182,7 @@ async def test_a_gate_that_is_closed_for_a_moment_says_nothing(
     assert "sends again" not in caplog.text
 
 
-async def test_nobody_overtakes_one_that_is_too_large(eventually: Eventually) -> None:
+async def test_nobody_overtakes_one_that_is_too_large() -> None:
     opened = asyncio.Event()
     refusal = RefusedError("too large", Scope.QUEUE, opened.wait)
     gate = ScriptedGate(lambda candidate: refusal if candidate.id == "r2" and not opened.is_set() else None)
@@ -198,7 +195,7 @@ async def test_nobody_overtakes_one_that_is_too_large(eventually: Eventually) ->
         await eventually(lambda: len(launched) == 5)
 
 
-async def test_what_is_claimed_in_place_of_another_is_asked_for_again(eventually: Eventually) -> None:
+async def test_what_is_claimed_in_place_of_another_is_asked_for_again() -> None:
     """Another replica takes the head between the look and the claim."""
     stolen = asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
@@ -230,9 +227,7 @@ async def test_what_is_claimed_in_place_of_another_is_asked_for_again(eventually
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_claim_that_its_gate_refuses_goes_back_and_so_does_every_slot(
-    eventually: Eventually, fails: bool
-) -> None:
+async def test_a_claim_that_its_gate_refuses_goes_back_and_so_does_every_slot(fails: bool) -> None:
     """Another replica took the head, and the gate has no room for what was claimed instead."""
     opened = asyncio.Event()
     refusal = RefusedError("too large", Scope.QUEUE, opened.wait)
@@ -265,9 +260,7 @@ async def test_a_claim_that_its_gate_refuses_goes_back_and_so_does_every_slot(
             assert (await queue.totals()).claimed == 1, "the other replica's"
 
 
-async def test_a_pump_that_is_cancelled_twice_gives_back_what_its_gate_granted(
-    eventually: Eventually,
-) -> None:
+async def test_a_pump_that_is_cancelled_twice_gives_back_what_its_gate_granted() -> None:
     """The second cancellation reaches the round while the gate has answered for one of two."""
     gate = ScriptedGate(lambda candidate: None)
     plain, asked = gate.admit, asyncio.Event()
@@ -294,9 +287,7 @@ async def test_a_pump_that_is_cancelled_twice_gives_back_what_its_gate_granted(
         await eventually(lambda: gate.left == [Outcome.UNUSED])
 
 
-async def test_a_fault_of_a_gate_does_not_end_its_queue(
-    eventually: Eventually, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_fault_of_a_gate_does_not_end_its_queue(caplog: pytest.LogCaptureFixture) -> None:
     def judge(candidate: DispatchCandidate) -> RefusedError | None:
         raise ZeroDivisionError
 
@@ -308,7 +299,7 @@ async def test_a_fault_of_a_gate_does_not_end_its_queue(
     assert "unexpected error, trying again" in caplog.text
 
 
-async def test_a_broker_that_goes_away_is_waited_for(eventually: Eventually) -> None:
+async def test_a_broker_that_goes_away_is_waited_for() -> None:
     away = True
 
     def judge(candidate: DispatchCandidate) -> RefusedError | None:
@@ -323,7 +314,7 @@ async def test_a_broker_that_goes_away_is_waited_for(eventually: Eventually) -> 
         await eventually(lambda: len(launched) == 5)
 
 
-async def test_a_held_up_tenant_lets_others_pass_and_comes_back(eventually: Eventually) -> None:
+async def test_a_held_up_tenant_lets_others_pass_and_comes_back() -> None:
     opened = asyncio.Event()
     refusal = RefusedError("quota", Scope.TENANT, opened.wait)
     gate = ScriptedGate(
@@ -343,7 +334,7 @@ async def test_a_held_up_tenant_lets_others_pass_and_comes_back(eventually: Even
         await eventually(lambda: len(launched) == 6)
 
 
-async def test_19_many_held_up_tenants_do_not_hold_up_the_others(eventually: Eventually) -> None:
+async def test_19_many_held_up_tenants_do_not_hold_up_the_others() -> None:
     opened = asyncio.Event()
     refusal = RefusedError("quota", Scope.TENANT, opened.wait)
     gate = ScriptedGate(

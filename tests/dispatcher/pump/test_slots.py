@@ -1,12 +1,9 @@
 import asyncio
-from collections.abc import Awaitable, Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.pump.slots import Slots
-
-Eventually = Callable[..., Awaitable[float]]
 
 
 async def test_as_many_as_are_free_and_at_least_one() -> None:

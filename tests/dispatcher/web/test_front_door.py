@@ -1,7 +1,7 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,7 +20,6 @@ from tests.eventually import eventually
 
 ENQUEUE = {"X-Dispatch": "enqueue"}
 BODY = {"model": "m", "messages": []}
-Eventually = Callable[..., Awaitable[float]]
 
 
 class Door:
@@ -47,12 +46,6 @@ class Door:
                 assert status == 200
                 if shown["status"] in ("succeeded", "failed"):
                     return shown
-
-
-@pytest.fixture
-async def target() -> AsyncIterator[Target]:
-    async with Target() as target:
-        yield target
 
 
 async def never(asked: Asked) -> web.StreamResponse:
@@ -175,7 +168,7 @@ async def test_nobody_waits_for_a_request_that_is_not_there(target: Target, redi
             assert (status, "there is no request" in said["error"]["message"]) == (404, True)
 
 
-async def test_21_a_request_is_cancelled(target: Target, eventually: Eventually) -> None:
+async def test_21_a_request_is_cancelled(target: Target) -> None:
     target.answer = never
     async with door(target) as way_in:
         _, said, _ = await way_in.post(ENQUEUE)
@@ -246,7 +239,7 @@ async def test_29_a_client_overrides_nothing(target: Target) -> None:
     )
 
 
-async def test_tenants_are_told_by_their_tokens(target: Target, eventually: Eventually) -> None:
+async def test_tenants_are_told_by_their_tokens(target: Target) -> None:
     async with door(target, tokens={"acme": "${T}", "other": "word"}) as way_in:
         for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"}):
             status, said, _ = await way_in.post(given | ENQUEUE)
@@ -294,9 +287,7 @@ async def test_a_key_that_is_no_text_harms_nobody_else(target: Target, redis_url
         assert status == 202
 
 
-async def test_a_client_that_goes_away_is_not_waited_for(
-    target: Target, redis_url: str, eventually: Eventually
-) -> None:
+async def test_a_client_that_goes_away_is_not_waited_for(target: Target, redis_url: str) -> None:
     target.answer = never
     async with door(target, redis_url) as way_in, Redis.from_url(redis_url) as redis:
 

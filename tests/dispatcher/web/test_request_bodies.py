@@ -17,6 +17,7 @@ from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.delivery.route import Route
 from dispatcher.web.front_door import FrontDoor, FrontDoorQueue
 from dispatcher.web.request_bodies import RequestBodies
+from tests.eventually import eventually
 
 KIB = 1024
 LARGEST = 512 * KIB
@@ -82,7 +83,7 @@ async def way_in(most: int = 1024 * KIB, seconds: float = 600.0) -> AsyncIterato
         yield Way(runner.addresses[0][1], bodies, stack)
 
 
-async def test_stalled_bodies_make_room_for_others(eventually: Any) -> None:
+async def test_stalled_bodies_make_room_for_others() -> None:
     """8 of them are four times what may be held."""
     async with way_in() as way:
         stalled = [await way.stalled(LARGEST) for _ in range(8)]
@@ -106,7 +107,7 @@ async def test_a_body_that_says_it_is_too_large_is_not_read() -> None:
         assert (await refusal(await way.stalled(LARGEST + 1)))[0] == 413
 
 
-async def test_a_client_that_leaves_gives_its_bytes_back(eventually: Any) -> None:
+async def test_a_client_that_leaves_gives_its_bytes_back() -> None:
     async with way_in() as way:
         async with AsyncExitStack() as stack:
             other = Way(way.port, way.bodies, stack)
@@ -115,7 +116,7 @@ async def test_a_client_that_leaves_gives_its_bytes_back(eventually: Any) -> Non
         await eventually(lambda: way.bodies.held == 0)
 
 
-async def test_what_is_in_the_queue_is_not_counted(eventually: Any) -> None:
+async def test_what_is_in_the_queue_is_not_counted() -> None:
     async with way_in(most=2 * len(BODY)) as way:
         for _ in range(10):
             assert (await way.post())[0] == 202

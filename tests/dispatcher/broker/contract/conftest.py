@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 
 from dispatcher.broker.contract.ledger import Ledger, Quotas
+from dispatcher.broker.contract.queue import Broker, Queue, QueueRules
 from dispatcher.broker.memory.broker import MemoryLedger, wall_clock_ms
 from dispatcher.broker.opening import open_broker
 from dispatcher.broker.redis.client.connection import connect
@@ -13,6 +14,13 @@ from dispatcher.broker.redis.ledger import RedisLedger
 
 LedgerPair = tuple[Ledger, Ledger]
 OpenLedgers = Callable[[int], AbstractAsyncContextManager[LedgerPair]]
+
+
+@pytest.fixture
+async def queue(broker: Broker) -> AsyncIterator[Queue]:
+    """A queue with the default rules."""
+    async with broker.queue("q", QueueRules()) as opened:
+        yield opened
 
 
 @pytest.fixture

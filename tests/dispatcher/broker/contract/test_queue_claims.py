@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dispatcher.broker.contract.message import ErrorCode, Fault, Result
-from dispatcher.broker.contract.queue import Broker, QueueRules, State
+from dispatcher.broker.contract.queue import Broker, Queue, QueueRules, State
 from tests.dispatcher.queued import HOUR, answer, claimed, claimed_again, counts, submitted, until, until_ms
 from tests.in_time import by, with_more_time
 
@@ -22,21 +22,20 @@ async def test_what_is_claimed_is_claimed_by_nobody_else(broker: Broker) -> None
         assert await counts(queue) == {"submitted": 30, "pending": 30, "claimed": 30}
 
 
-async def test_a_result_ends_it_once(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        await submitted(broker, queue, "a")
-        claim = await claimed(queue)
-        assert await queue.finish(claim, answer(claim))
-        assert await queue.finish(claim, answer(claim, b"again"))  # an answer to the first may have been lost
-        assert await queue.extend([claim]) == [False]
-        assert not await queue.retry(claim, 0)
-        assert await queue.release([claim]) == 0
-        [leased] = await queue.lease_results(9)
-        assert leased.result.payload == b"ok"
-        assert leased.result.finished_ms > 0
-        assert await queue.ack_results([leased]) == 1
-        assert await queue.finish(claim, answer(claim))
-        assert await counts(queue) == {"submitted": 1, "succeeded": 1}
+async def test_a_result_ends_it_once(broker: Broker, queue: Queue) -> None:
+    await submitted(broker, queue, "a")
+    claim = await claimed(queue)
+    assert await queue.finish(claim, answer(claim))
+    assert await queue.finish(claim, answer(claim, b"again"))  # an answer to the first may have been lost
+    assert await queue.extend([claim]) == [False]
+    assert not await queue.retry(claim, 0)
+    assert await queue.release([claim]) == 0
+    [leased] = await queue.lease_results(9)
+    assert leased.result.payload == b"ok"
+    assert leased.result.finished_ms > 0
+    assert await queue.ack_results([leased]) == 1
+    assert await queue.finish(claim, answer(claim))
+    assert await counts(queue) == {"submitted": 1, "succeeded": 1}
 
 
 async def test_02_whose_lease_ended_publishes_nothing_once_another_has_it(broker: Broker) -> None:
@@ -136,46 +135,45 @@ async def test_07_retries_and_releases_are_no_reason_for_a_dead_letter(broker: B
         assert await counts(queue) == {"submitted": 1, "pending": 1, "claimed": 1, "retries": 5}
 
 
-async def test_attempts_are_counted_over_deliveries(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        await submitted(broker, queue, "a")
-        for attempt in range(3):
-            claim = await claimed(queue)
-            assert claim.attempt == attempt
-            assert await queue.retry(claim, 0)
-        assert await queue.release([await claimed(queue)], sent=True) == 1
-        unsent = await claimed(queue)
-        assert unsent.attempt == 4
-        assert await queue.release([unsent]) == 1
-        assert await queue.release([unsent]) == 1  # said again: nothing more
-        assert (await claimed(queue)).attempt == 4
-
-
-async def test_failed_attempts_are_counted_and_others_are_not(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        await submitted(broker, queue, "a")
-        for fault in (Fault.FAILED, None, Fault.DISCONNECTED):
-            claim = await claimed(queue)
-            assert await queue.retry(claim, 0, fault=fault)
-            assert await queue.retry(claim, 0, fault=fault)  # said again: counted once
-        assert await queue.release([await claimed(queue)], sent=True) == 1
+async def test_attempts_are_counted_over_deliveries(broker: Broker, queue: Queue) -> None:
+    await submitted(broker, queue, "a")
+    for attempt in range(3):
         claim = await claimed(queue)
-        assert (claim.failures, claim.disconnects, claim.attempt) == (2, 1, 4)
+        assert claim.attempt == attempt
+        assert await queue.retry(claim, 0)
+    assert await queue.release([await claimed(queue)], sent=True) == 1
+    unsent = await claimed(queue)
+    assert unsent.attempt == 4
+    assert await queue.release([unsent]) == 1
+    assert await queue.release([unsent]) == 1  # said again: nothing more
+    assert (await claimed(queue)).attempt == 4
 
 
-async def test_a_request_that_is_given_up_is_a_dead_letter_with_its_result(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        request = await submitted(broker, queue, "a", payload=b"p" * 70_000)
+async def test_failed_attempts_are_counted_and_others_are_not(broker: Broker, queue: Queue) -> None:
+    await submitted(broker, queue, "a")
+    for fault in (Fault.FAILED, None, Fault.DISCONNECTED):
         claim = await claimed(queue)
-        result = Result("", "", 500, b"broken", ErrorCode.INFERENCE_ERROR, "too often", 20)
-        for _ in range(2):  # said again: one dead letter
-            assert await queue.finish(claim, result, dead_letter="too often")
-        [letter] = await queue.dead_letters(5)
-        assert (letter.id, letter.raw, letter.reason) == ("a", b"p" * 65_536, "too often")
-        _, kept = await queue.state("a", request.token)
-        assert kept is not None
-        assert (kept.status_code, kept.payload, kept.attempts) == (500, b"broken", 20)
-        assert await counts(queue) == {"submitted": 1, "failed": 1, "dead_letters": 1}
+        assert await queue.retry(claim, 0, fault=fault)
+        assert await queue.retry(claim, 0, fault=fault)  # said again: counted once
+    assert await queue.release([await claimed(queue)], sent=True) == 1
+    claim = await claimed(queue)
+    assert (claim.failures, claim.disconnects, claim.attempt) == (2, 1, 4)
+
+
+async def test_a_request_that_is_given_up_is_a_dead_letter_with_its_result(
+    broker: Broker, queue: Queue
+) -> None:
+    request = await submitted(broker, queue, "a", payload=b"p" * 70_000)
+    claim = await claimed(queue)
+    result = Result("", "", 500, b"broken", ErrorCode.INFERENCE_ERROR, "too often", 20)
+    for _ in range(2):  # said again: one dead letter
+        assert await queue.finish(claim, result, dead_letter="too often")
+    [letter] = await queue.dead_letters(5)
+    assert (letter.id, letter.raw, letter.reason) == ("a", b"p" * 65_536, "too often")
+    _, kept = await queue.state("a", request.token)
+    assert kept is not None
+    assert (kept.status_code, kept.payload, kept.attempts) == (500, b"broken", 20)
+    assert await counts(queue) == {"submitted": 1, "failed": 1, "dead_letters": 1}
 
 
 async def test_whoever_was_killed_with_a_claim_may_have_sent_it(broker: Broker) -> None:
@@ -185,17 +183,16 @@ async def test_whoever_was_killed_with_a_claim_may_have_sent_it(broker: Broker) 
         assert (await claimed_again(queue)).attempt == 1
 
 
-async def test_a_release_leaves_no_trace(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        await submitted(broker, queue, "a")
-        first = await claimed(queue)
-        assert await queue.release([first]) == 1
-        assert await queue.release([first]) == 1  # an answer to the first may have been lost
-        second = await claimed(queue)
-        assert (second.delivery, second.attempt) == (1, 0)
-        assert second.fence != first.fence
-        assert await queue.release([first]) == 0
-        assert await counts(queue) == {"submitted": 1, "pending": 1, "claimed": 1}
+async def test_a_release_leaves_no_trace(broker: Broker, queue: Queue) -> None:
+    await submitted(broker, queue, "a")
+    first = await claimed(queue)
+    assert await queue.release([first]) == 1
+    assert await queue.release([first]) == 1  # an answer to the first may have been lost
+    second = await claimed(queue)
+    assert (second.delivery, second.attempt) == (1, 0)
+    assert second.fence != first.fence
+    assert await queue.release([first]) == 0
+    assert await counts(queue) == {"submitted": 1, "pending": 1, "claimed": 1}
 
 
 @with_more_time(300)
@@ -219,20 +216,18 @@ async def test_17_a_retry_is_not_seen_before_its_time_even_on_an_idle_queue(brok
         assert (await claimed(queue)).delivery == 2
 
 
-async def test_17_whoever_waits_is_woken_when_a_retry_is_due(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        await submitted(broker, queue, "a")
-        await queue.retry(await claimed(queue), 200)
-        async with asyncio.timeout(90):
-            if not await queue.peek(1):  # it may be due by now
-                assert await queue.wait(HOUR)
-        assert len(await queue.claim(1, owner="o")) == 1
+async def test_17_whoever_waits_is_woken_when_a_retry_is_due(broker: Broker, queue: Queue) -> None:
+    await submitted(broker, queue, "a")
+    await queue.retry(await claimed(queue), 200)
+    async with asyncio.timeout(90):
+        if not await queue.peek(1):  # it may be due by now
+            assert await queue.wait(HOUR)
+    assert len(await queue.claim(1, owner="o")) == 1
 
 
-async def test_a_wait_ends_by_itself(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        await queue.peek(1)
-        assert not await queue.wait(0.05)
+async def test_a_wait_ends_by_itself(queue: Queue) -> None:
+    await queue.peek(1)
+    assert not await queue.wait(0.05)
 
 
 @pytest.mark.parametrize("what", ["submit", "release", "retry"])

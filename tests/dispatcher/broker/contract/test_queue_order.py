@@ -16,12 +16,11 @@ async def order(queue: Queue, limit: int = 100, **more: object) -> list[str]:
     return ids
 
 
-async def test_08_earliest_deadline_first_and_ties_by_arrival(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        deadline = await broker.now_ms() + HOUR
-        for id, later in [("low", 1000), ("high", 100), ("c", 50), ("a", 50), ("d", 50), ("b", 50)]:
-            await submitted(broker, queue, id, deadline_ms=deadline + later)
-        assert await order(queue) == ["c", "a", "d", "b", "high", "low"]
+async def test_08_earliest_deadline_first_and_ties_by_arrival(broker: Broker, queue: Queue) -> None:
+    deadline = await broker.now_ms() + HOUR
+    for id, later in [("low", 1000), ("high", 100), ("c", 50), ("a", 50), ("d", 50), ("b", 50)]:
+        await submitted(broker, queue, id, deadline_ms=deadline + later)
+    assert await order(queue) == ["c", "a", "d", "b", "high", "low"]
 
 
 async def test_08_the_place_survives_retry_release_and_reclaim(broker: Broker) -> None:
@@ -35,22 +34,22 @@ async def test_08_the_place_survives_retry_release_and_reclaim(broker: Broker) -
         assert await order(queue) == ["r0", "r1", "r2", "r3"]
 
 
-async def test_peek_changes_nothing(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        for n in range(5):
-            await submitted(broker, queue, f"r{n}", within_ms=HOUR + n * 1000)
-        assert [head.id for head in await queue.peek(3)] == ["r0", "r1", "r2"]
-        assert [head.id for head in await queue.peek(3)] == ["r0", "r1", "r2"]
-        assert (await queue.totals()).claimed == 0
+async def test_peek_changes_nothing(broker: Broker, queue: Queue) -> None:
+    for n in range(5):
+        await submitted(broker, queue, f"r{n}", within_ms=HOUR + n * 1000)
+    assert [head.id for head in await queue.peek(3)] == ["r0", "r1", "r2"]
+    assert [head.id for head in await queue.peek(3)] == ["r0", "r1", "r2"]
+    assert (await queue.totals()).claimed == 0
 
 
-async def test_18_one_request_of_another_tenant_goes_second_at_the_latest(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        for n in range(300):
-            await submitted(broker, queue, f"a{n}", tenant="a")
-        await order(queue, 50)
-        await submitted(broker, queue, "b", tenant="b", within_ms=10 * HOUR)
-        assert "b" in await order(queue, 2)
+async def test_18_one_request_of_another_tenant_goes_second_at_the_latest(
+    broker: Broker, queue: Queue
+) -> None:
+    for n in range(300):
+        await submitted(broker, queue, f"a{n}", tenant="a")
+    await order(queue, 50)
+    await submitted(broker, queue, "b", tenant="b", within_ms=10 * HOUR)
+    assert "b" in await order(queue, 2)
 
 
 async def test_18_shares_follow_the_weights(broker: Broker) -> None:
@@ -66,50 +65,48 @@ async def test_18_shares_follow_the_weights(broker: Broker) -> None:
             assert math.isclose(taken[tenant] / 200, share, abs_tol=0.02)
 
 
-async def test_18_a_tenant_with_one_request_at_a_time_gets_no_more_than_its_share(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        for n in range(60):
-            await submitted(broker, queue, f"a{n}", tenant="a")
-        await submitted(broker, queue, "b", tenant="b")
-        taken = Counter[str]()
-        for _ in range(40):
-            [id] = await order(queue, 1)
-            taken[id[0]] += 1
-            if id[0] == "b":
-                await submitted(broker, queue, "b", tenant="b")
-        assert abs(taken["a"] - taken["b"]) <= 2
+async def test_18_a_tenant_with_one_request_at_a_time_gets_no_more_than_its_share(
+    broker: Broker, queue: Queue
+) -> None:
+    for n in range(60):
+        await submitted(broker, queue, f"a{n}", tenant="a")
+    await submitted(broker, queue, "b", tenant="b")
+    taken = Counter[str]()
+    for _ in range(40):
+        [id] = await order(queue, 1)
+        taken[id[0]] += 1
+        if id[0] == "b":
+            await submitted(broker, queue, "b", tenant="b")
+    assert abs(taken["a"] - taken["b"]) <= 2
 
 
-async def test_18_who_was_away_has_saved_up_no_turns(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        await submitted(broker, queue, "b-early", tenant="b")
-        await order(queue, 1)
-        for n in range(100):
-            await submitted(broker, queue, f"a{n}", tenant="a")
-        await order(queue, 80)
+async def test_18_who_was_away_has_saved_up_no_turns(broker: Broker, queue: Queue) -> None:
+    await submitted(broker, queue, "b-early", tenant="b")
+    await order(queue, 1)
+    for n in range(100):
+        await submitted(broker, queue, f"a{n}", tenant="a")
+    await order(queue, 80)
+    for n in range(10):
+        await submitted(broker, queue, f"b{n}", tenant="b")
+    assert Counter(id[0] for id in await order(queue, 10)) == {"a": 5, "b": 5}
+
+
+async def test_18_a_release_gives_the_turn_back(broker: Broker, queue: Queue) -> None:
+    for tenant in ("a", "b"):
         for n in range(10):
-            await submitted(broker, queue, f"b{n}", tenant="b")
-        assert Counter(id[0] for id in await order(queue, 10)) == {"a": 5, "b": 5}
+            await submitted(broker, queue, f"{tenant}{n}", tenant=tenant)
+    for _ in range(5):
+        claims: list[Claim] = [*await queue.claim(1, owner="o", skip_tenants=["b"])]
+        await queue.release(claims)
+    assert Counter(id[0] for id in await order(queue, 4)) == {"a": 2, "b": 2}
 
 
-async def test_18_a_release_gives_the_turn_back(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        for tenant in ("a", "b"):
-            for n in range(10):
-                await submitted(broker, queue, f"{tenant}{n}", tenant=tenant)
-        for _ in range(5):
-            claims: list[Claim] = [*await queue.claim(1, owner="o", skip_tenants=["b"])]
-            await queue.release(claims)
-        assert Counter(id[0] for id in await order(queue, 4)) == {"a": 2, "b": 2}
-
-
-async def test_tenants_that_are_skipped_hold_up_nobody(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        for tenant in ("a", "b", "c"):
-            for n in range(3):
-                await submitted(broker, queue, f"{tenant}{n}", tenant=tenant)
-        assert [id[0] for id in await order(queue, 4, skip_tenants={"a", "b", "nobody"})] == ["c"] * 3
-        assert sorted(id[0] for id in await order(queue, 9, skip_tenants={"a"})) == ["b"] * 3
+async def test_tenants_that_are_skipped_hold_up_nobody(broker: Broker, queue: Queue) -> None:
+    for tenant in ("a", "b", "c"):
+        for n in range(3):
+            await submitted(broker, queue, f"{tenant}{n}", tenant=tenant)
+    assert [id[0] for id in await order(queue, 4, skip_tenants={"a", "b", "nobody"})] == ["c"] * 3
+    assert sorted(id[0] for id in await order(queue, 9, skip_tenants={"a"})) == ["b"] * 3
 
 
 async def test_strict_tiers_go_before_fairness_and_deadlines(broker: Broker) -> None:
@@ -121,26 +118,15 @@ async def test_strict_tiers_go_before_fairness_and_deadlines(broker: Broker) -> 
         assert await order(queue) == ["first", "interactive", "async", "batch"]
 
 
-async def test_without_strict_tiers_a_tier_means_nothing(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        await submitted(broker, queue, "late", tier=0, within_ms=2 * HOUR)
-        await submitted(broker, queue, "soon", tier=5, within_ms=HOUR)
-        assert await order(queue) == ["soon", "late"]
+async def test_without_strict_tiers_a_tier_means_nothing(broker: Broker, queue: Queue) -> None:
+    await submitted(broker, queue, "late", tier=0, within_ms=2 * HOUR)
+    await submitted(broker, queue, "soon", tier=5, within_ms=HOUR)
+    assert await order(queue) == ["soon", "late"]
 
 
-async def test_many_tenants_take_turns(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        for n in range(3):
-            for tenant in range(40):
-                await submitted(broker, queue, f"t{tenant}-{n}", tenant=f"t{tenant}", within_ms=HOUR + n)
-        for n in range(3):
-            assert Counter(id.split("-")[1] for id in await order(queue, 40)) == {str(n): 40}
-
-
-async def test_retried_requests_keep_the_order_of_their_tenant(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        for n in range(3):
-            await submitted(broker, queue, f"r{n}", within_ms=HOUR + n * 1000)
-        [first] = await queue.claim(1, owner="o")
-        await queue.retry(first, 0)
-        assert await order(queue) == ["r0", "r1", "r2"]
+async def test_many_tenants_take_turns(broker: Broker, queue: Queue) -> None:
+    for n in range(3):
+        for tenant in range(40):
+            await submitted(broker, queue, f"t{tenant}-{n}", tenant=f"t{tenant}", within_ms=HOUR + n)
+    for n in range(3):
+        assert Counter(id.split("-")[1] for id in await order(queue, 40)) == {str(n): 40}

@@ -34,20 +34,19 @@ async def finished(broker: Broker, queue: Queue, *ids: str) -> None:
     ],
 )
 async def test_28_each_ending_is_counted_once(
-    broker: Broker, status: int, code: ErrorCode | None, counter: str
+    broker: Broker, queue: Queue, status: int, code: ErrorCode | None, counter: str
 ) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        request = await submitted(broker, queue, "a")
-        claim = await claimed(queue)
-        result = Result("a", request.token, status, b'\x00"b\xff', code, "why, Ü?", 3)
-        assert await queue.finish(claim, result)
-        assert await counts(queue) == {"submitted": 1, counter: 1}
-        state, kept = await queue.state("a", request.token)
-        assert state is State.DONE
-        assert kept is not None
-        assert (kept.status_code, kept.payload, kept.error_code) == (status, b'\x00"b\xff', code)
-        assert (kept.error_message, kept.attempts, kept.token) == ("why, Ü?", 3, request.token)
-        assert abs(kept.finished_ms - await broker.now_ms()) < 60_000
+    request = await submitted(broker, queue, "a")
+    claim = await claimed(queue)
+    result = Result("a", request.token, status, b'\x00"b\xff', code, "why, Ü?", 3)
+    assert await queue.finish(claim, result)
+    assert await counts(queue) == {"submitted": 1, counter: 1}
+    state, kept = await queue.state("a", request.token)
+    assert state is State.DONE
+    assert kept is not None
+    assert (kept.status_code, kept.payload, kept.error_code) == (status, b'\x00"b\xff', code)
+    assert (kept.error_message, kept.attempts, kept.token) == ("why, Ü?", 3, request.token)
+    assert abs(kept.finished_ms - await broker.now_ms()) < 60_000
 
 
 async def test_23_two_consumers_never_get_the_same_and_lose_nothing(broker: Broker) -> None:
@@ -62,25 +61,23 @@ async def test_23_two_consumers_never_get_the_same_and_lose_nothing(broker: Brok
         assert await one.lease_results(9) == []
 
 
-async def test_23_results_come_oldest_first(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        await finished(broker, queue, "a")
-        await until_ms(broker, await broker.now_ms() + 2)
-        await finished(broker, queue, "b")
-        assert [leased.result.id for leased in await queue.lease_results(9)] == ["a", "b"]
+async def test_23_results_come_oldest_first(broker: Broker, queue: Queue) -> None:
+    await finished(broker, queue, "a")
+    await until_ms(broker, await broker.now_ms() + 2)
+    await finished(broker, queue, "b")
+    assert [leased.result.id for leased in await queue.lease_results(9)] == ["a", "b"]
 
 
-async def test_23_a_result_whose_consumer_died_comes_back_at_its_place(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        await finished(broker, queue, "a")
-        [lost] = await queue.lease_results(1, lease_ms=50)
-        await until_ms(broker, await broker.now_ms() + 51)
-        await finished(broker, queue, "b")
-        again, other = await queue.lease_results(9)
-        assert (again.result.id, other.result.id) == ("a", "b")
-        assert again.fence != lost.fence
-        assert await queue.ack_results([lost]) == 0
-        assert await queue.ack_results([again, again]) == 1
+async def test_23_a_result_whose_consumer_died_comes_back_at_its_place(broker: Broker, queue: Queue) -> None:
+    await finished(broker, queue, "a")
+    [lost] = await queue.lease_results(1, lease_ms=50)
+    await until_ms(broker, await broker.now_ms() + 51)
+    await finished(broker, queue, "b")
+    again, other = await queue.lease_results(9)
+    assert (again.result.id, other.result.id) == ("a", "b")
+    assert again.fence != lost.fence
+    assert await queue.ack_results([lost]) == 0
+    assert await queue.ack_results([again, again]) == 1
 
 
 async def test_23_a_result_is_waited_for_by_id(broker: Broker) -> None:
@@ -102,16 +99,15 @@ async def test_23_a_result_is_waited_for_by_id(broker: Broker) -> None:
         assert len(await queue.lease_results(99)) == 21  # nothing was taken away
 
 
-async def test_23_a_wait_for_a_result_ends_with_its_time(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        await submitted(broker, queue, "a")
-        assert await queue.wait_result("a", timeout=0.05) is None
-        assert await queue.wait_result("a", timeout=0) is None
-        waiting = asyncio.create_task(queue.wait_result("a", timeout=30))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
+async def test_23_a_wait_for_a_result_ends_with_its_time(broker: Broker, queue: Queue) -> None:
+    await submitted(broker, queue, "a")
+    assert await queue.wait_result("a", timeout=0.05) is None
+    assert await queue.wait_result("a", timeout=0) is None
+    waiting = asyncio.create_task(queue.wait_result("a", timeout=30))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
 
 
 async def test_a_result_is_kept_for_its_time(broker: Broker) -> None:
@@ -124,20 +120,19 @@ async def test_a_result_is_kept_for_its_time(broker: Broker) -> None:
         assert await counts(queue) == {"submitted": 2, "succeeded": 2}
 
 
-async def test_21_what_is_queued_is_cancelled_at_once(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        await submitted(broker, queue, "a")
-        await submitted(broker, queue, "b")
-        assert await queue.cancel("a") is State.PENDING
-        assert await queue.cancel("a") is State.DONE
-        assert await queue.cancel("nobody") is State.UNKNOWN
-        [claim] = await queue.claim(9, owner="o")
-        assert claim.request.id == "b"
-        assert await queue.retry(claim, 60_000)
-        assert await queue.cancel("b") is State.DELAYED
-        assert await counts(queue) == {"submitted": 2, "cancelled": 2, "retries": 1}
-        for leased in await queue.lease_results(9):
-            assert leased.result.error_code is ErrorCode.CANCELLED
+async def test_21_what_is_queued_is_cancelled_at_once(broker: Broker, queue: Queue) -> None:
+    await submitted(broker, queue, "a")
+    await submitted(broker, queue, "b")
+    assert await queue.cancel("a") is State.PENDING
+    assert await queue.cancel("a") is State.DONE
+    assert await queue.cancel("nobody") is State.UNKNOWN
+    [claim] = await queue.claim(9, owner="o")
+    assert claim.request.id == "b"
+    assert await queue.retry(claim, 60_000)
+    assert await queue.cancel("b") is State.DELAYED
+    assert await counts(queue) == {"submitted": 2, "cancelled": 2, "retries": 1}
+    for leased in await queue.lease_results(9):
+        assert leased.result.error_code is ErrorCode.CANCELLED
 
 
 async def test_21_who_holds_it_is_told_and_publishes_nothing(broker: Broker) -> None:
@@ -161,41 +156,38 @@ async def test_21_who_holds_it_is_told_and_publishes_nothing(broker: Broker) -> 
         assert list(await holder.cancelled(0.0)) == []
 
 
-async def test_21_a_cancellation_between_two_looks_is_not_missed(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        await submitted(broker, queue, "a")
-        claim = await claimed(queue)
-        await queue.cancel("a")
-        async with asyncio.timeout(90):
-            assert list(await queue.cancelled(30)) == [claim.fence]
+async def test_21_a_cancellation_between_two_looks_is_not_missed(broker: Broker, queue: Queue) -> None:
+    await submitted(broker, queue, "a")
+    claim = await claimed(queue)
+    await queue.cancel("a")
+    async with asyncio.timeout(90):
+        assert list(await queue.cancelled(30)) == [claim.fence]
 
 
-async def test_21_an_older_cancellation_does_not_touch_an_id_used_again(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        old = await submitted(broker, queue, "a")
-        await queue.cancel("a", old.token)
-        new = await submitted(broker, queue, "a")
-        assert await queue.cancel("a", old.token) is State.DONE
-        assert await queue.cancel("a", "some other token") is State.UNKNOWN
-        assert (await claimed(queue)).request.token == new.token
+async def test_21_an_older_cancellation_does_not_touch_an_id_used_again(broker: Broker, queue: Queue) -> None:
+    old = await submitted(broker, queue, "a")
+    await queue.cancel("a", old.token)
+    new = await submitted(broker, queue, "a")
+    assert await queue.cancel("a", old.token) is State.DONE
+    assert await queue.cancel("a", "some other token") is State.UNKNOWN
+    assert (await claimed(queue)).request.token == new.token
 
 
-async def test_a_delivered_result_is_forgotten(broker: Broker) -> None:
+async def test_a_delivered_result_is_forgotten(broker: Broker, queue: Queue) -> None:
     """Held by a consumer or not; another request of that id is not touched, and `finish` may be repeated."""
-    async with broker.queue("q", QueueRules()) as queue:
-        request = await submitted(broker, queue, "a")
-        assert not await queue.forget("a", request.token), "it has no result"
-        claim = await claimed(queue)
-        assert await queue.finish(claim, answer(claim))
-        assert not await queue.forget("a", "another token")
-        assert not await queue.forget("b", request.token)
-        await finished(broker, queue, "held", "kept")
-        [first, held] = await queue.lease_results(2)
-        assert await queue.forget("a", request.token)
-        assert await queue.forget("held", held.result.token)
-        assert not await queue.forget("a", request.token), "it is gone"
-        assert await queue.ack_results([first, held]) == 0
-        assert (await queue.state("a"), await queue.state("held")) == ((State.UNKNOWN, None),) * 2
-        assert await queue.finish(claim, answer(claim)), "its answer may have been lost"
-        assert [one.result.id for one in await queue.lease_results(9)] == ["kept"]
-        assert (await queue.totals()).succeeded == 3
+    request = await submitted(broker, queue, "a")
+    assert not await queue.forget("a", request.token), "it has no result"
+    claim = await claimed(queue)
+    assert await queue.finish(claim, answer(claim))
+    assert not await queue.forget("a", "another token")
+    assert not await queue.forget("b", request.token)
+    await finished(broker, queue, "held", "kept")
+    [first, held] = await queue.lease_results(2)
+    assert await queue.forget("a", request.token)
+    assert await queue.forget("held", held.result.token)
+    assert not await queue.forget("a", request.token), "it is gone"
+    assert await queue.ack_results([first, held]) == 0
+    assert (await queue.state("a"), await queue.state("held")) == ((State.UNKNOWN, None),) * 2
+    assert await queue.finish(claim, answer(claim)), "its answer may have been lost"
+    assert [one.result.id for one in await queue.lease_results(9)] == ["kept"]
+    assert (await queue.totals()).succeeded == 3

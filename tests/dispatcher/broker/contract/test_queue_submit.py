@@ -9,6 +9,7 @@ from dispatcher.broker.contract.message import ErrorCode, Request
 from dispatcher.broker.contract.queue import (
     Broker,
     ConflictError,
+    Queue,
     QueueFullError,
     QueueLimits,
     QueueRules,
@@ -101,32 +102,30 @@ async def test_26_a_body_of_any_size_comes_back_byte_for_byte(broker: Broker, si
         assert result.payload == body
 
 
-async def test_22_the_same_key_and_body_is_one_request_and_another_body_a_conflict(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        first = await submitted(broker, queue, "a", payload=b"body", idempotency_key="k")
-        again = await submitted(broker, queue, "b", payload=b"body", idempotency_key="k")
-        assert (again.id, again.token, again.deadline_ms) == (first.id, first.token, first.deadline_ms)
-        with pytest.raises(ConflictError, match="used for another request"):
-            await submitted(broker, queue, "c", payload=b"other", idempotency_key="k")
-        with pytest.raises(ConflictError):
-            await submitted(broker, queue, "d", payload=b"body", path="/other", idempotency_key="k")
-        assert (await counts(queue))["submitted"] == 1
-        claim = await claimed(queue)
-        await queue.finish(claim, answer(claim))
-        after = await submitted(broker, queue, "e", payload=b"body", idempotency_key="k")
-        assert after.token == first.token
-        await queue.ack_results(await queue.lease_results(9))
-        assert (
-            await submitted(broker, queue, "f", payload=b"body", idempotency_key="k")
-        ).token == first.token
-        assert await counts(queue) == {"submitted": 1, "succeeded": 1}
+async def test_22_the_same_key_and_body_is_one_request_and_another_body_a_conflict(
+    broker: Broker, queue: Queue
+) -> None:
+    first = await submitted(broker, queue, "a", payload=b"body", idempotency_key="k")
+    again = await submitted(broker, queue, "b", payload=b"body", idempotency_key="k")
+    assert (again.id, again.token, again.deadline_ms) == (first.id, first.token, first.deadline_ms)
+    with pytest.raises(ConflictError, match="used for another request"):
+        await submitted(broker, queue, "c", payload=b"other", idempotency_key="k")
+    with pytest.raises(ConflictError):
+        await submitted(broker, queue, "d", payload=b"body", path="/other", idempotency_key="k")
+    assert (await counts(queue))["submitted"] == 1
+    claim = await claimed(queue)
+    await queue.finish(claim, answer(claim))
+    after = await submitted(broker, queue, "e", payload=b"body", idempotency_key="k")
+    assert after.token == first.token
+    await queue.ack_results(await queue.lease_results(9))
+    assert (await submitted(broker, queue, "f", payload=b"body", idempotency_key="k")).token == first.token
+    assert await counts(queue) == {"submitted": 1, "succeeded": 1}
 
 
-async def test_22_a_key_is_its_tenants_own(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        ours = await submitted(broker, queue, "a", tenant="us", idempotency_key="k")
-        theirs = await submitted(broker, queue, "a", tenant="them", idempotency_key="k")
-        assert ours.token != theirs.token
+async def test_22_a_key_is_its_tenants_own(broker: Broker, queue: Queue) -> None:
+    ours = await submitted(broker, queue, "a", tenant="us", idempotency_key="k")
+    theirs = await submitted(broker, queue, "a", tenant="them", idempotency_key="k")
+    assert ours.token != theirs.token
 
 
 @with_more_time(300)
@@ -145,71 +144,69 @@ async def test_22_a_key_is_free_again_when_its_result_is_kept_no_longer(broker: 
         assert again.token != first.token
 
 
-async def test_22_many_at_once_with_one_key_are_one(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        several = [submitted(broker, queue, f"r{n}", idempotency_key="k") for n in range(20)]
-        assert len({request.token for request in await asyncio.gather(*several)}) == 1
-        assert await counts(queue) == {"submitted": 1, "pending": 1}
+async def test_22_many_at_once_with_one_key_are_one(broker: Broker, queue: Queue) -> None:
+    several = [submitted(broker, queue, f"r{n}", idempotency_key="k") for n in range(20)]
+    assert len({request.token for request in await asyncio.gather(*several)}) == 1
+    assert await counts(queue) == {"submitted": 1, "pending": 1}
 
 
-async def test_a_submission_whose_answer_was_lost_may_be_repeated(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        first = await submitted(broker, queue, "a")
-        assert await queue.submit(first) == first
+async def test_a_submission_whose_answer_was_lost_may_be_repeated(broker: Broker, queue: Queue) -> None:
+    first = await submitted(broker, queue, "a")
+    assert await queue.submit(first) == first
+    claim = await claimed(queue)
+    await queue.finish(claim, answer(claim))
+    assert await queue.submit(first) == first
+    assert await counts(queue) == {"submitted": 1, "succeeded": 1}
+
+
+async def test_24_two_submissions_of_one_id_have_two_results_told_apart_by_token(
+    broker: Broker, queue: Queue
+) -> None:
+    one = await submitted(broker, queue, "same")
+    two = await submitted(broker, queue, "same")
+    for claim in await queue.claim(2, owner="o"):
+        await queue.finish(claim, answer(claim, claim.request.token.encode()))
+    for request in (one, two):
+        result = await queue.wait_result("same", request.token, timeout=60)
+        assert result is not None
+        assert (result.token, result.payload) == (request.token, request.token.encode())
+    _, newest = await queue.state("same")
+    assert newest is not None
+    assert newest.token == two.token
+    assert len(await queue.lease_results(9)) == 2
+
+
+async def test_24_an_id_used_again_and_again_keeps_nothing_of_what_is_gone(
+    broker: Broker, queue: Queue
+) -> None:
+    for _ in range(40):
+        await submitted(broker, queue, "same")
         claim = await claimed(queue)
         await queue.finish(claim, answer(claim))
-        assert await queue.submit(first) == first
-        assert await counts(queue) == {"submitted": 1, "succeeded": 1}
-
-
-async def test_24_two_submissions_of_one_id_have_two_results_told_apart_by_token(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        one = await submitted(broker, queue, "same")
-        two = await submitted(broker, queue, "same")
-        for claim in await queue.claim(2, owner="o"):
-            await queue.finish(claim, answer(claim, claim.request.token.encode()))
-        for request in (one, two):
-            result = await queue.wait_result("same", request.token, timeout=60)
-            assert result is not None
-            assert (result.token, result.payload) == (request.token, request.token.encode())
-        _, newest = await queue.state("same")
-        assert newest is not None
-        assert newest.token == two.token
-        assert len(await queue.lease_results(9)) == 2
-
-
-async def test_24_an_id_used_again_and_again_keeps_nothing_of_what_is_gone(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        for _ in range(40):
-            await submitted(broker, queue, "same")
-            claim = await claimed(queue)
-            await queue.finish(claim, answer(claim))
-            assert await queue.ack_results(await queue.lease_results(1)) == 1
-        assert await queue.state("same") == (State.UNKNOWN, None)
+        assert await queue.ack_results(await queue.lease_results(1)) == 1
+    assert await queue.state("same") == (State.UNKNOWN, None)
 
 
 async def test_07_what_is_no_request_is_kept_with_its_reason_and_answered_if_it_has_an_id(
-    broker: Broker,
+    queue: Queue,
 ) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        await queue.reject(b"\xff{", "not JSON", code=ErrorCode.INVALID_REQUEST)
-        await queue.reject(b"x" * 100_000, "no deadline", id="r 1", code=ErrorCode.INVALID_REQUEST)
-        newest, oldest = await queue.dead_letters(10)
-        assert (oldest.reason, oldest.raw, oldest.id) == ("not JSON", b"\xff{", None)
-        assert (newest.reason, newest.raw, newest.id) == ("no deadline", b"x" * 65_536, "r 1")
-        [leased] = await queue.lease_results(10)
-        assert (leased.result.id, leased.result.error_code) == ("r 1", ErrorCode.INVALID_REQUEST)
-        assert leased.result.payload == b'{"error":"no deadline"}'
-        assert await counts(queue) == {"submitted": 1, "failed": 1, "dead_letters": 2}
+    await queue.reject(b"\xff{", "not JSON", code=ErrorCode.INVALID_REQUEST)
+    await queue.reject(b"x" * 100_000, "no deadline", id="r 1", code=ErrorCode.INVALID_REQUEST)
+    newest, oldest = await queue.dead_letters(10)
+    assert (oldest.reason, oldest.raw, oldest.id) == ("not JSON", b"\xff{", None)
+    assert (newest.reason, newest.raw, newest.id) == ("no deadline", b"x" * 65_536, "r 1")
+    [leased] = await queue.lease_results(10)
+    assert (leased.result.id, leased.result.error_code) == ("r 1", ErrorCode.INVALID_REQUEST)
+    assert leased.result.payload == b'{"error":"no deadline"}'
+    assert await counts(queue) == {"submitted": 1, "failed": 1, "dead_letters": 2}
 
 
-async def test_dead_letters_are_bounded(broker: Broker) -> None:
-    async with broker.queue("q", QueueRules()) as queue:
-        rejecting = (queue.reject(b"x", f"{n}", code=ErrorCode.INVALID_REQUEST) for n in range(1_010))
-        for one in rejecting:
-            await one
-        assert len(await queue.dead_letters(5_000)) == 1_000
-        assert (await counts(queue))["dead_letters"] == 1_010
+async def test_dead_letters_are_bounded(queue: Queue) -> None:
+    rejecting = (queue.reject(b"x", f"{n}", code=ErrorCode.INVALID_REQUEST) for n in range(1_010))
+    for one in rejecting:
+        await one
+    assert len(await queue.dead_letters(5_000)) == 1_000
+    assert (await counts(queue))["dead_letters"] == 1_010
 
 
 @pytest.mark.parametrize(

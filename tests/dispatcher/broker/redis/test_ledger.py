@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, suppress
 from fractions import Fraction
 from pathlib import Path
@@ -22,16 +21,14 @@ from dispatcher.gates.gate import Outcome
 from tests.dispatcher.gates.gate_tools import HeldSlots, open_gate
 from tests.dispatcher.replica import replica
 from tests.dispatcher.target_simulator import TargetSimulator
+from tests.eventually import eventually
 from tests.in_time import by, with_more_time, without_a_gap
 from tests.redis_server import RedisServer
 
-Eventually = Callable[..., Awaitable[float]]
 LEASE = 6.0
 
 
-async def shared_by_three(
-    url: str, gate: dict[str, Any], limit: int, leases: str, eventually: Eventually
-) -> None:
+async def shared_by_three(url: str, gate: dict[str, Any], limit: int, leases: str) -> None:
     """Three processes have `limit` places in all; one is killed, and within a lease the others have its places."""
     with ExitStack() as stack:
         replicas = [stack.enter_context(replica(url, int(LEASE * 1000), json.dumps(gate))) for _ in range(3)]
@@ -67,9 +64,7 @@ async def lease_ends(client: Redis, leases: str) -> dict[bytes, float]:
     return dict(await client.zrange(key, 0, -1, withscores=True))
 
 
-async def test_09_a_killed_replica_gives_its_reservations_back_within_a_lease(
-    redis_url: str, eventually: Eventually
-) -> None:
+async def test_09_a_killed_replica_gives_its_reservations_back_within_a_lease(redis_url: str) -> None:
     target = TargetSimulator()
     target.others = 20
     async with target.serving() as url:
@@ -80,19 +75,15 @@ async def test_09_a_killed_replica_gives_its_reservations_back_within_a_lease(
             "lag": "1h",
             "interval": "1h",
         }
-        await shared_by_three(
-            redis_url, {"type": "endpoint-scrape", "params": params}, 30, "*:leases", eventually
-        )
+        await shared_by_three(redis_url, {"type": "endpoint-scrape", "params": params}, 30, "*:leases")
 
 
-async def test_20_a_killed_replica_gives_its_quota_back_within_a_lease(
-    redis_url: str, eventually: Eventually
-) -> None:
+async def test_20_a_killed_replica_gives_its_quota_back_within_a_lease(redis_url: str) -> None:
     params = {"mode": "concurrency", "limit": 7, "lease": f"{LEASE}s"}
-    await shared_by_three(redis_url, {"type": "redis-quota", "params": params}, 7, "*{quota:*", eventually)
+    await shared_by_three(redis_url, {"type": "redis-quota", "params": params}, 7, "*{quota:*")
 
 
-async def test_11_64_who_wake_on_one_reading_are_n_in_all(redis_url: str, eventually: Eventually) -> None:
+async def test_11_64_who_wake_on_one_reading_are_n_in_all(redis_url: str) -> None:
     """Shut, 64 wait at three replicas; a reading opens it for 30 and three quarters. The page shows ours an hour late."""
     target = TargetSimulator()
     target.page = "saturation 1\n"
@@ -145,9 +136,7 @@ async def test_12_a_429_at_one_replica_closes_the_others_before_their_next_reque
         assert await HeldSlots(theirs).admit_all() == 0
 
 
-async def test_a_broker_that_is_away_lets_nobody_in_and_what_it_missed_is_told(
-    tmp_path: Path, eventually: Eventually
-) -> None:
+async def test_a_broker_that_is_away_lets_nobody_in_and_what_it_missed_is_told(tmp_path: Path) -> None:
     with RedisServer(tmp_path, durable=True) as server:
         client = connect(server.url)
         async with (
@@ -170,9 +159,7 @@ async def test_a_broker_that_is_away_lets_nobody_in_and_what_it_missed_is_told(
                     assert "does not answer" in said
 
 
-async def test_what_was_reserved_when_the_answer_was_lost_comes_back_with_its_lease(
-    tmp_path: Path, eventually: Eventually
-) -> None:
+async def test_what_was_reserved_when_the_answer_was_lost_comes_back_with_its_lease(tmp_path: Path) -> None:
     with RedisServer(tmp_path) as server:
         client = connect(server.url)
         async with client, RedisLedger(client, "pool", lease_ms=400) as ledger:
@@ -240,7 +227,7 @@ async def beat(ledger: RedisLedger, reserved: list[Reservation]) -> None:
             await ledger.heartbeat(reserved)
 
 
-async def test_a_listener_that_was_cut_off_listens_again(redis_url: str, eventually: Eventually) -> None:
+async def test_a_listener_that_was_cut_off_listens_again(redis_url: str) -> None:
     async with connect(redis_url) as client, RedisLedger(client, "pool") as ledger:
         await client.client_kill_filter(_type="pubsub")
 

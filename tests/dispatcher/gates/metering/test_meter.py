@@ -1,7 +1,6 @@
 """The age of readings, and sources that hang or fail."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from fractions import Fraction
 
 import pytest
@@ -10,8 +9,7 @@ from dispatcher.broker.contract.ledger import LedgerState
 from dispatcher.broker.contract.queue import QueueError
 from dispatcher.gates.metering.meter import Measurement, Meter, Meters, MeterSettings
 from dispatcher.gates.parameters import GateSourceError
-
-Eventually = Callable[..., Awaitable[float]]
+from tests.eventually import eventually
 
 
 class Clocks:
@@ -99,7 +97,7 @@ async def test_13_a_reading_that_nobody_renews_grows_too_old() -> None:
 @pytest.mark.parametrize(
     "error", [GateSourceError("broken"), QueueError("broken"), ZeroDivisionError("broken")]
 )
-async def test_13_one_failure_closes_it_at_once(error: Exception, eventually: Eventually) -> None:
+async def test_13_one_failure_closes_it_at_once(error: Exception) -> None:
     clocks = Clocks()
     source = Source(clocks)
     async with Meter(source, clocks.look, MeterSettings(interval=0.01), monotonic=clocks.monotonic) as meter:
@@ -111,7 +109,7 @@ async def test_13_one_failure_closes_it_at_once(error: Exception, eventually: Ev
         await eventually(lambda: meter.state.available)
 
 
-async def test_13_a_source_that_hangs_closes_it(eventually: Eventually) -> None:
+async def test_13_a_source_that_hangs_closes_it() -> None:
     clocks = Clocks()
     source = Source(clocks)
     rules = MeterSettings(interval=0.01, timeout=0.05)
@@ -122,7 +120,7 @@ async def test_13_a_source_that_hangs_closes_it(eventually: Eventually) -> None:
         assert meter.budget() == 0
 
 
-async def test_the_fallback_is_of_the_last_capacity_known(eventually: Eventually) -> None:
+async def test_the_fallback_is_of_the_last_capacity_known() -> None:
     clocks = Clocks()
     source = Source(clocks)
     rules = MeterSettings(interval=0.01, fallback=Fraction(1, 10), fallback_capacity=Fraction(1000))

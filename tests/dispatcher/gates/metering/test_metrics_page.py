@@ -1,7 +1,7 @@
 """The gate endpoint-scrape, which reads a metrics page."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from fractions import Fraction
 from typing import Any
@@ -14,8 +14,7 @@ from dispatcher.gates.metering.readers import samples
 from dispatcher.gates.parameters import GateSourceError
 from tests.dispatcher.gates.gate_tools import HeldSlots, candidate, open_gate
 from tests.dispatcher.target_simulator import TargetSimulator
-
-Eventually = Callable[..., Awaitable[float]]
+from tests.eventually import eventually
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def params(target: TargetSimulator, **more: Any) -> dict[str, Any]:
     ],
 )
 async def test_the_budget_of_a_page(
-    target: TargetSimulator, eventually: Eventually, page: str, more: dict[str, Any], budget: float
+    target: TargetSimulator, page: str, more: dict[str, Any], budget: float
 ) -> None:
     target.page = page
     async with open_gate("endpoint-scrape", params(target, **more)) as gate:
@@ -71,7 +70,7 @@ async def test_the_budget_of_a_page(
     ],
 )
 async def test_the_load_at_which_a_gate_closes_is_told(
-    target: TargetSimulator, eventually: Eventually, more: dict[str, Any], load: float
+    target: TargetSimulator, more: dict[str, Any], load: float
 ) -> None:
     target.page = "load 0.5\npods 4\n"
     async with open_gate("endpoint-scrape", params(target, **more)) as gate:
@@ -107,7 +106,7 @@ async def test_the_load_at_which_a_gate_closes_is_told(
     ],
 )
 async def test_13_a_page_that_cannot_be_read_closes_the_gate(
-    target: TargetSimulator, eventually: Eventually, page: str, said: str
+    target: TargetSimulator, page: str, said: str
 ) -> None:
     labels = {"labels": {"a": "2"}} if "labels" in said else {}
     target.page = 'load{a="2"} 0.5\n'
@@ -122,9 +121,7 @@ async def test_13_a_page_that_cannot_be_read_closes_the_gate(
         assert await HeldSlots(gate).admit_all() == 0
 
 
-async def test_13_status_500_closes_the_gate_and_ready_0_does(
-    target: TargetSimulator, eventually: Eventually
-) -> None:
+async def test_13_status_500_closes_the_gate_and_ready_0_does(target: TargetSimulator) -> None:
     more = {"max_count_per_pod": 10, "pods_metric": "ready"}
     async with open_gate("endpoint-scrape", params(target, **more)) as gate:
         await eventually(lambda: gate.budget() == 1)
@@ -136,7 +133,7 @@ async def test_13_status_500_closes_the_gate_and_ready_0_does(
         await eventually(lambda: gate.budget() == 0)
 
 
-async def test_10_bytes(target: TargetSimulator, eventually: Eventually) -> None:
+async def test_10_bytes(target: TargetSimulator) -> None:
     target.page = "saturation 0.3\n"
     more = {"metric": "saturation", "unit": "bytes", "max_concurrency": 1024 * 1024, "baseline": "0.1"}
     async with open_gate("endpoint-scrape", params(target, **more)) as gate:
@@ -147,7 +144,7 @@ async def test_10_bytes(target: TargetSimulator, eventually: Eventually) -> None
         assert await slots.ask(candidate(size=14 * 1024)) is None
 
 
-async def test_headroom_is_granted_once_a_reading(target: TargetSimulator, eventually: Eventually) -> None:
+async def test_headroom_is_granted_once_a_reading(target: TargetSimulator) -> None:
     target.page, eight_by_eight = "load 60\npods 8\n", {"max_count_per_pod": 8, "pods_metric": "pods"}
     async with open_gate("endpoint-scrape", params(target, interval="30s", **eight_by_eight)) as gate:
         await eventually(lambda: meter_states(gate)[0].available)
@@ -155,9 +152,7 @@ async def test_headroom_is_granted_once_a_reading(target: TargetSimulator, event
         assert gate.budget() == pytest.approx(4 / 64)
 
 
-async def test_12_after_a_429_a_newer_reading_then_one_probe_then_a_ramp(
-    target: TargetSimulator, eventually: Eventually
-) -> None:
+async def test_12_after_a_429_a_newer_reading_then_one_probe_then_a_ramp(target: TargetSimulator) -> None:
     async with open_gate(
         "endpoint-scrape", params(target, interval="200ms", timeout="60s", max_count_per_pod=50)
     ) as gate:
@@ -195,7 +190,7 @@ def test_samples_of_a_page() -> None:
 
 @pytest.mark.parametrize("ready", ["-1", "1e7", "1e99"])
 async def test_a_number_of_servers_that_cannot_be_so_closes_the_gate(
-    target: TargetSimulator, eventually: Eventually, ready: str
+    target: TargetSimulator, ready: str
 ) -> None:
     target.page = "load 0\npods 4\n"
     more = {"max_count_per_pod": 5, "pods_metric": "pods"}
@@ -209,7 +204,7 @@ async def test_a_number_of_servers_that_cannot_be_so_closes_the_gate(
 
 @pytest.mark.parametrize("date", ["Thu, 01 Jan 99999999999999999999 00:00:00 GMT", "0", "Thu, 1", "x" * 4000])
 async def test_a_date_that_is_none_is_not_believed(
-    target: TargetSimulator, eventually: Eventually, caplog: pytest.LogCaptureFixture, date: str
+    target: TargetSimulator, caplog: pytest.LogCaptureFixture, date: str
 ) -> None:
     target.page, target.date = "load 0.5\n", date
     async with open_gate("endpoint-scrape", params(target)) as gate:
@@ -244,18 +239,14 @@ def test_a_hostile_page_takes_time_in_proportion_to_its_size(page: str) -> None:
     assert time.thread_time() - started < 0.25
 
 
-async def test_a_page_that_nobody_serves_is_told_with_the_systems_reason(
-    target: TargetSimulator, eventually: Eventually
-) -> None:
+async def test_a_page_that_nobody_serves_is_told_with_the_systems_reason(target: TargetSimulator) -> None:
     gone = params(target, url="http://127.0.0.1:9/metrics")
     async with open_gate("endpoint-scrape", gone) as gate:
         told = "127.0.0.1:9: cannot be reached: Connection refused"
         await eventually(lambda: [state.reason for state in meter_states(gate)] == [told])
 
 
-async def test_09_gates_together_count_what_is_sent_once(
-    target: TargetSimulator, eventually: Eventually
-) -> None:
+async def test_09_gates_together_count_what_is_sent_once(target: TargetSimulator) -> None:
     target.page = "load 4\nother 0.5\n"
     by_count = {
         "type": "endpoint-scrape",
@@ -270,9 +261,7 @@ async def test_09_gates_together_count_what_is_sent_once(
         assert await slots.admit_all() == 4  # min(10 x 0.6, 8 x 0.5), not half of it
 
 
-async def test_gates_together_let_one_large_request_go_alone(
-    target: TargetSimulator, eventually: Eventually
-) -> None:
+async def test_gates_together_let_one_large_request_go_alone(target: TargetSimulator) -> None:
     target.page = "load 0.5\n"
     one = {"type": "endpoint-scrape", "params": params(target, max_concurrency=100, unit="bytes")}
     async with open_gate("all-of", {"gates": [one, {"type": "constant"}]}) as gate:

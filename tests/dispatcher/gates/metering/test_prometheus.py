@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.metering.meter import Meters
 from tests.dispatcher.gates.fake_prometheus import READY, FakePrometheus, vector
 from tests.dispatcher.gates.gate_tools import HeldSlots, open_gate
+from tests.eventually import eventually
 
-Eventually = Callable[..., Awaitable[float]]
 SATURATION = (
     'max(llm_d_epp_flow_control_pool_saturation{inference_pool="pool"})'
     ' or max(inference_extension_flow_control_pool_saturation{inference_pool="pool"})'
@@ -37,19 +37,17 @@ async def prometheus() -> AsyncIterator[tuple[FakePrometheus, dict[str, Any]]]:
         yield fake, {"url": url, "pool": "pool", "max_concurrency": 10, **QUICK}
 
 
-async def look(gate: DispatchGate, eventually: Eventually) -> bool:
+async def look(gate: DispatchGate) -> bool:
     """Whether there is a reading, once the source was looked at."""
     await eventually(lambda: meter_states(gate)[0].reason != "not read yet")
     return meter_states(gate)[0].available
 
 
-async def test_10_the_seed_through_prometheus(
-    prometheus: tuple[FakePrometheus, dict[str, Any]], eventually: Eventually
-) -> None:
+async def test_10_the_seed_through_prometheus(prometheus: tuple[FakePrometheus, dict[str, Any]]) -> None:
     fake, params = prometheus
     fake.data[LOAD] = vector("15")  # F = 15 / 50 = 0.3
     async with open_gate("prometheus-budget", {**params, "baseline": 0.1}) as gate:
-        assert await look(gate, eventually)
+        assert await look(gate)
         assert gate.budget() == pytest.approx(0.6)
         assert await HeldSlots(gate).admit_all() == 30
 
@@ -66,7 +64,6 @@ async def test_10_the_seed_through_prometheus(
 )
 async def test_saturation(
     prometheus: tuple[FakePrometheus, dict[str, Any]],
-    eventually: Eventually,
     saturation: str,
     threshold: Any,
     budget: float,
@@ -75,41 +72,39 @@ async def test_saturation(
     fake, params = prometheus
     fake.data[SATURATION] = vector(saturation)
     async with open_gate("prometheus-saturation", {**params, "threshold": threshold}) as gate:
-        assert await look(gate, eventually)
+        assert await look(gate)
         assert gate.budget() == pytest.approx(budget)
         assert meter_states(gate)[0].threshold == float(threshold)
         assert await HeldSlots(gate).admit_all() == slots
 
 
-async def test_a_query_gives_the_budget_itself(
-    prometheus: tuple[FakePrometheus, dict[str, Any]], eventually: Eventually
-) -> None:
+async def test_a_query_gives_the_budget_itself(prometheus: tuple[FakePrometheus, dict[str, Any]]) -> None:
     fake, params = prometheus
     fake.data["free"] = {"resultType": "scalar", "result": [None, "0.1"]}
     fake.data["pods"] = vector("3")
     async with open_gate("prometheus-query", {**params, "query": "free", "pods_query": "pods"}) as gate:
-        assert await look(gate, eventually)
+        assert await look(gate)
         assert meter_states(gate)[0].threshold == 0
         assert await HeldSlots(gate).admit_all() == 3
 
 
 async def test_the_first_source_with_a_sample_counts(
-    prometheus: tuple[FakePrometheus, dict[str, Any]], eventually: Eventually
+    prometheus: tuple[FakePrometheus, dict[str, Any]],
 ) -> None:
     fake, params = prometheus
     fake.data['sum(vllm:num_requests_running{inference_pool="pool"})'] = vector("47")
     async with open_gate("prometheus-budget", {**params, "baseline": 0}) as gate:
-        assert await look(gate, eventually)
+        assert await look(gate)
         assert await HeldSlots(gate).admit_all() == 3
 
 
 async def test_a_ratio_that_prometheus_rounded_is_the_ratio(
-    prometheus: tuple[FakePrometheus, dict[str, Any]], eventually: Eventually
+    prometheus: tuple[FakePrometheus, dict[str, Any]],
 ) -> None:
     fake, params = prometheus
     fake.data["free"] = vector(repr(1 - 0.9))  # 0.09999999999999998
     async with open_gate("prometheus-query", {**params, "query": "free"}) as gate:
-        assert await look(gate, eventually)
+        assert await look(gate)
         assert await HeldSlots(gate).admit_all() == 5
 
 
@@ -160,7 +155,6 @@ MATRIX = '{"status":"success","data":{"resultType":"matrix","result":[{"metric":
 )
 async def test_13_what_cannot_be_read_closes_the_gate(
     prometheus: tuple[FakePrometheus, dict[str, Any]],
-    eventually: Eventually,
     status: int,
     answer: str,
     said: str,
@@ -184,49 +178,49 @@ async def test_13_what_cannot_be_read_closes_the_gate(
 
 @pytest.mark.parametrize("value", ["-0.1", "1.1"])
 async def test_13_a_budget_out_of_range_closes_the_gate(
-    prometheus: tuple[FakePrometheus, dict[str, Any]], eventually: Eventually, value: str
+    prometheus: tuple[FakePrometheus, dict[str, Any]], value: str
 ) -> None:
     fake, params = prometheus
     fake.data["free"] = vector(value)
     async with open_gate("prometheus-query", {**params, "query": "free"}) as gate:
-        assert await look(gate, eventually)
+        assert await look(gate)
         assert gate.budget() == 0
         assert await HeldSlots(gate).admit_all() == 0
 
 
 @pytest.mark.parametrize("value", ["-0.1", "-1e99", "1e99", "NaN", "1e308"])
 async def test_a_saturation_or_a_load_that_makes_no_sense_is_not_known(
-    prometheus: tuple[FakePrometheus, dict[str, Any]], eventually: Eventually, value: str
+    prometheus: tuple[FakePrometheus, dict[str, Any]], value: str
 ) -> None:
     fake, params = prometheus
     fake.data[SATURATION], fake.data[LOAD] = vector(value), vector(value)
     for kind in ("prometheus-saturation", "prometheus-budget"):
         async with open_gate(kind, params) as gate:
-            assert not await look(gate, eventually)
+            assert not await look(gate)
             assert "expected" in meter_states(gate)[0].reason
             assert await HeldSlots(gate).admit_all() == 0
 
 
 @pytest.mark.parametrize("ready", [(), ("0",), ("-1",), ("NaN",), ("1e7",), ("1e99",)])
 async def test_13_no_ready_servers_close_the_gate(
-    prometheus: tuple[FakePrometheus, dict[str, Any]], eventually: Eventually, ready: tuple[str, ...]
+    prometheus: tuple[FakePrometheus, dict[str, Any]], ready: tuple[str, ...]
 ) -> None:
     fake, params = prometheus
     fake.data["free"], fake.data[READY] = vector("1"), vector(*ready)
     async with open_gate("prometheus-query", {**params, "query": "free"}) as gate:
-        await look(gate, eventually)
+        await look(gate)
         assert gate.budget() == 0
         assert await HeldSlots(gate).admit_all() == 0
 
 
-async def test_13_nobody_listens_and_nobody_answers(eventually: Eventually) -> None:
+async def test_13_nobody_listens_and_nobody_answers() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
         params = {"url": url, "query": "free", "pods": 1, "timeout": "100ms", **QUICK}
         async with open_gate("prometheus-query", params) as gate:
-            assert not await look(gate, eventually)
+            assert not await look(gate)
             await eventually(lambda: "onnect" in meter_states(gate)[0].reason)
             silent.listen()
             await eventually(lambda: meter_states(gate)[0].reason == "no answer within 0.1 s")
@@ -234,22 +228,22 @@ async def test_13_nobody_listens_and_nobody_answers(eventually: Eventually) -> N
 
 
 async def test_13_tls_that_does_not_hold_closes_the_gate(
-    prometheus: tuple[FakePrometheus, dict[str, Any]], eventually: Eventually
+    prometheus: tuple[FakePrometheus, dict[str, Any]],
 ) -> None:
     _, params = prometheus
     params = {**params, "url": params["url"].replace("http://", "https://"), "query": "free"}
     async with open_gate("prometheus-query", params) as gate:
-        assert not await look(gate, eventually)
+        assert not await look(gate)
         assert gate.budget() == 0
 
 
 async def test_13_only_an_explicit_fallback_opens_and_then_all_that_runs_counts(
-    prometheus: tuple[FakePrometheus, dict[str, Any]], eventually: Eventually
+    prometheus: tuple[FakePrometheus, dict[str, Any]],
 ) -> None:
     fake, params = prometheus
     fake.status = 500
     async with open_gate("prometheus-query", {**params, "query": "free", "fallback": "0.5"}) as gate:
-        assert not await look(gate, eventually)
+        assert not await look(gate)
         assert gate.budget() == 0.5
         slots = HeldSlots(gate)
         assert await slots.admit_all() == 5  # one server's worth: how many there are is not known
@@ -259,7 +253,7 @@ async def test_13_only_an_explicit_fallback_opens_and_then_all_that_runs_counts(
 
 
 async def test_a_token_is_read_anew_and_never_shown(
-    prometheus: tuple[FakePrometheus, dict[str, Any]], eventually: Eventually, tmp_path: Path
+    prometheus: tuple[FakePrometheus, dict[str, Any]], tmp_path: Path
 ) -> None:
     fake, params = prometheus
     fake.data["free"] = vector("0.5")
@@ -276,7 +270,7 @@ async def test_a_token_is_read_anew_and_never_shown(
 
 
 async def test_gates_with_the_same_source_share_one_meter(
-    prometheus: tuple[FakePrometheus, dict[str, Any]], eventually: Eventually
+    prometheus: tuple[FakePrometheus, dict[str, Any]],
 ) -> None:
     fake, params = prometheus
     fake.data["free"] = vector("0.5")
@@ -285,13 +279,13 @@ async def test_gates_with_the_same_source_share_one_meter(
     async with Meters() as meters:
         async with open_gate("prometheus-query", params, ledger=ledger, meters=meters) as one:
             async with open_gate("prometheus-query", params, ledger=ledger, meters=meters) as other:
-                assert await look(one, eventually)
-                assert await look(other, eventually)
+                assert await look(one)
+                assert await look(other)
                 assert fake.asked == ["free", READY]
                 assert await HeldSlots(one).admit_all(most=15) == 15
                 assert await HeldSlots(other).admit_all() == 10
             assert one.budget() == 0.5  # still read for the one that is left
             fake.asked.clear()
         async with open_gate("prometheus-query", params, meters=meters) as again:
-            assert await look(again, eventually)
+            assert await look(again)
             assert fake.asked == ["free", READY]
