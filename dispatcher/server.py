@@ -25,9 +25,8 @@ from dispatcher.gates.metering.meter import Meters
 from dispatcher.pump.lanes import LaneContext, Lanes, RunningLane
 from dispatcher.telemetry.metrics import BrokerMetrics, DispatcherTelemetry, QueueStatus
 from dispatcher.telemetry.recent_results import STEP, RecentResults
-from dispatcher.web import status_pages as status
 from dispatcher.web.front_door import FrontDoor, FrontDoorQueue
-from dispatcher.web.ports import serve_pages, waiting_limit
+from dispatcher.web.ports import add_status_routes, serve_pages, waiting_limit
 from dispatcher.web.queue_pages import QueuePages
 from dispatcher.web.queue_states import QueueStates
 
@@ -145,7 +144,7 @@ class DispatcherServer(ResourceOwner):
         self._warn_of_plain_tokens(self._config)
 
     def _add_health(self, app: web.Application) -> None:
-        status.add_routes(app, self._telemetry, self._collect, self._unready_reason)
+        add_status_routes(app, self._telemetry, self._collect, self._unready_reason)
 
     def _warn_of_plain_tokens(self, config: Config) -> None:
         http = self._config.http  # of the start: it takes a restart to change it

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Self
 
 from adsum.tasks import BackgroundTasks, cancel_and_wait
 from dispatcher.broker.contract.message import Claim
-from dispatcher.broker.contract.queue import Queue, QueueError
+from dispatcher.broker.contract.queue import QueueError
+from dispatcher.broker.opening import Intake
 from dispatcher.delivery.sender import Delivery, DeliveryState, DispatchObserver, Sender
 from dispatcher.gates.admission import Admission
 from dispatcher.gates.gate import DispatchGate
@@ -29,14 +31,23 @@ log = logging.getLogger(__name__)
 class Lane:
     """An async context manager: entered, it pumps; left, its claims are released and its tasks have ended.
 
-    Draining is `stop_claiming`, then `drained`, then leaving. `lease` in seconds.
+    Draining is `stop_claiming`, then `drained`, then leaving. `lease` in seconds. `intake` moves requests into the queue.
     """
 
     def __init__(
-        self, queue: Queue, gate: DispatchGate, slots: Slots, sender: Sender, *, owner: str, lease: float
+        self,
+        gate: DispatchGate,
+        slots: Slots,
+        sender: Sender,
+        *,
+        owner: str,
+        lease: float,
+        intake: Intake | None = None,
     ) -> None:
-        self.queue = queue
+        queue = self.queue = sender.queue
         self.gate = gate
+        self.intake = intake
+        self._moving = AsyncExitStack()
         self._slots = slots
         self._sender = sender
         self._observer: DispatchObserver = sender.observer
@@ -44,7 +55,7 @@ class Lane:
         self._deliveries: dict[str, Delivery] = {}
         self._revoked: dict[str, None] = {}
         self._delivered = asyncio.Event()
-        self._pump = Pump(queue, gate, slots, owner, self._launch, sender.observer)
+        self.pump = Pump(queue, gate, slots, owner, self._launch, sender.observer)
         self._pumping = BackgroundTasks()
         self._stopping = False
         self._upkeep = BackgroundTasks()
@@ -55,32 +66,15 @@ class Lane:
         return len(self._deliveries)
 
     @property
-    def claims(self) -> Sequence[Claim]:
-        return [delivery.claim for delivery in self._deliveries.values()]
-
-    @property
-    def blocked_by(self) -> str:
-        """Why nothing is sent; empty when something is, or when the queue is empty."""
-        return self._pump.blocked_by
-
-    @property
     def serves(self) -> bool:
         """False if its pump has ended by itself."""
         return self._stopping or bool(self._pumping)
 
-    @property
-    def closed_for(self) -> float | None:
-        """Seconds since the gate closed for all who wait; None if it did not."""
-        return self._pump.closed_gate_log.closed_for
-
-    @property
-    def blocked_tenants(self) -> Mapping[str, str]:
-        """Why the requests of a tenant wait although those of others may go, by tenant."""
-        return self._pump.blocked_tenants
-
     async def __aenter__(self) -> Self:
         name = self.queue.name
-        self._pumping.start(self._pump.run(), f"pump {name}")
+        if self.intake is not None:
+            await self._moving.enter_async_context(self.intake)
+        self._pumping.start(self.pump.run(), f"pump {name}")
         self._upkeep.start(self._repeat(self._heartbeat_interval, self._heartbeat), f"heartbeat {name}")
         self._upkeep.start(self._repeat(SWEEP_INTERVAL, self._sweep), f"sweep {name}")
         self._upkeep.start(self._repeat(0.0, self._drop_cancelled), f"cancellations {name}")
@@ -92,7 +86,9 @@ class Lane:
         await self._upkeep.aclose()
 
     async def stop_claiming(self) -> None:
+        """Close the intake and claim nothing more."""
         self._stopping = True
+        await self._moving.aclose()
         await self._pumping.aclose()
 
     async def drained(self) -> None:

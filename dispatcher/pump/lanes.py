@@ -23,7 +23,6 @@ from dispatcher.delivery.answer_limits import AnswerMemory
 from dispatcher.delivery.gateway import Gateway, OutageLog
 from dispatcher.delivery.sender import DispatchObserver, Sender
 from dispatcher.gates.building import GateDependencies, build_gate
-from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.metering.meter import Meters
 from dispatcher.pump.lane import Lane
 from dispatcher.pump.slots import Slots
@@ -41,30 +40,13 @@ class LaneSpec:
     """Of all queues, if this one has an intake: no message may name one of them for its result."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RunningLane:
-    """A lane and the resources that were opened for it."""
+    """A lane and the resources that were opened for it, itself among them once it is started."""
 
     spec: LaneSpec
     lane: Lane
     opened: AsyncExitStack = field(repr=False)
-    intake: Intake | None = None
-    _moving: AsyncExitStack = field(default_factory=AsyncExitStack, repr=False)
-
-    async def start(self) -> None:
-        """Start the intake and the pump, without I/O."""
-        if self.intake is not None:
-            await self._moving.enter_async_context(self.intake)
-        await self.opened.enter_async_context(self.lane)
-
-    async def stop_claiming(self) -> None:
-        """Close the intake and claim nothing more."""
-        await self._moving.aclose()
-        await self.lane.stop_claiming()
-
-    async def aclose(self) -> None:
-        await self._moving.aclose()
-        await self.opened.aclose()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +82,7 @@ class Lanes:
     async def __aexit__(self, *_: object) -> None:
         await self._closing.aclose()
         lanes = [*self._running.values(), *self._draining]
-        await asyncio.gather(*(running.aclose() for running in lanes))
+        await asyncio.gather(*(running.opened.aclose() for running in lanes))
 
     @property
     def running(self) -> Mapping[str, RunningLane]:
@@ -120,10 +102,10 @@ class Lanes:
                 if name not in self._running or name in outdated:
                     new_lanes.append(await self._open_checked(spec))
         except BaseException:
-            await asyncio.gather(*(running.aclose() for running in new_lanes))
+            await asyncio.gather(*(running.opened.aclose() for running in new_lanes))
             raise
         self._wanted = specs
-        await asyncio.gather(*(running.stop_claiming() for running in outdated.values()))
+        await asyncio.gather(*(running.lane.stop_claiming() for running in outdated.values()))
         for name in outdated:
             self._drain_one(name)
         self._answers.max_bytes = config.answer_memory
@@ -131,20 +113,20 @@ class Lanes:
             self._slots_of(spec.target).limit = spec.target.concurrency
         for running in new_lanes:
             self._running[running.spec.queue.name] = running
-            await running.start()
+            await running.opened.enter_async_context(running.lane)
 
     def unready_reason(self) -> str:
         """Which queue is not served, or why an intake moves nothing into its queue; empty if all work."""
         for name in self._wanted:
             if name not in self._running or not self._running[name].lane.serves:
                 return f"queue {name} is not served any more; restart the dispatcher"
-        intakes = (running.intake for running in self._running.values())
+        intakes = (running.lane.intake for running in self._running.values())
         return next((intake.problem for intake in intakes if intake is not None and intake.problem), "")
 
     async def drain(self, timeout: float) -> None:
         """Claim nothing more; give requests in flight `timeout` seconds to end."""
         lanes = [*self._running.values(), *self._draining]
-        await asyncio.gather(*(running.stop_claiming() for running in lanes))
+        await asyncio.gather(*(running.lane.stop_claiming() for running in lanes))
         drained = [asyncio.ensure_future(running.lane.drained()) for running in lanes]
         if drained:
             _, late = await asyncio.wait(drained, timeout=timeout)
@@ -169,7 +151,7 @@ class Lanes:
             dependencies = GateDependencies(
                 target.name, ledger, shared.quotas, shared.meters, target.concurrency
             )
-            gate = await stack.enter_async_context(_gate(queue_config, dependencies))
+            gate = await stack.enter_async_context(build_gate(queue_config.gate_spec(), dependencies))
             gateway = await stack.enter_async_context(
                 Gateway(target.url, tls=target_tls(target), memory=self._answers)
             )
@@ -185,10 +167,15 @@ class Lanes:
                 tracer=shared.tracer,
                 limits=queue_config.attempt_limits,
             )
-            slots = self._slots_of(target)
-            lane = Lane(queue, gate, slots, sender, owner=shared.owner, lease=queue_config.lease)
-            intake = await self._checked_intake(spec)
-            return RunningLane(spec, lane, stack.pop_all(), intake)
+            lane = Lane(
+                gate,
+                self._slots_of(target),
+                sender,
+                owner=shared.owner,
+                lease=queue_config.lease,
+                intake=await self._checked_intake(spec),
+            )
+            return RunningLane(spec, lane, stack.pop_all())
 
     async def _checked_intake(self, spec: LaneSpec) -> Intake | None:
         config = spec.queue
@@ -216,16 +203,12 @@ class Lanes:
     async def _close_when_drained(self, running: RunningLane) -> None:
         await running.lane.drained()
         self._draining.remove(running)
-        await running.aclose()
+        await running.opened.aclose()
 
 
 def _spec_of(queue: QueueConfig, config: Config) -> LaneSpec:
     keys = config.intake_keys if queue.intake is not None else frozenset()
     return LaneSpec(queue, config.target(queue.target), keys)
-
-
-def _gate(queue: QueueConfig, dependencies: GateDependencies) -> DispatchGate:
-    return build_gate(queue.gate_spec(), dependencies)
 
 
 def target_tls(target: TargetConfig) -> ssl.SSLContext | None:

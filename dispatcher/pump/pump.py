@@ -7,7 +7,7 @@ queues can use them.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 from adsum.tasks import BackgroundTasks, first_of
 from dispatcher.broker.contract.message import Claim, DispatchCandidate
@@ -97,18 +97,14 @@ class Pump:
         self._claimer = Claimer(queue, gate, owner, self._launch_claim)
         self._launch = launch
         self._observer = observer
-        self._blocked_tenants: dict[str, str] = {}
+        self.blocked_tenants: dict[str, str] = {}
+        """Why the requests of a tenant wait although those of others may go, by tenant."""
         self._unblocking = BackgroundTasks()
         self._tenant_unblocked = asyncio.Event()
         self._unused = 0
         self.blocked_by = ""
         """Why nothing is sent now; empty while something is, or while the queue is empty."""
         self.closed_gate_log = ClosedGateLog(queue.name)
-
-    @property
-    def blocked_tenants(self) -> Mapping[str, str]:
-        """Why the requests of a tenant wait although those of others may go, by tenant."""
-        return self._blocked_tenants
 
     async def run(self) -> None:
         """Run until cancelled. A claim that is being made is completed first: its lease must have an owner."""
@@ -143,7 +139,7 @@ class Pump:
             self._unused = 0
 
     async def _round(self, limit: int) -> Pause | None:
-        skipped = frozenset(self._blocked_tenants)
+        skipped = frozenset(self.blocked_tenants)
         candidates = await self._queue.peek(limit, skip_tenants=skipped)
         if not candidates:
             self.blocked_by = ""
@@ -175,8 +171,8 @@ class Pump:
             self.blocked_by = refusal.reason
             self.closed_gate_log.closed(refusal.reason)
             return refusal.changed
-        if candidate.tenant not in self._blocked_tenants:
-            self._blocked_tenants[candidate.tenant] = refusal.reason
+        if candidate.tenant not in self.blocked_tenants:
+            self.blocked_tenants[candidate.tenant] = refusal.reason
             self._unblocking.start(
                 self._block_tenant(candidate.tenant, refusal), f"tenant {candidate.tenant}"
             )
@@ -186,12 +182,12 @@ class Pump:
         try:
             await refusal.changed()
         finally:
-            self._blocked_tenants.pop(tenant, None)
+            self.blocked_tenants.pop(tenant, None)
             self._tenant_unblocked.set()
 
     async def _wait_for_work(self) -> None:
         """Wait until the queue has a request, or a blocked tenant is unblocked."""
-        if not self._blocked_tenants:
+        if not self.blocked_tenants:
             await self._queue.wait(POLL_INTERVAL)
             return
         await first_of(self._queue.wait(POLL_INTERVAL), self._tenant_unblocked.wait())

@@ -3,13 +3,18 @@
 import logging
 import os
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import anyio.to_thread
 from aiohttp import web
+from prometheus_client import Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from adsum.addresses import split_authority
 from adsum.changing_files import FileChanges
@@ -146,3 +151,45 @@ def _token(config: HttpConfig) -> Callable[[], str] | None:
         return token_file(Path(config.debug_token_file), "the file")
     except ValueError as error:
         raise ConfigError("http.debug_token_file", str(error)) from error
+
+
+def add_status_routes(
+    app: web.Application,
+    counters: Collector,
+    collect_now: Callable[[], Awaitable[Sequence[Collector]]],
+    unready_reason: Callable[[], str],
+) -> None:
+    """`collect_now` is awaited for each scrape of /metrics. `unready_reason` returns "" if the process is ready."""
+
+    async def health(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def ready(_: web.Request) -> web.Response:
+        reason = unready_reason()
+        return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
+
+    async def metrics(request: web.Request) -> web.Response:
+        encode, content_type = _encoder(request.headers.get("Accept", ""))
+        collectors = [*await collect_now(), counters]
+        page = _MetricFamilies([metric for collector in collectors for metric in collector.collect()])
+        body = await anyio.to_thread.run_sync(encode, page)
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    app.router.add_get("/healthz", health)
+    app.router.add_get("/readyz", ready)
+    app.router.add_get("/metrics", metrics)
+
+
+def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):  # the client asks for a malformed version
+        return choose_encoder("")
+
+
+@dataclass(frozen=True, slots=True)
+class _MetricFamilies(Collector):
+    metrics: Sequence[Metric]
+
+    def collect(self) -> Sequence[Metric]:
+        return self.metrics

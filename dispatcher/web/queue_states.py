@@ -120,9 +120,9 @@ class QueueStates:
             totals=None if answer is None else answer.totals,
             backlog=None if answer is None else answer.backlog,
             weights=spec.queue.weights,
-            blocked_by=lane.blocked_by,
-            blocked_for=lane.closed_for,
-            blocked_tenants=lane.blocked_tenants,
+            blocked_by=lane.pump.blocked_by,
+            blocked_for=lane.pump.closed_gate_log.closed_for,
+            blocked_tenants=lane.pump.blocked_tenants,
             front_door=self._front_door() == spec.queue.name,
         )
 

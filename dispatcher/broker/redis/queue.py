@@ -47,7 +47,7 @@ from dispatcher.broker.contract.validation import (
     full_error,
 )
 from dispatcher.broker.redis import records
-from dispatcher.broker.redis.client.batching import Arguments, CommandBatcher
+from dispatcher.broker.redis.client.batching import Arguments
 from dispatcher.broker.redis.client.connection import as_queue_errors
 from dispatcher.broker.redis.client.subscriptions import MessageHandler, Subscriptions
 from dispatcher.broker.redis.scripting import QueueScripts
@@ -102,7 +102,7 @@ class RedisQueue(ResourceOwner):
             check_key(idempotency_key)
             key, body = idempotency_key, digest(request)
         arguments = records.request_arguments(request, self._rules, key, body, self._rules.result_list)
-        kind, *answer = await self._batch("submit").call(arguments)
+        kind, *answer = await self._batches["submit"].call(arguments)
         if kind == b"conflict":
             raise ConflictError(KEY_CONFLICT)
         if kind == b"past":
@@ -144,10 +144,12 @@ class RedisQueue(ResourceOwner):
     async def finish(self, claim: Claim, result: Result, *, dead_letter: str = "") -> bool:
         code = result.error_code or ""
         fields = (result.status_code, result.payload, code, result.error_message, result.attempts)
-        return bool(await self._batch("finish").call((claim.fence, counted_as(result), *fields, dead_letter)))
+        return bool(
+            await self._batches["finish"].call((claim.fence, counted_as(result), *fields, dead_letter))
+        )
 
     async def retry(self, claim: Claim, delay_ms: int, *, fault: Fault | None = None) -> bool:
-        return bool(await self._batch("retry").call((claim.fence, delay_ms, fault or "")))
+        return bool(await self._batches["retry"].call((claim.fence, delay_ms, fault or "")))
 
     async def release(self, claims: Sequence[Claim], *, sent: bool = False) -> int:
         if not claims:
@@ -200,7 +202,17 @@ class RedisQueue(ResourceOwner):
         _, result = await self.state(id, token)
         if result is not None or timeout <= 0:
             return result
-        return await self._wait_result(id, token, timeout)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        async with self._channels.subscribed(self._scripts.key(f"done:{id}")) as changes:
+            # Subscribed first, then read: a result that is published in between is either read or announced.
+            while True:
+                seen = changes.count
+                _, result = await self.state(id, token)
+                left = deadline - loop.time()
+                if result is not None or left <= 0:
+                    return result
+                await changes.wait(left, seen)
 
     async def lease_results(self, limit: int, *, lease_ms: int = 300_000) -> Sequence[LeasedResult]:
         if limit <= 0:
@@ -216,7 +228,7 @@ class RedisQueue(ResourceOwner):
         return acked
 
     async def forget(self, id: str, token: str) -> bool:
-        return bool(await self._batch("forget").call((id, token)))
+        return bool(await self._batches["forget"].call((id, token)))
 
     async def dead_letters(self, limit: int) -> Sequence[DeadLetter]:
         if limit <= 0:
@@ -235,9 +247,6 @@ class RedisQueue(ResourceOwner):
         return by_tenant(
             TenantBacklog(tenant.decode(errors="replace"), waiting, int(at)) for tenant, waiting, at in rows
         )
-
-    def _batch(self, name: str) -> CommandBatcher:
-        return self._batches[name]
 
     def _on_cancelled(self, message: bytes) -> None:
         owner, _, fence = message.partition(b"\0")
@@ -279,16 +288,3 @@ class RedisQueue(ResourceOwner):
         lost = Result(claim.request.id, claim.request.token, 0, payload, code, BODY_GONE, claim.attempt)
         await self.finish(claim, lost)
         return None
-
-    async def _wait_result(self, id: str, token: str | None, timeout: float) -> Result | None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        async with self._channels.subscribed(self._scripts.key(f"done:{id}")) as changes:
-            # Subscribed first, then read: a result that is published in between is either read or announced.
-            while True:
-                seen = changes.count
-                _, result = await self.state(id, token)
-                left = deadline - loop.time()
-                if result is not None or left <= 0:
-                    return result
-                await changes.wait(left, seen)

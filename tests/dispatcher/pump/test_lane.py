@@ -483,8 +483,8 @@ async def test_a_claim_that_was_taken_away_stops_its_request(broker: Broker, tar
         await eventually(lambda: target.asked)
 
         async def is_taken_away() -> bool:
-            claims = lanes.running["batch"].lane.claims
-            return any([await queue.queue.retry(claim, 300_000) for claim in list(claims)])
+            claims = [one.claim for one in lanes.running["batch"].lane._deliveries.values()]
+            return any([await queue.queue.retry(claim, 300_000) for claim in claims])
 
         await eventually(is_taken_away)
         await eventually(lambda: all(asked.closed for asked in target.asked))

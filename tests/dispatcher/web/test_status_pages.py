@@ -8,7 +8,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.registry import Collector
 
 from dispatcher.telemetry.metrics import DispatcherTelemetry
-from dispatcher.web import status_pages as status
+from dispatcher.web.ports import add_status_routes
 
 
 async def looked_up() -> Sequence[Collector]:
@@ -24,7 +24,7 @@ async def looked_up() -> Sequence[Collector]:
 )
 async def test_a_version_that_is_none_is_answered_with_the_text_that_everybody_reads(accept: str) -> None:
     app = web.Application()
-    status.add_routes(app, DispatcherTelemetry(), looked_up, lambda: "")
+    add_status_routes(app, DispatcherTelemetry(), looked_up, lambda: "")
     headers = {"Accept": accept}
     async with TestClient(TestServer(app)) as client, client.get("/metrics", headers=headers) as answer:
         assert (answer.status, answer.content_type) == (200, "text/plain")

@@ -75,14 +75,11 @@ class CommandBatcher:
         try:
             return await operation.reply
         except asyncio.CancelledError:
-            self._undo_if_replied(operation)
+            # The reply may be in already, if the caller was cancelled before it ran again.
+            reply = operation.reply
+            if reply.done() and not reply.cancelled() and reply.exception() is None:
+                self._undo(operation, reply.result())
             raise
-
-    def _undo_if_replied(self, operation: "_Operation") -> None:
-        """The reply may be in already, if the caller was cancelled before it ran again."""
-        reply = operation.reply
-        if reply.done() and not reply.cancelled() and reply.exception() is None:
-            self._undo(operation, reply.result())
 
     def _undo(self, operation: "_Operation", reply: Reply) -> None:
         arguments = operation.undo(reply) if operation.undo is not None else None
