@@ -48,17 +48,6 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class ProgressSettings:
-    """In seconds: the `interval` of updates; `hint_after` so long without an answer, the user gets a hint."""
-
-    interval: float = 1.0
-    hint_after: float = 10.0
-
-
-DEFAULT_PROGRESS = ProgressSettings()
-
-
-@dataclass(frozen=True, slots=True)
 class BatchSettings:
     """What all requests of a batch share. `name` makes their idempotency keys, by which a second run is recognised."""
 
@@ -143,18 +132,23 @@ async def collect(
     submitted: Collection[SubmittedRequest],
     out: BinaryIO,
     progress: Progress,
-    progress_settings: ProgressSettings = DEFAULT_PROGRESS,
+    *,
+    interval: float = 1.0,
+    hint_after: float = 10.0,
 ) -> FailureSummary:
-    """Write each result when it arrives; returns the errors among them. Raises QueueError."""
+    """Write each result when it arrives; returns the errors among them. Raises QueueError.
+
+    `interval`: seconds between two updates. After `hint_after` seconds without an answer the user gets a hint.
+    """
     done, failures = 0, FailureSummary()
     latest = time.monotonic()
 
     async def watch() -> None:
         hinted = False
         while True:
-            await asyncio.sleep(progress_settings.interval)
+            await asyncio.sleep(interval)
             progress.update("answered", done, len(submitted))
-            if not hinted and time.monotonic() - latest >= progress_settings.hint_after:
+            if not hinted and time.monotonic() - latest >= hint_after:
                 hinted = True
                 progress.hint(NO_ANSWER_HINT)
 

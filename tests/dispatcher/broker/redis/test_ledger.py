@@ -83,59 +83,6 @@ async def test_20_a_killed_replica_gives_its_quota_back_within_a_lease(redis_url
     await shared_by_three(redis_url, {"type": "redis-quota", "params": params}, 7, "*{quota:*")
 
 
-async def test_11_64_who_wake_on_one_reading_are_n_in_all(redis_url: str) -> None:
-    """Shut, 64 wait at three replicas; a reading opens it for 30 and three quarters. The page shows ours an hour late."""
-    target = TargetSimulator()
-    target.page = "saturation 1\n"
-    params = {
-        "metric": "saturation",
-        "interval": "200ms",
-        "lag": "1h",
-        "max_concurrency": 50,
-        "baseline": 0.1,
-    }
-    admitted: list[HeldSlots] = []
-
-    async def park(slots: HeldSlots) -> None:
-        while (refusal := await slots.ask()) is not None:
-            await refusal.changed()
-        admitted.append(slots)
-
-    async with AsyncExitStack() as stack:
-        params["url"] = f"{await stack.enter_async_context(target.serving())}/metrics"
-        gates = []
-        for _ in range(3):
-            client = await stack.enter_async_context(connect(redis_url))
-            ledger = await stack.enter_async_context(RedisLedger(client, "pool"))
-            gate = open_gate("endpoint-scrape", params, ledger=ledger)
-            gates.append(HeldSlots(await stack.enter_async_context(gate)))
-        tasks = [asyncio.create_task(park(gates[number % 3])) for number in range(64)]
-        await eventually(lambda: target.looks > 6)
-        assert not admitted
-        target.page = "saturation 0.285\n"  # 50 x (0.715 - 0.1) = 30.75
-        await eventually(lambda: len(admitted) >= 30, within=90)
-        looks = target.looks
-        await eventually(lambda: target.looks > looks + 9)
-        assert len(admitted) == 30
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-
-
-async def test_12_a_429_at_one_replica_closes_the_others_before_their_next_request(redis_url: str) -> None:
-    async with (
-        connect(redis_url) as client,
-        RedisLedger(client, "pool") as one,
-        RedisLedger(client, "pool") as other,
-        open_gate("constant", ledger=one) as mine,
-        open_gate("constant", ledger=other) as theirs,
-    ):
-        rejected = HeldSlots(mine)
-        await rejected.ask()
-        await rejected.release_oldest(Outcome.OVERLOADED, retry_after_ms=60_000)
-        assert await HeldSlots(theirs).admit_all() == 0
-
-
 async def test_a_broker_that_is_away_lets_nobody_in_and_what_it_missed_is_told(tmp_path: Path) -> None:
     with RedisServer(tmp_path, durable=True) as server:
         client = connect(server.url)

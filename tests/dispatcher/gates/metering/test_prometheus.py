@@ -28,8 +28,11 @@ LOAD = (
 QUICK = {"interval": "50ms", "lag": 0, "stale_after": 200}
 
 
+Serving = tuple[FakePrometheus, dict[str, Any]]
+
+
 @pytest.fixture
-async def prometheus() -> AsyncIterator[tuple[FakePrometheus, dict[str, Any]]]:
+async def prometheus() -> AsyncIterator[Serving]:
     """The server, and the parameters that lead to it."""
     fake = FakePrometheus()
     fake.data[READY] = vector("5")
@@ -43,7 +46,7 @@ async def look(gate: DispatchGate) -> bool:
     return meter_states(gate)[0].available
 
 
-async def test_10_the_seed_through_prometheus(prometheus: tuple[FakePrometheus, dict[str, Any]]) -> None:
+async def test_10_the_seed_through_prometheus(prometheus: Serving) -> None:
     fake, params = prometheus
     fake.data[LOAD] = vector("15")  # F = 15 / 50 = 0.3
     async with open_gate("prometheus-budget", {**params, "baseline": 0.1}) as gate:
@@ -63,7 +66,7 @@ async def test_10_the_seed_through_prometheus(prometheus: tuple[FakePrometheus, 
     ],
 )
 async def test_saturation(
-    prometheus: tuple[FakePrometheus, dict[str, Any]],
+    prometheus: Serving,
     saturation: str,
     threshold: Any,
     budget: float,
@@ -78,7 +81,7 @@ async def test_saturation(
         assert await HeldSlots(gate).admit_all() == slots
 
 
-async def test_a_query_gives_the_budget_itself(prometheus: tuple[FakePrometheus, dict[str, Any]]) -> None:
+async def test_a_query_gives_the_budget_itself(prometheus: Serving) -> None:
     fake, params = prometheus
     fake.data["free"] = {"resultType": "scalar", "result": [None, "0.1"]}
     fake.data["pods"] = vector("3")
@@ -88,9 +91,7 @@ async def test_a_query_gives_the_budget_itself(prometheus: tuple[FakePrometheus,
         assert await HeldSlots(gate).admit_all() == 3
 
 
-async def test_the_first_source_with_a_sample_counts(
-    prometheus: tuple[FakePrometheus, dict[str, Any]],
-) -> None:
+async def test_the_first_source_with_a_sample_counts(prometheus: Serving) -> None:
     fake, params = prometheus
     fake.data['sum(vllm:num_requests_running{inference_pool="pool"})'] = vector("47")
     async with open_gate("prometheus-budget", {**params, "baseline": 0}) as gate:
@@ -98,9 +99,7 @@ async def test_the_first_source_with_a_sample_counts(
         assert await HeldSlots(gate).admit_all() == 3
 
 
-async def test_a_ratio_that_prometheus_rounded_is_the_ratio(
-    prometheus: tuple[FakePrometheus, dict[str, Any]],
-) -> None:
+async def test_a_ratio_that_prometheus_rounded_is_the_ratio(prometheus: Serving) -> None:
     fake, params = prometheus
     fake.data["free"] = vector(repr(1 - 0.9))  # 0.09999999999999998
     async with open_gate("prometheus-query", {**params, "query": "free"}) as gate:
@@ -154,7 +153,7 @@ MATRIX = '{"status":"success","data":{"resultType":"matrix","result":[{"metric":
     ],
 )
 async def test_13_what_cannot_be_read_closes_the_gate(
-    prometheus: tuple[FakePrometheus, dict[str, Any]],
+    prometheus: Serving,
     status: int,
     answer: str,
     said: str,
@@ -177,9 +176,7 @@ async def test_13_what_cannot_be_read_closes_the_gate(
 
 
 @pytest.mark.parametrize("value", ["-0.1", "1.1"])
-async def test_13_a_budget_out_of_range_closes_the_gate(
-    prometheus: tuple[FakePrometheus, dict[str, Any]], value: str
-) -> None:
+async def test_13_a_budget_out_of_range_closes_the_gate(prometheus: Serving, value: str) -> None:
     fake, params = prometheus
     fake.data["free"] = vector(value)
     async with open_gate("prometheus-query", {**params, "query": "free"}) as gate:
@@ -190,7 +187,7 @@ async def test_13_a_budget_out_of_range_closes_the_gate(
 
 @pytest.mark.parametrize("value", ["-0.1", "-1e99", "1e99", "NaN", "1e308"])
 async def test_a_saturation_or_a_load_that_makes_no_sense_is_not_known(
-    prometheus: tuple[FakePrometheus, dict[str, Any]], value: str
+    prometheus: Serving, value: str
 ) -> None:
     fake, params = prometheus
     fake.data[SATURATION], fake.data[LOAD] = vector(value), vector(value)
@@ -202,9 +199,7 @@ async def test_a_saturation_or_a_load_that_makes_no_sense_is_not_known(
 
 
 @pytest.mark.parametrize("ready", [(), ("0",), ("-1",), ("NaN",), ("1e7",), ("1e99",)])
-async def test_13_no_ready_servers_close_the_gate(
-    prometheus: tuple[FakePrometheus, dict[str, Any]], ready: tuple[str, ...]
-) -> None:
+async def test_13_no_ready_servers_close_the_gate(prometheus: Serving, ready: tuple[str, ...]) -> None:
     fake, params = prometheus
     fake.data["free"], fake.data[READY] = vector("1"), vector(*ready)
     async with open_gate("prometheus-query", {**params, "query": "free"}) as gate:
@@ -227,9 +222,7 @@ async def test_13_nobody_listens_and_nobody_answers() -> None:
             assert gate.budget() == 0
 
 
-async def test_13_tls_that_does_not_hold_closes_the_gate(
-    prometheus: tuple[FakePrometheus, dict[str, Any]],
-) -> None:
+async def test_13_tls_that_does_not_hold_closes_the_gate(prometheus: Serving) -> None:
     _, params = prometheus
     params = {**params, "url": params["url"].replace("http://", "https://"), "query": "free"}
     async with open_gate("prometheus-query", params) as gate:
@@ -237,9 +230,7 @@ async def test_13_tls_that_does_not_hold_closes_the_gate(
         assert gate.budget() == 0
 
 
-async def test_13_only_an_explicit_fallback_opens_and_then_all_that_runs_counts(
-    prometheus: tuple[FakePrometheus, dict[str, Any]],
-) -> None:
+async def test_13_only_an_explicit_fallback_opens_and_then_all_that_runs_counts(prometheus: Serving) -> None:
     fake, params = prometheus
     fake.status = 500
     async with open_gate("prometheus-query", {**params, "query": "free", "fallback": "0.5"}) as gate:
@@ -252,9 +243,7 @@ async def test_13_only_an_explicit_fallback_opens_and_then_all_that_runs_counts(
         assert await slots.admit_all() == 0  # no new headroom by time alone
 
 
-async def test_a_token_is_read_anew_and_never_shown(
-    prometheus: tuple[FakePrometheus, dict[str, Any]], tmp_path: Path
-) -> None:
+async def test_a_token_is_read_anew_and_never_shown(prometheus: Serving, tmp_path: Path) -> None:
     fake, params = prometheus
     fake.data["free"] = vector("0.5")
     token = tmp_path / "token"
@@ -269,9 +258,7 @@ async def test_a_token_is_read_anew_and_never_shown(
         assert "secret-" not in meter_states(gate)[0].reason
 
 
-async def test_gates_with_the_same_source_share_one_meter(
-    prometheus: tuple[FakePrometheus, dict[str, Any]],
-) -> None:
+async def test_gates_with_the_same_source_share_one_meter(prometheus: Serving) -> None:
     fake, params = prometheus
     fake.data["free"] = vector("0.5")
     params = {**params, "query": "free", "interval": "1h"}
