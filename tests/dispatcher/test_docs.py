@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.broker.capacity.budget import dispatchable, from_saturation, system_capacity
+from dispatcher.broker.capacity.budget import from_saturation, spare, system_capacity
 from dispatcher.broker.contract.queue import Totals
 from dispatcher.cli.batch_file import read_lines
 from dispatcher.config.config_file import Config, IntakeConfig, QueueConfig, TargetConfig, read_config
@@ -56,7 +56,7 @@ def test_the_budget_that_is_computed_is_right() -> None:
     )
     assert capacity == system_capacity(servers, each)
     assert budget == from_saturation(saturation)
-    assert f"= {dispatchable(capacity, budget, baseline)}. N is" in example
+    assert f"= {capacity * spare(budget, baseline)}. N is" in example
 
 
 def test_every_metric_is_listed_with_its_labels() -> None:

@@ -1,15 +1,14 @@
 """The arithmetic of the dispatch budget: N = max_SYS x (D - B), in exact fractions.
 
-F: fullness. S: saturation. D: dispatch budget, the free share. B: baseline, the share that stays free for interactive
-requests. All from 0 to 1. max_SYS: the capacity of the target, in requests, bytes or another unit. N: how many units may
-go now. docs/dispatcher.md explains the rule.
+S: saturation. D: dispatch budget, the free share. B: baseline, the share that stays free for interactive requests. All
+from 0 to 1. max_SYS: the capacity of the target, in requests, bytes or another unit. N: how many units may go now.
+docs/dispatcher.md explains the rule.
 
 Fractions, not floats: in floats 10 x (1 - 0.9) is 0.9999999999999998, which rounds down to 0 requests instead of 1. Any
 input that makes no sense (NaN, negative, above 1) gives a budget of 0, so a broken metric closes the gate.
 """
 
 import re
-from collections.abc import Sequence
 from fractions import Fraction
 from math import floor
 from typing import Final
@@ -28,12 +27,6 @@ def parse_decimal(text: str) -> Fraction | None:
 def valid_share(value: Fraction | None) -> Fraction | None:
     """The value if it is from 0 to 1, else None."""
     return value if value is not None and 0 <= value <= 1 else None
-
-
-def from_fullness(fullness: Fraction | None) -> Fraction:
-    """D = 1 - F; 0 if F is not from 0 to 1."""
-    known = valid_share(fullness)
-    return ZERO if known is None else ONE - known
 
 
 def from_saturation(saturation: Fraction | None) -> Fraction:
@@ -59,11 +52,6 @@ def system_capacity(ready_model_servers: Fraction | None, per_server: Fraction) 
     return ZERO if ready_model_servers is None else max(ZERO, ready_model_servers * per_server)
 
 
-def dispatchable(capacity: Fraction, budget: Fraction | None, baseline: Fraction) -> Fraction:
-    """N = max_SYS x (D - B), not rounded; 0 if closed."""
-    return max(ZERO, capacity) * spare(budget, baseline)
-
-
 def closing_point(capacity: Fraction, baseline: Fraction) -> Fraction:
     """The load at which the gate closes: max_SYS x (1 - B)."""
     return capacity * (ONE - baseline)
@@ -84,13 +72,3 @@ def admits(headroom: Fraction, unseen: int, units: int, *, idle: bool) -> bool:
     if unseen + units <= floor(headroom):
         return True
     return idle and headroom > 0
-
-
-def admitted_count(headroom: Fraction, sizes: Sequence[int], *, unseen: int = 0, idle: bool = False) -> int:
-    """How many of the waiting requests may go, counted from the first: none is split, none overtakes another."""
-    admitted = 0
-    for units in sizes:
-        if not admits(headroom, unseen, units, idle=idle):
-            break
-        unseen, idle, admitted = unseen + units, False, admitted + 1
-    return admitted

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dispatcher.broker.capacity.account import LONGEST_RETRY_AFTER_MS, RAMP_END, REASONS, TargetAccount
-from dispatcher.broker.capacity.budget import closing_point, dispatchable, from_load
+from dispatcher.broker.capacity.budget import closing_point, from_load, spare
 from dispatcher.broker.contract.ledger import Reading, Refusal, Reservation
 
 LEASE = 1000
@@ -80,9 +80,8 @@ class Target(RuleBasedStateMachine):
         self.now += took  # the sample is taken later than the broker's time was
         present = self.arrived()
         load = self.interactive + sum(sent.units for sent in present.values())
-        headroom = dispatchable(
-            Fraction(self.CAPACITY), from_load(Fraction(load), Fraction(self.CAPACITY)), self.BASELINE
-        )
+        capacity = Fraction(self.CAPACITY)
+        headroom = capacity * spare(from_load(Fraction(load), capacity), self.BASELINE)
         self.seen[replica] = Seen(Reading(headroom, asked - self.LAG), load, frozenset(present))
 
     @precondition(lambda self: self.seen)

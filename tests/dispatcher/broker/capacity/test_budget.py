@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from fractions import Fraction
 from math import floor
 
@@ -7,10 +8,7 @@ from hypothesis import strategies as st
 
 from dispatcher.broker.capacity.budget import (
     admits,
-    admitted_count,
     closing_point,
-    dispatchable,
-    from_fullness,
     from_load,
     from_saturation,
     parse_decimal,
@@ -22,9 +20,23 @@ KIB = 1024
 GRID = [(Fraction(f, 100), Fraction(b, 100)) for f in range(101) for b in range(101)]
 
 
+def dispatchable(capacity: Fraction, budget: Fraction, baseline: Fraction) -> Fraction:
+    """N = max_SYS x (D - B)."""
+    return capacity * spare(budget, baseline)
+
+
+def admitted_count(headroom: Fraction, sizes: Sequence[int], *, unseen: int = 0, idle: bool = False) -> int:
+    """How many of the waiting requests go, counted from the first."""
+    for count, units in enumerate(sizes):
+        if not admits(headroom, unseen, units, idle=idle):
+            return count
+        unseen, idle = unseen + units, False
+    return len(sizes)
+
+
 def test_10_worked_example_of_the_seed_admits_exactly_30() -> None:
     capacity = system_capacity(Fraction(5), Fraction(10))
-    budget = from_fullness(parse_decimal("0.3"))
+    budget = from_saturation(parse_decimal("0.3"))
     baseline = parse_decimal("0.1")
     assert baseline is not None
     assert (capacity, budget) == (50, Fraction("0.7"))
@@ -127,14 +139,8 @@ def test_decimal_text_is_exact(text: str, value: Fraction) -> None:
 
 
 def test_unknown_is_closed() -> None:
-    assert (
-        spare(None, Fraction(0))
-        == from_fullness(None)
-        == from_saturation(None)
-        == from_load(None, Fraction(5))
-        == 0
-    )
-    assert from_fullness(Fraction("1.01")) == from_fullness(Fraction("-0.01")) == 0
+    assert spare(None, Fraction(0)) == from_saturation(None) == from_load(None, Fraction(5)) == 0
+    assert from_saturation(Fraction("1.01")) == from_saturation(Fraction("-0.01")) == 0
     assert system_capacity(None, Fraction(10)) == system_capacity(Fraction(-1), Fraction(10)) == 0
     assert from_load(Fraction(0), Fraction(0)) == 0
 
