@@ -7,9 +7,9 @@ import pytest
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.api_server import FakeApiServer
 from tests.kubernetes.fake.objects import endpoint, endpoint_slice
+from tests.kubernetes.fake.over_http import Serve, servers
 from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
 from tests.kubernetes.fake.world import World
-from tests.kubernetes.http_servers import Serve, servers
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from discovery import DiscoveryError
 from discovery.kubernetes import ClusterTransport, load_cluster
 from tests.eventually import eventually
-from tests.kubernetes.http_servers import FAST, Serve, TokenServer, get
+from tests.kubernetes.fake.over_http import SHORT, Serve, TokenServer, get
 
 
 async def test_the_pods_own_cluster(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ async def test_an_exec_plugin_that_hangs(tmp_path: Path) -> None:
     """Row 29."""
     path = kubeconfig(tmp_path, **plugin(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 1"))
     with pytest.raises(DiscoveryError, match=r"no credentials within 0\.3 s.*exec plugin hangs"):
-        await load_cluster(kubeconfig=path, timings=replace(FAST, credentials_deadline=0.3))
+        await load_cluster(kubeconfig=path, timings=replace(SHORT, credentials_deadline=0.3))
     written = tmp_path / "pid"
     await eventually(lambda: written.exists() and written.read_text().endswith("\n"))
     pid = int(written.read_text())  # it is not ours to kill: the loader keeps it to itself

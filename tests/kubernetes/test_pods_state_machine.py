@@ -7,9 +7,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import initialize, precondition, rule
 
-from tests.kubernetes.fake.faults import Fault, Verb
+from tests.kubernetes.fake.faults import FAULTS, Fault, Verb
 from tests.kubernetes.fake.histories import PAUSES, Histories, walk
-from tests.kubernetes.fake.random_faults import FAULTS
 from tests.kubernetes.fake.world import POOL, PodWorld
 
 SOME = st.lists(st.sampled_from([f"p{i}" for i in range(6)]), min_size=1, max_size=3, unique=True)

@@ -1,12 +1,15 @@
-"""The state machine without I/O, in virtual time: lists, watches, pages, loss of sync."""
+"""The state machine without I/O, in virtual time: lists, watches, pages, loss of sync, lines, refusals."""
 
 import itertools
 from collections.abc import Callable, Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from discovery.kubernetes.api.refusal import Status, StatusCause, StatusDetails, parse_refusal
 from discovery.kubernetes.reflector.recovery import ObjectDeleted, ObjectsListed, ObjectUpdated, SyncRestored
+from discovery.kubernetes.reflector.reflector import LineSplitter, LineTooLongError
 from tests.kubernetes.reflector_harness import (
     TOO_LARGE,
     ReflectorHarness,
@@ -219,3 +222,50 @@ def test_random_histories_make_progress_without_a_hot_loop(history: Iterable[str
             break
         harness.answers(a_list(1000, "s"))
     assert kind(harness.next_request() if "watch" not in params else params).startswith("watch")
+
+
+@given(st.binary(max_size=40), st.lists(st.integers(1, 12)))
+def test_lines_cut_anywhere(text: bytes, cuts: list[int]) -> None:
+    whole = LineSplitter().feed(text)
+    splitter, lines, start = LineSplitter(), [], 0
+    for cut in cuts:
+        lines += splitter.feed(text[start : start + cut])
+        start += cut
+    lines += splitter.feed(text[start:])
+    assert lines == whole == [x for x in text.split(b"\n")[:-1] if x.strip()]
+
+
+def test_only_newlines_end_a_line() -> None:
+    text = '{"a": "\x85\u2028\r\x0b"}'.encode()
+    assert LineSplitter().feed(text + b"\r\n\n \n") == [text + b"\r"]
+
+
+def test_a_line_has_a_bound() -> None:
+    splitter = LineSplitter(limit=10)
+    assert splitter.feed(b"0123456789") == []
+    with pytest.raises(LineTooLongError):
+        splitter.feed(b"a")
+    with pytest.raises(LineTooLongError):
+        LineSplitter(limit=10).feed(b"01234567890\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "headers", "wait"),
+    [
+        (429, Status(), {"Retry-After": "5"}, 5.0),
+        (503, Status(details=StatusDetails(3)), {}, 3.0),
+        (503, Status(), {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
+        (403, Status(), {"Retry-After": "5"}, None),
+        (429, Status(), {"Retry-After": "99999"}, 300.0),
+        (429, Status(), {"Retry-After": "-1"}, None),
+    ],
+)
+def test_retry_after(code: int, said: Status, headers: dict[str, str], wait: float | None) -> None:
+    assert parse_refusal(code, said, headers).retry_after == wait
+
+
+def test_version_too_large_differs_from_other_504() -> None:
+    assert parse_refusal(
+        504, Status(details=StatusDetails(causes=(StatusCause("ResourceVersionTooLarge"),)))
+    ).version_too_large
+    assert not parse_refusal(504, Status(message="gateway timeout")).version_too_large

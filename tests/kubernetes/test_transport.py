@@ -25,7 +25,7 @@ from discovery.kubernetes.api.credentials import (
 from discovery.kubernetes.api.transport import keepalive_socket
 from tests.free_port import free_port
 from tests.kubernetes.fake.authority import Authority
-from tests.kubernetes.http_servers import FAST, Serve, TokenServer, get
+from tests.kubernetes.fake.over_http import SHORT, Serve, TokenServer, get
 from tests.open_connections import connected
 
 Connect: TypeAlias = Callable[..., ClusterTransport]
@@ -148,13 +148,13 @@ async def test_a_server_that_never_answers_is_given_up(serve: Serve, connect: Co
         await asyncio.sleep(30)
         return web.Response()
 
-    transport = connect(await serve(never), timings=FAST)
+    transport = connect(await serve(never), timings=SHORT)
     with pytest.raises(TransportError, match=r"no answer within 0\.3 s"):
         await get(transport)
 
 
 async def test_nobody_listens_and_nobody_has_that_name(connect: Connect) -> None:
-    patient = replace(FAST, header_deadline=60.0, connect_timeout=60.0)
+    patient = replace(SHORT, header_deadline=60.0, connect_timeout=60.0)
     for server, reason in (
         (f"http://127.0.0.1:{free_port()}", "Connect call failed"),
         ("http://no.invalid:1", "known|fail"),

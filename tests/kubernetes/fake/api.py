@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from tests.kubernetes.fake.calls import Answer, Call, once
+from tests.kubernetes.fake.calls import Answer, Call, StatusError, expired, json_line, once, too_large
 from tests.kubernetes.fake.faults import FaultScript, gzip_members
 from tests.kubernetes.fake.kinds import (
     GROUPS,
@@ -23,7 +23,6 @@ from tests.kubernetes.fake.kinds import (
 )
 from tests.kubernetes.fake.reviews import Reviews
 from tests.kubernetes.fake.rv_log import ExpiredError, Object, RvLog
-from tests.kubernetes.fake.status import StatusError, expired, json_line, too_large
 from tests.kubernetes.fake.validation import ListOptions, check_slice
 from tests.kubernetes.fake.watching import Limits, Watch
 

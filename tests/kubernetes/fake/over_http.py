@@ -1,19 +1,71 @@
-"""A source over real sockets, with durations short enough for tests."""
+"""Sources and transports over real sockets, with durations short enough for tests, and HTTP servers for them."""
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pytest
+from aiohttp import web
 
 from discovery import DiscoveryError, SourceDiscovery
 from discovery.kubernetes import Cluster, ClusterTransport, Timings
 from tests.eventually import eventually
 from tests.kubernetes.fake.event_recorder import EventRecorder
 from tests.kubernetes.fake.world import World, within
+
+SHORT: Final = Timings(header_deadline=0.3, connect_timeout=0.3, credentials_deadline=1.0)
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+Serve: TypeAlias = Callable[..., Awaitable[str]]
+
+
+@asynccontextmanager
+async def servers() -> AsyncIterator[Serve]:
+    """`await serve(handler, ssl_context, port)` starts a server that answers everything with `handler` and returns its
+    URL. A server that had the port before is stopped."""
+    running: dict[int, web.AppRunner] = {}
+
+    async def start(handler: Handler, context: ssl.SSLContext | None = None, port: int = 0) -> str:
+        if port:
+            await running.pop(port).cleanup()
+        app = web.Application()
+        app.router.add_get("/{path:.*}", handler)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port, ssl_context=context).start()
+        port = runner.addresses[0][1]
+        running[port] = runner
+        return f"{'https' if context else 'http'}://127.0.0.1:{port}"
+
+    try:
+        yield start
+    finally:
+        for runner in running.values():
+            await runner.cleanup()
+
+
+async def get(transport: ClusterTransport, path: str = "/x", **params: str) -> tuple[int, bytes]:
+    async with transport.open(path, params) as response:
+        return response.status, b"".join([chunk async for chunk in response.chunks])
+
+
+class TokenServer:
+    """Answers 401 unless the token is `wanted`."""
+
+    def __init__(self, wanted: str) -> None:
+        self.wanted = wanted
+        self.asked = 0
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked += 1
+        granted = request.headers.get("Authorization") == f"Bearer {self.wanted}"
+        return web.Response(status=200 if granted else 401)
+
 
 FAST: Final = Timings(
     backoff=(0.01, 0.2),
@@ -27,7 +79,9 @@ FAST: Final = Timings(
     token_refresh=0.05,
     credentials_deadline=0.5,
 )
+
 LONG_WATCHES: Final = replace(FAST, watch_timeout=(300.0, 300.0))
+
 PATIENT: Final = replace(
     LONG_WATCHES, list_deadline=60.0, connect_timeout=60.0, header_deadline=60.0, credentials_deadline=60.0
 )

@@ -3,8 +3,7 @@
 import json
 from typing import Any
 
-from tests.kubernetes.fake.calls import Answer, Call, once
-from tests.kubernetes.fake.status import StatusError, json_line
+from tests.kubernetes.fake.calls import Answer, Call, StatusError, json_line, once
 
 _TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

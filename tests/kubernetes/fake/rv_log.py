@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tests.kubernetes.fake.selector import Selector
+from tests.kubernetes.fake.validation import Selector
 
 Object: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[str, str, str]

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.rv_log import Object
-from tests.kubernetes.fake.selector import Selector
+from tests.kubernetes.fake.validation import Selector
 
 Step: TypeAlias = Callable[[], object]
 EndpointKey: TypeAlias = tuple[str, str]

@@ -5,10 +5,9 @@ import random
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from tests.kubernetes.fake.calls import Call
+from tests.kubernetes.fake.calls import Call, json_line
 from tests.kubernetes.fake.kinds import typed
 from tests.kubernetes.fake.rv_log import Object, RvLog
-from tests.kubernetes.fake.status import json_line
 from tests.kubernetes.fake.validation import ListOptions
 
 
