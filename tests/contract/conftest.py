@@ -12,6 +12,7 @@ import registry
 from discovery import MetadataClient, SourceDiscovery
 from discovery.metadata.silence import SilenceTimings
 from registry import ServiceRegistry
+from tests.fake_worker import FakeWorker
 
 OpenRegistry: TypeAlias = Callable[..., ServiceRegistry]
 
@@ -37,6 +38,11 @@ def url(source_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> str
 def worker_host() -> str:
     """The address on which a fake worker listens."""
     return "127.0.0.1"
+
+
+@pytest.fixture
+def worker(worker_host: str) -> FakeWorker:
+    return FakeWorker(worker_host)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import discovery
 from discovery import (
     InstanceAddedEvent,
     InstanceRemovedEvent,
-    InstanceUpdatedEvent,
     MetadataClient,
     ServiceDiscovery,
     SourceDiscovery,
@@ -47,6 +46,14 @@ async def pool_url(kubelet: FakeKubelet, port: int) -> AsyncIterator[str]:
 
 
 @pytest.fixture
+def worker(port: int) -> FakeWorker:
+    """On the pool's port."""
+    worker = FakeWorker("127.0.1.1")
+    worker.port = port
+    return worker
+
+
+@pytest.fixture
 async def service(pool_url: str, kubelet: FakeKubelet) -> AsyncIterator[SourceDiscovery]:
     client = MetadataClient(timeout=60.0, silence=SilenceTimings(wait=1.0, margin=60.0))
     source = SettlingSource(discovery.opening.open_source(pool_url), kubelet)
@@ -60,7 +67,7 @@ async def open_registry(
 ) -> AsyncIterator[OpenRegistry]:
     opened: list[FakePodRegistry] = []
 
-    def open_one(**options: object) -> ServiceRegistry:
+    def open_one(port: int = port, **options: object) -> ServiceRegistry:
         opened.append(FakePodRegistry(kubelet, tmp_path, port, pool_url, **options))
         return opened[-1]  # type: ignore[return-value]  # awaited by all, entered by nobody here
 
@@ -96,27 +103,6 @@ async def test_22_a_namespace_is_matched_whole(
         found = await service.list_instances(*key)
         assert len(found) == 2
         assert {(i.namespace, i.component) for i in found} == {key}
-
-
-async def test_26_a_worker_that_stops_answering_is_unreachable_not_removed(
-    service: ServiceDiscovery, open_registry: OpenRegistry, port: int
-) -> None:
-    """As in the suite, on the pool's port."""
-    worker = FakeWorker("127.0.1.1")
-    worker.port = port
-    async with serving(worker):
-        announced = open_registry(address=worker.host, contract=Contract())
-        handle = await announced.register_instance("prod", "decode")
-        handle.set_ready("ready")
-        worker.headers = {"ETag": '"x.y.1"'}
-        stream = service.watch("prod", "decode", metadata=True)
-        await stream.__aenter__()
-        assert isinstance(await next_event(stream), InstanceAddedEvent)
-    updated = await next_event(stream)
-    assert isinstance(updated, InstanceUpdatedEvent)
-    assert not updated.new.reachable
-    assert set(stream.instances) == {handle.instance_id()}
-    await stream.aclose()
 
 
 async def test_31_a_registered_worker_is_no_instance_until_it_is_ready(
@@ -163,11 +149,9 @@ async def test_40_explain_names_other_components(
 
 
 async def test_a_worker_that_knows_nothing_of_metadata_is_told(
-    service: ServiceDiscovery, open_registry: OpenRegistry, port: int
+    service: ServiceDiscovery, open_registry: OpenRegistry, worker: FakeWorker
 ) -> None:
     """A 404 or a page is no document, and nothing to wait for."""
-    worker = FakeWorker("127.0.1.2")
-    worker.port = port
     worker.body = b"<html>"
     async with serving(worker):
         announced = open_registry(address=worker.host, contract=Contract())
@@ -177,7 +161,7 @@ async def test_a_worker_that_knows_nothing_of_metadata_is_told(
             added = await next_event(stream)
             assert isinstance(added, InstanceAddedEvent)
             assert await added.instance.metadata() == {}
-            assert added.instance.port == port
+            assert added.instance.port == worker.port
 
 
 async def test_a_document_names_no_other_port_of_a_pod(

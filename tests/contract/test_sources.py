@@ -157,12 +157,11 @@ async def test_25_a_change_of_metadata_is_an_update_with_a_new_revision(
 
 
 async def test_26_a_worker_that_stops_answering_is_unreachable_not_removed(
-    service: ServiceDiscovery, open_registry: OpenRegistry, worker_host: str
+    service: ServiceDiscovery, open_registry: OpenRegistry, worker: FakeWorker
 ) -> None:
     """Its contract's server is gone while its membership stands."""
-    worker = FakeWorker(worker_host)
     async with serving(worker):
-        announced = open_registry(address=worker_host, port=worker.port, contract=Contract())
+        announced = open_registry(address=worker.host, port=worker.port, contract=Contract())
         handle = await announced.register_instance("prod", "decode")
         handle.set_ready("ready")
         worker.headers = {"ETag": '"x.y.1"'}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.kubernetes.fake.objects import LABELS, SERVICE
-from tests.kubernetes.fake.validation import Selector, SelectorError
+from tests.kubernetes.fake.rv_log import Selector, SelectorError
 from tests.kubernetes.fake.world import World
 
 IN_VIRTUAL_TIME = True

@@ -64,15 +64,6 @@ async def test_row_16_one_bad_line(world: World, junk: bytes) -> None:
         assert recorder.transitions() == ["+c"]
 
 
-async def test_row_17_one_500_in_the_stream_is_forgotten(world: World) -> None:
-    world.pods("a", "b")
-    async with world.recorder() as recorder:
-        world.api.faults.add(in_stream(INTERNAL), on="watch")
-        world.delete("a")
-        world.api.end_watches()
-        await within(3, lambda: recorder.names == {"b"})
-
-
 BUSY = StatusError(429, "TooManyRequests", "please try again later", retry_after=5)
 
 

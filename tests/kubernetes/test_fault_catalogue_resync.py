@@ -14,6 +14,7 @@ from tests.kubernetes.fake.calls import StatusError, expired, json_line, too_lar
 from tests.kubernetes.fake.event_recorder import recording_events
 from tests.kubernetes.fake.faults import (
     Fault,
+    Verb,
     after_calling,
     cut,
     healthy,
@@ -54,14 +55,36 @@ async def test_row_01_410_event_without_a_change_is_silent(world: World) -> None
         assert not recorder.transitions()
 
 
-async def test_row_02_410_as_http_status(world: World) -> None:
+@pytest.mark.parametrize(
+    ("fault", "verb", "times", "expired", "seconds"),
+    [
+        (refuses(expired("too old resource version")), "watch", 1, True, 2),
+        (in_stream(StatusError(500, "InternalError", "etcdserver: leader changed")), "watch", 1, False, 3),
+        (cut(inside=0.7), "list", 3, True, 30),
+        (refuses(too_large(9999, 1001)), "list", 1, True, 2),
+        (in_stream(too_large(9999, 1001)), "watch", 1, False, 3),
+    ],
+    ids=[
+        "row 02: 410",
+        "row 17: 500 in the stream",
+        "row 20: a relist is cut",
+        "row 23: 504",
+        "row 23: in the stream",
+    ],
+)
+async def test_after_one_fault_the_set_is_right_again(
+    world: World, fault: Fault, verb: Verb, times: int, expired: bool, seconds: float
+) -> None:
     world.pods("a", "b")
     async with world.recorder() as recorder:
-        world.api.faults.add(refuses(expired("too old resource version")), on="watch")
+        since = len(world.api.calls)
+        world.api.faults.add(fault, on=verb, times=times)
         world.delete("a")
-        world.expire_watches()
-        await within(2, lambda: recorder.names == {"b"})
+        (world.expire_watches if expired else world.api.end_watches)()
+        await within(seconds, lambda: recorder.names == {"b"})
         assert recorder.transitions() == ["-a:deleted"]
+        if verb == "list" and times == 1:  # the version itself was refused
+            assert world.api.asked("list", since)[-1].params.get("resourceVersion", "") == ""
 
 
 @pytest.mark.parametrize("service_too", [False, True], ids=["placeholder", "no slices"])
@@ -166,16 +189,6 @@ async def test_row_20_the_first_list_is_cut(world: World) -> None:
         assert [c.params.get("resourceVersion", "") for c in world.api.asked("list")] == [""] * 3
 
 
-async def test_row_20_a_relist_is_cut(world: World) -> None:
-    world.pods("a", "b", "c")
-    async with world.recorder() as recorder:
-        world.api.faults.add(cut(inside=0.7), on="list", times=3)
-        world.delete("c")
-        world.expire_watches()
-        await within(30, lambda: recorder.names == {"a", "b"})
-        assert recorder.transitions() == ["-c:deleted"]
-
-
 async def test_row_20_synthetic_events_do_not_turn_back_the_version(world: World) -> None:
     """A server that replays what is there, each object with its own old version, and is cut in the middle."""
     world.pods("a", "b")
@@ -187,26 +200,6 @@ async def test_row_20_synthetic_events_do_not_turn_back_the_version(world: World
         await within(5, lambda: len(world.api.asked("watch")) >= 2)
         assert all(int(c.params["resourceVersion"]) >= listed for c in world.api.asked("watch"))
         assert not recorder.transitions()
-
-
-async def test_row_23_504_too_large_version(world: World) -> None:
-    world.pods("a", "b")
-    async with world.recorder() as recorder:
-        world.api.faults.add(refuses(too_large(world.log.rv + 9, world.log.rv)), on="list")
-        world.delete("a")
-        world.expire_watches()
-        since = len(world.api.calls)
-        await within(2, lambda: recorder.names == {"b"})
-        assert world.api.asked("list", since)[-1].params.get("resourceVersion", "") == ""
-
-
-async def test_row_23_504_in_the_stream(world: World) -> None:
-    world.pods("a", "b")
-    async with world.recorder() as recorder:
-        world.api.faults.add(in_stream(too_large(world.log.rv + 9, world.log.rv)), on="watch")
-        world.delete("a")
-        world.api.end_watches()
-        await within(3, lambda: recorder.names == {"b"})
 
 
 async def test_row_24_etcd_restored_without_a_new_revision(world: World) -> None:

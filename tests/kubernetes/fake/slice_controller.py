@@ -9,8 +9,7 @@ from ipaddress import ip_address
 from typing import TypeAlias
 
 from tests.kubernetes.fake.api import FakeApi
-from tests.kubernetes.fake.rv_log import Object
-from tests.kubernetes.fake.validation import Selector
+from tests.kubernetes.fake.rv_log import Object, Selector
 
 Step: TypeAlias = Callable[[], object]
 EndpointKey: TypeAlias = tuple[str, str]
