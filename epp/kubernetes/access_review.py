@@ -11,7 +11,6 @@ _WHOSE: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 _MAY: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _WE_MAY: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 """Every account may ask what it may do (ClusterRole system:basic-user)."""
-_ANSWER_LIMIT: Final = 1024 * 1024
 _RULES: Final = (
     '- apiGroups: ["authentication.k8s.io"]\n  resources: ["tokenreviews"]\n  verbs: [create]\n'
     '- apiGroups: ["authorization.k8s.io"]\n  resources: ["subjectaccessreviews"]\n  verbs: [create]'
@@ -69,7 +68,7 @@ class AccessReviews:
     async def _review(self, kind: str, version: str, path: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         document = json.dumps({"apiVersion": version, "kind": kind, "spec": asked}).encode()
         try:
-            code, body = await self._transport.post(path, document, _ANSWER_LIMIT)
+            code, body = await self._transport.post(path, document)
         except TransportError as error:
             raise ReviewError(f"no {kind}: {error}") from error
         if code == 403:

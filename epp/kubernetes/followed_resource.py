@@ -29,8 +29,6 @@ RECHECK: Final = 60.0
 """Seconds between two looks at which versions the cluster serves: a CRD may be installed while the picker runs."""
 _RETRY: Final = 5.0
 """Seconds until the next look if the API server did not answer."""
-_MAX_ANSWER: Final = 1024 * 1024
-"""Bytes of the answer to a PATCH."""
 _ACCEPTED: Final = "Accepted"
 _MESSAGE: Final = "a picker of the InferencePool applies it"
 _VERSIONS: Final = (
@@ -114,7 +112,7 @@ class FollowedResource:
         group, version = self._served
         path = f"/apis/{group}/{version}/namespaces/{self._namespace}/{self._kind.resource}"
         logger.info("following the %ss of %s/%s in %s", self._kind.kind, group, version, self._namespace)
-        async with Informer(self._transport, path, "", self.refresh, self._timings) as informer:
+        async with Informer(self._transport, path, self.refresh, self._timings) as informer:
             self._informer = informer
             await first_of(self._until_others_are_served(), self._write_conditions(group, path))
 
@@ -205,7 +203,7 @@ async def write_accepted(
         if (change := accepted_patch(obj, now)) is None:
             continue
         path = f"{collection}/{obj['metadata']['name']}/status"
-        status, _ = await transport.patch(path, json.dumps(change).encode(), _MAX_ANSWER)
+        status, _ = await transport.patch(path, json.dumps(change).encode())
         if status != 200:
             logger.debug("PATCH %s: HTTP %d", path, status)
 

@@ -74,7 +74,7 @@ class PoolResources(ResourceOwner):
         self._reason: str | None = self._unknown
         self._answered = asyncio.Event()
         path = PoolReference(pool.name, pool.group).path(pool.namespace)
-        self._informer = Informer(transport, path, "", self._pool_changed, timings, name=pool.name)
+        self._informer = Informer(transport, path, self._pool_changed, timings, name=pool.name)
         follow = partial(FollowedResource, transport, pool.namespace, timings=timings, recheck=recheck)
         self._objectives = follow(OBJECTIVES, self._apply_objectives)
         self._rewrites = follow(REWRITES, self._apply_rewrites)

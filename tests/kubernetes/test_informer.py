@@ -32,12 +32,10 @@ class Changes:
 
 
 @asynccontextmanager
-async def informed(
-    server: FakeApiServer, selector: str = "", **options: Any
-) -> AsyncIterator[tuple[Informer, Changes]]:
+async def informed(server: FakeApiServer, **options: Any) -> AsyncIterator[tuple[Informer, Changes]]:
     transport, changes = ClusterTransport(Cluster(server.url)), Changes()
     try:
-        async with Informer(transport, POOLS, selector, changes, QUICK, **options) as informer:
+        async with Informer(transport, POOLS, changes, QUICK, **options) as informer:
             yield informer, changes
     finally:
         await transport.aclose()
@@ -60,13 +58,12 @@ async def test_objects_come_change_and_go(server: FakeApiServer) -> None:
         assert informer.problem is None
 
 
-async def test_only_the_selected(server: FakeApiServer) -> None:
-    server.api.put("inferencepools", pool("a", tier="gold"))
-    server.api.put("inferencepools", pool("b", tier="free"))
-    async with informed(server, "tier=gold") as (by_label, _), informed(server, name="b") as (by_name, _):
-        await eventually(lambda: by_label.synced and by_name.synced)
-        assert by_label.objects.keys() == {"a"}
-        assert by_name.objects.keys() == {"b"}
+async def test_only_the_one_that_is_named(server: FakeApiServer) -> None:
+    server.api.put("inferencepools", pool("a"))
+    server.api.put("inferencepools", pool("b"))
+    async with informed(server, name="b") as (informer, _):
+        await eventually(lambda: informer.synced)
+        assert informer.objects.keys() == {"b"}
 
 
 async def test_a_missing_right_is_named_and_mends_itself(
@@ -126,7 +123,7 @@ async def test_a_fault_of_on_change_does_not_end_it(server: FakeApiServer) -> No
         if len(calls) == 1:
             raise KeyError("a fault of the caller")
 
-    async with Informer(transport, POOLS, "", fail_once, QUICK) as informer:
+    async with Informer(transport, POOLS, fail_once, QUICK) as informer:
         await eventually(lambda: informer.synced and len(calls) >= 2)
     await transport.aclose()
 

@@ -39,6 +39,8 @@ class _Sent:
 
 
 _GET: Final = _Sent()
+_ANSWER_LIMIT: Final = 1024 * 1024
+"""Bytes of the answer to a POST or a PATCH."""
 
 
 class TransportError(Exception):
@@ -93,24 +95,26 @@ class ClusterTransport:
         async with self._answer(url, _GET) as answer:
             yield answer
 
-    async def post(self, path: str, document: bytes, limit: int) -> tuple[int, bytes]:
-        """The status and the body of the answer; TransportError if none arrives or its body is longer than `limit`."""
-        return await self._send(path, _Sent("POST", document, {"Content-Type": "application/json"}), limit)
+    async def post(self, path: str, document: bytes) -> tuple[int, bytes]:
+        """The status and the body of the answer; TransportError if none arrives or its body is longer than 1 MiB."""
+        return await self._send(path, _Sent("POST", document, {"Content-Type": "application/json"}))
 
-    async def patch(self, path: str, document: bytes, limit: int) -> tuple[int, bytes]:
+    async def patch(self, path: str, document: bytes) -> tuple[int, bytes]:
         """As `post`, for a JSON merge patch (RFC 7396)."""
         merge = {"Content-Type": "application/merge-patch+json"}
-        return await self._send(path, _Sent("PATCH", document, merge), limit)
+        return await self._send(path, _Sent("PATCH", document, merge))
 
-    async def _send(self, path: str, sent: _Sent, limit: int) -> tuple[int, bytes]:
+    async def _send(self, path: str, sent: _Sent) -> tuple[int, bytes]:
         url = URL(self._cluster.server.rstrip("/") + path)
         body = bytearray()
         try:
             async with asyncio.timeout(self._timings.header_deadline), self._answer(url, sent) as answer:
                 async for chunk in answer.chunks:
                     body += chunk
-                    if len(body) > limit:
-                        raise TransportError(f"{self._cluster.server}: an answer of more than {limit} bytes")
+                    if len(body) > _ANSWER_LIMIT:
+                        raise TransportError(
+                            f"{self._cluster.server}: an answer of more than {_ANSWER_LIMIT} bytes"
+                        )
         except TimeoutError as error:
             raise TransportError(f"{self._cluster.server}: no answer in time") from error
         return answer.status, bytes(body)

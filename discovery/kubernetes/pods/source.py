@@ -167,9 +167,7 @@ class PodsSource:
         report.degraded(f"no answer yet to the first list of InferencePool {pool.name} in {self._namespace}")
         path = pool.path(self._namespace)
         async with (
-            Informer(
-                self._transport, path, "", changed.set, self._timings, name=pool.name, quiet=True
-            ) as pools,
+            Informer(self._transport, path, changed.set, self._timings, name=pool.name, quiet=True) as pools,
             self._following(key, pool_report) as pods,
         ):
             await FollowedPool(pool, self._namespace, pools, pods, pool_report).run(changed)

@@ -132,17 +132,16 @@ class ReflectorLoop(Generic[T]):
 class Informer:
     """A `ReflectorReader`. It retries for ever; meanwhile the last known objects stay.
 
-    `path`: `/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE`. `selector`: a label selector, "" for all. `name`: only the
-    object of that name. `quiet`: whoever reads `problem` logs it.
+    `path`: `/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE`. `name`: only the object of that
+    name. `quiet`: whoever reads `problem` logs it.
 
     `on_change()` is called after `objects`, `synced` or `problem` changed.
     """
 
-    def __init__(  # noqa: PLR0913  # the last two by name
+    def __init__(
         self,
         transport: ApiTransport,
         path: str,
-        selector: str,
         on_change: Callable[[], object],
         timings: Timings | None = None,
         *,
@@ -161,10 +160,8 @@ class Informer:
         self._rule, self._namespace = rule_for(path)
         self._on_change = on_change
         self._timings = timings or Timings()
-        self._selection = {"labelSelector": selector} if selector else {}
-        if name:
-            # A Role with resourceNames allows list and watch with this selector only (Kubernetes' page on RBAC)
-            self._selection["fieldSelector"] = f"metadata.name={name}"
+        # A Role with resourceNames allows list and watch with this selector only (Kubernetes' page on RBAC)
+        self._selection = {"fieldSelector": f"metadata.name={name}"} if name else {}
         self._quiet = quiet
         self._task: asyncio.Task[None] | None = None
 
