@@ -66,7 +66,9 @@ class _Picking:
         self.director.responded(outcome, 200, self._now)
         self._went.append(outcome)
         if len(self._went) > 100:
-            self.director.release(self._went.pop(0), self._now)
+            over = self._went.pop(0)
+            self.director.release(over, self._now)
+            over.over("end of stream", self._now)
 
 
 def _bodies(rng: random.Random) -> list[bytes]:

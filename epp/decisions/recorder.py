@@ -5,8 +5,10 @@ from typing import Final
 
 from adsum.tracing.span import Span
 from epp.decisions.ring import DecisionRing
+from epp.endpoints.endpoint import Endpoint
 from epp.request.control_headers import RECORD
 from epp.scheduling.decision import Decision
+from epp.scheduling.pick import Pick
 
 WHOLE_A_SECOND: Final = 5
 """Picks of each second that are noted whole without anybody asking for it: they cost some 15 % more than others."""
@@ -41,14 +43,14 @@ class PickRecorder:
         self._left = self._asked = 0
 
     def begin(self, headers: Mapping[str, str], now: float, span: Span | None) -> Decision | None:
-        """The record of a request that came; None: nothing of it is kept."""
+        """The record of a request that is noted whole; None: its pick alone is kept."""
         if now >= self._next_second:
             self._next_second = now + 1.0
             self._left, self._asked = self._whole_a_second, _ASKED_A_SECOND
         if self._left > 0:
             self._left -= 1
         elif span is None and not self._is_asked_for(headers):
-            return None if self._ring is None else Decision(now)
+            return None
         decision = Decision(now)
         decision.whole = True
         decision.clock = self._clock
@@ -64,11 +66,25 @@ class PickRecorder:
             return True
         return False
 
+    def note(self, now: float) -> Decision | None:
+        """The record of a request that waits or is refused; None: nothing of it is kept."""
+        return None if self._ring is None else Decision(now)
+
     def add(self, decision: Decision) -> None:
-        """The request has its pick, or was refused; what becomes of it is noted in `decision` later."""
+        """The request was refused, or its client left."""
         if decision.whole:
-            for read in self._readers:
-                read(decision)
-            decision.forget_calls()
+            self._read(decision)
         if self._ring is not None:
             self._ring.add(decision)
+
+    def add_pick(self, pick: Pick, endpoints: tuple[Endpoint, ...], now: float) -> None:
+        """The request has its pick, among all these endpoints; what becomes of it is noted in the pick."""
+        if pick.decision is not None and pick.decision.whole:
+            self._read(pick.decision)
+        if self._ring is not None:
+            self._ring.add_pick(pick, endpoints, now)
+
+    def _read(self, decision: Decision) -> None:
+        for read in self._readers:
+            read(decision)
+        decision.forget_calls()

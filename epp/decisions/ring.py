@@ -3,10 +3,13 @@
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from epp.endpoints.endpoint import Endpoint
 from epp.scheduling.decision import KEPT_ROWS, MOST_TEXT, NOT_YET, Decision
+from epp.scheduling.pick import Pick
+
+Entry: TypeAlias = Decision | Pick
 
 DEFAULT_MOST: Final = 1000
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -32,7 +35,7 @@ class DecisionRing:
         self.most = most
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._kept: deque[Decision] = deque()
+        self._kept: deque[Entry] = deque()
         self._last = 0
         self._endpoints: tuple[Endpoint, ...] = ()
         self.asked_for: dict[str, None] = {}
@@ -51,19 +54,34 @@ class DecisionRing:
         return self._bytes
 
     def add(self, decision: Decision) -> None:
+        """A request that was refused, or whose client left."""
         self._last = decision.sequence = self._last + 1
-        size, endpoints = _BYTES, decision.endpoints
+        decision.size = self._size(decision, decision.endpoints)
+        self._keep(decision, decision.size)
+
+    def add_pick(self, pick: Pick, endpoints: tuple[Endpoint, ...], now: float) -> None:
+        """`endpoints`: all of them, candidates or not."""
+        self._last = pick.sequence = self._last + 1
+        pick.picked_at, pick.among = now, endpoints
+        plain = pick.decision is None and endpoints is self._endpoints  # the common case
+        pick.size = size = _BYTES if plain else self._size(pick.decision, endpoints)
+        self._keep(pick, size)
+
+    def _size(self, decision: Decision | None, endpoints: tuple[Endpoint, ...]) -> int:
+        size = _BYTES
         if endpoints is not self._endpoints and endpoints:  # a request that was not parsed has none
             size += self._take(endpoints)
-        if decision.numbers is not None:
+        if decision is not None and decision.numbers is not None:
             # as if it shared no column with others
             columns = _COLUMNS + len(decision.steps)
             for run in decision.runs:
                 columns += run.columns
             size += columns * len(endpoints) * _EACH
-        decision.size = size
+        return size
+
+    def _keep(self, entry: Entry, size: int) -> None:
         kept, held = self._kept, self._bytes + size
-        kept.append(decision)
+        kept.append(entry)
         if len(kept) > self.most:
             held -= kept.popleft().size
         while held > self._max_bytes and len(kept) > 1:
@@ -86,14 +104,33 @@ class DecisionRing:
 
     def newest(self) -> Iterator[Decision]:
         """All, the newest first."""
-        return reversed(self._kept)
+        return map(_decision_of, reversed(self._kept))
 
     def after(self, sequence: int) -> Iterator[Decision]:
         """Those after this one, the oldest first."""
         if not self._kept:
             return iter(())
         skipped = sequence + 1 - self._kept[0].sequence
-        return islice(self._kept, max(0, skipped), None)
+        return map(_decision_of, islice(self._kept, max(0, skipped), None))
+
+
+def _decision_of(entry: Entry) -> Decision:
+    """What was noted of a pick, and what became of it."""
+    if isinstance(entry, Decision):
+        return entry
+    decision = entry.decision
+    if decision is None:
+        decision = Decision(entry.picked_at)
+        decision.picked_at, decision.endpoints = entry.picked_at, entry.among
+        decision.request = entry.request
+        decision.picked(entry.endpoints, entry.helpers, entry.primary)
+    decision.sequence, decision.size = entry.sequence, entry.size
+    decision.served_by, decision.attempts = entry.served_by, entry.attempts
+    decision.status, decision.responded_at = entry.status, entry.responded_at
+    decision.ended_at, decision.ended_by = entry.ended_at, entry.ended_by
+    if entry.evicted_for is not None:
+        decision.evicted(entry.evicted_for)
+    return decision
 
 
 def _size_of_endpoint(endpoint: Endpoint) -> int:

@@ -53,8 +53,7 @@ class RequestReport:
     def evicted(self, pick: Pick, rejection: Rejection, now: float) -> None:
         if self._observer is not None:
             self._observer.evicted(pick, rejection, now)
-        if pick.decision is not None:
-            pick.decision.evicted(rejection)
+        pick.evicted_for = rejection
         if self._spans is not None:
             self._spans.refused(rejection)
 
@@ -100,8 +99,7 @@ class RequestReport:
 
     def released(self, pick: Pick, started: float, cause: str, now: float) -> None:
         """The stream of a request that began at `started` is over."""
-        if pick.decision is not None:
-            pick.decision.ended(cause, now)
         self._director.release(pick, now)
         if self._observer is not None:
             self._observer.released(pick, started, now)
+        pick.over(cause, now)

@@ -35,6 +35,7 @@ TOKEN_BYTES: Final = 4
 DEFAULT_FAIRNESS_ID: Final = "default-flow"
 _PATH_HEADERS: Final = (":path", "x-original-path", "x-forwarded-path")
 _DEFAULT_PATH: Final = "/v1/completions"
+_NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 class PrefixChain:
@@ -123,6 +124,19 @@ class InferenceRequest:
     def prompt_tokens(self) -> int:
         """Tokens of the prompt, estimated; 0 without one."""
         return tokens_in(self.prompt_size)
+
+    def forget_client(self, most: int) -> None:
+        """It is over: keep no headers and no body, and of each text `most` characters."""
+        self.headers = _NO_HEADERS
+        self.prompt = None
+        self.request_id = self.request_id[:most]
+        self.path = self.path[:most]
+        self.model = self.model[:most]
+        self.fairness_id = self.fairness_id[:most]
+        if self.objective is not None:
+            self.objective = self.objective[:most]
+        if self.rewritten_from is not None:
+            self.rewritten_from = self.rewritten_from[:most]
 
     def rewrite(self, model: str) -> None:
         """Let that model serve the request; its workers' prefix caches know the prompt under that name."""

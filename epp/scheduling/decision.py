@@ -6,7 +6,7 @@ candidates, what each plugin said of them, and how long it took. No record refer
 """
 
 from collections.abc import Callable, Mapping, Sequence, Sized
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -248,7 +248,7 @@ class Decision:
         self.request_id = headers.get("x-request-id", "")[:MOST_TEXT]
         self.path = request_path(headers)[:MOST_TEXT]
 
-    def _take_request(self) -> None:
+    def take_request(self) -> None:
         """Keep what is shown of the request, and nothing that refers to its body or its headers."""
         request, self.request = self.request, None
         if request is None:
@@ -304,14 +304,12 @@ class Decision:
         self, chosen: tuple[Endpoint, ...], helpers: Mapping[str, tuple[Endpoint, ...]], primary: str
     ) -> None:
         """It was scheduled, and does not count anywhere yet."""
-        self._take_request()
+        self.take_request()
         if self.whole:
             self._take_numbers()
         elif self.pool is not None:
-            pool, self.pool = self.pool, None
-            self.picked_at, self.endpoints = pool.now, pool.endpoints
-            if self.steps:
-                self.steps = ()
+            self.picked_at, self.endpoints = self.pool.now, self.pool.endpoints
+            self.pool, self.steps = None, ()
         self.chosen = chosen
         if helpers:
             self.helpers = helpers
@@ -327,16 +325,12 @@ class Decision:
             self.numbers = pool.numbers[:KEPT_ROWS].copy()
             self.steps = tuple([(why, _as_rows(rows)) for why, rows in self.steps])
 
-    def served(self, destination: str) -> None:
-        chosen = self.chosen[0].destination
-        self.served_by = chosen if destination == chosen else destination[:MOST_TEXT]
-
     def refused(self, why: Exception, now: float) -> None:
         """A `Rejection`, or the fault of a plugin, of which only the type is kept: its text may quote the request.
 
         A plugin may fail when it is told of its pick: then nothing was chosen.
         """
-        self._take_request()
+        self.take_request()
         self._take_numbers()
         self.picked_at = self.ended_at = now
         self.chosen, self.helpers, self.primary = (), None, ""
@@ -354,40 +348,22 @@ class Decision:
 
     def waits_for_endpoints(self, now: float) -> None:
         """An explained request that no endpoint is there for."""
-        self._take_request()
+        self.take_request()
         self.would_wait = True
         self.picked_at = now
 
     def abandoned(self, now: float) -> None:
         """Its client left while it waited."""
-        self._take_request()
+        self.take_request()
         self._take_numbers()
         self.picked_at = self.ended_at = now
         self.ended_by = "the client left while the request waited"
-
-    def responded(self, status: int, now: float) -> None:
-        self.status = status
-        self.responded_at = now
 
     def evicted(self, why: Rejection) -> None:
         """It was taken back from its worker."""
         self._refused(why)
 
-    def ended(self, cause: str, now: float) -> None:
-        self.ended_at = now
-        self.ended_by = cause
-
 
 def _as_rows(rows: Any) -> Indices | None:
     found: Indices | None = np.flatnonzero(rows) if rows is not None and rows.dtype == np.bool_ else rows
     return found
-
-
-class DecisionLog(Protocol):
-    """Keeps what is noted of picks, and says how much that is."""
-
-    def begin(self, headers: Mapping[str, str], now: float, span: Span | None) -> Decision | None:
-        """The record of a request that came; None: nothing of it is kept."""
-
-    def add(self, decision: Decision) -> None:
-        """The request has its pick, or was refused; what becomes of it is noted in `decision` later."""

@@ -1,5 +1,6 @@
 """Turns a request into a pick: read it, find the endpoints that may serve it, admit, schedule, reserve."""
 
+import contextlib
 import random
 from collections.abc import Mapping, Sequence
 
@@ -12,10 +13,10 @@ from epp.request.inference_request import Body, request_path
 from epp.request.rejection import OwnAnswer, Rejection
 from epp.request.subset import Subset
 from epp.scheduling.admission import Admissions, ShedWhenSaturated
-from epp.scheduling.candidates import Candidates
+from epp.scheduling.candidates import NO_ENDPOINTS, Candidates
 from epp.scheduling.context import SchedulingContext
-from epp.scheduling.decision import NOT_YET, Decision, DecisionLog
-from epp.scheduling.pick import Pick
+from epp.scheduling.decision import NOT_YET, Decision
+from epp.scheduling.pick import DecisionLog, Pick
 from epp.scheduling.picks_in_flight import PicksInFlight
 from epp.scheduling.plugin import AdmissionController, AdmissionProvider, DataProducer
 from epp.scheduling.policy import Policy, RequestReader
@@ -101,18 +102,15 @@ class Director:
             if page is not None:
                 return OwnAnswer(page)
         decision = None if self.decisions is None else self.decisions.begin(headers, now, span)
-        if self.decisions is None or decision is None:
-            return self._direct(SchedulingContext(self._reader.read(headers, body), subset, span), now)
+        context: SchedulingContext | None = None
         try:
             context = SchedulingContext(self._reader.read(headers, body), subset, span)
-            context.decision = decision
-            decision.request = context.request
+            if decision is not None:
+                context.decision, decision.request = decision, context.request
             return self._direct(context, now)
         except Exception as error:
-            if decision.request is None:
-                decision.of_headers(headers)
-            decision.refused(error, now)
-            self.decisions.add(decision)
+            if self.decisions is not None:
+                self._note_refusal(self.decisions, headers, context, error, now)
             raise
 
     def _direct(self, context: SchedulingContext, now: float) -> Pick | WaitingRequest:
@@ -127,10 +125,41 @@ class Director:
                 raise
             # a data plane that names the endpoints of its pool had none to name either, and its word stays as it was
             context.subset = subset if subset is not None and subset.members else None
-            return self._admissions.wait(context, now)
+            return self._wait(context, now)
         if self._admissions.admits(request, candidates, now):
             return self._pick(context, candidates)
+        return self._wait(context, now)
+
+    def _wait(self, context: SchedulingContext, now: float) -> WaitingRequest:
+        if context.decision is None and self.decisions is not None:
+            context.decision = self.decisions.note(now)
+            if context.decision is not None:
+                context.decision.request = context.request
         return self._admissions.wait(context, now)
+
+    def _note_refusal(
+        self,
+        log: DecisionLog,
+        headers: Mapping[str, str],
+        context: SchedulingContext | None,
+        error: Exception,
+        now: float,
+    ) -> None:
+        """Say what left endpoints out, too: of a request that was not noted whole, that is found again."""
+        decision = log.note(now) if context is None or context.decision is None else context.decision
+        if decision is None:
+            return
+        if context is None:
+            decision.of_headers(headers)
+        elif context.decision is None:
+            context.decision, decision.request = decision, context.request
+            with contextlib.suppress(Rejection):
+                candidates = self.eligible.find(context, now)
+                if isinstance(error, Rejection) and error.reason == NO_ENDPOINTS:  # the filters left none
+                    decision.whole = True
+                    self._rehearse(context, candidates)
+        decision.refused(error, now)
+        log.add(decision)
 
     def _may_wait_for_endpoints(self, context: SchedulingContext) -> bool:
         self._reader.check_model(context.request)
@@ -213,9 +242,11 @@ class Director:
         if decision is not None:
             decision.picked(pick.endpoints, pick.helpers, pick.primary)
         self.picks.add(pick, candidates.now)
-        if decision is not None and self.decisions is not None:
+        if self.decisions is not None:
             pick.decision = decision
-            self.decisions.add(decision)
+            selected = candidates.selected_from
+            endpoints = candidates.endpoints if selected is None else selected[0]
+            self.decisions.add_pick(pick, endpoints, candidates.now)
         return pick
 
     def served(self, pick: Pick, destination: str, now: float) -> None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
+from adsum.tracing.span import Span
 from epp.endpoints.endpoint import Endpoint
 from epp.request.control_headers import is_control_header
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
-from epp.scheduling.decision import Decision
+from epp.scheduling.decision import MOST_TEXT, NOT_YET, Decision
 
 Helpers: TypeAlias = Mapping[str, tuple[Endpoint, ...]]
 _NO_HELPERS: Final[Helpers] = MappingProxyType({})
@@ -26,23 +27,37 @@ class Pick:
     `observer_state`: for the use of the `Observer`. `producers`: the data producers that were told of the pick. `settled`:
     they were told how the request ended. `scores`: of the candidates by destination, if the profile reports them.
     `prompt_hash`: identifies the prompt where endpoints may be ejected. `evict`: takes the request back from its worker, with an answer for its client;
-    returns whether it was not too late. None: it cannot be taken back. `decision`: where what becomes of it is noted, if it is.
+    returns whether it was not too late. None: it cannot be taken back. `decision`: what else was noted of it, if anything.
+
+    What became of it, as in a `Decision`: `status` and `responded_at`, `served_by`, `attempts`, `ended_at` and `ended_by`,
+    `evicted_for`. `sequence`, `size`, `picked_at` and `among`, all endpoints, are set by who keeps it.
     """
 
     __slots__ = (
+        "among",
+        "attempts",
         "decision",
+        "ended_at",
+        "ended_by",
         "endpoints",
         "evict",
+        "evicted_for",
         "headers",
         "helpers",
         "in_flight_at",
         "observer_state",
+        "picked_at",
         "primary",
         "producers",
         "prompt_hash",
         "request",
+        "responded_at",
         "scores",
+        "sequence",
+        "served_by",
         "settled",
+        "size",
+        "status",
     )
 
     def __init__(
@@ -67,10 +82,21 @@ class Pick:
         self.scores: Mapping[str, float] | None = None
         self.decision: Decision | None = None
         self.evict: Callable[[Rejection, float], bool] | None = None
+        self.sequence = self.size = self.status = self.attempts = 0
+        self.picked_at = self.responded_at = self.ended_at = NOT_YET
+        self.served_by = self.ended_by = ""
+        self.evicted_for: Rejection | None = None
+        self.among = endpoints
         if helpers is not _NO_HELPERS:
             self.in_flight_at += tuple([endpoint for group in helpers.values() for endpoint in group])
         if headers is not _NO_HEADERS:
             _check(headers)
+
+    def over(self, cause: str, now: float) -> None:
+        """Nobody waits for it any more: let go of all that its client sent, but for short texts."""
+        self.ended_at, self.ended_by = now, cause
+        self.scores = None
+        self.request.forget_client(MOST_TEXT)
 
 
 def _check(headers: Mapping[str, str]) -> None:
@@ -80,3 +106,19 @@ def _check(headers: Mapping[str, str]) -> None:
                 f"a pick sets the header {name[:100]!r}, which clients can set too; expected a name in lower case that "
                 "begins with x-llm-d- or x-gateway-, or one of epp/request/control_headers.py"
             )
+
+
+class DecisionLog(Protocol):
+    """Keeps what is noted of picks, and says how much that is."""
+
+    def note(self, now: float) -> Decision | None:
+        """The record of a request that waits or is refused; None: nothing of it is kept."""
+
+    def begin(self, headers: Mapping[str, str], now: float, span: Span | None) -> Decision | None:
+        """The record of a request that is noted whole; None: its pick alone is kept."""
+
+    def add(self, decision: Decision) -> None:
+        """The request was refused, or its client left."""
+
+    def add_pick(self, pick: Pick, endpoints: tuple[Endpoint, ...], now: float) -> None:
+        """The request has its pick, among all these endpoints; what becomes of it is noted in the pick."""

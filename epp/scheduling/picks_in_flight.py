@@ -9,6 +9,7 @@ from epp.outliers.detection import OutlierDetection
 from epp.outliers.requesters import hash_prompt, requester_of
 from epp.outliers.settings import Failure
 from epp.request.subset import Subset
+from epp.scheduling.decision import MOST_TEXT
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer
 
@@ -80,8 +81,7 @@ class PicksInFlight:
         """
         if not pick.in_flight_at:
             return
-        if pick.decision is not None:
-            pick.decision.served(destination)
+        pick.served_by = destination[:MOST_TEXT]
         reported = Subset.of([destination])
         ours = (*pick.endpoints, *self._datastore.endpoints)
         server = next(
@@ -104,8 +104,7 @@ class PicksInFlight:
         """
         if not pick.in_flight_at:
             return
-        if pick.decision is not None:
-            pick.decision.attempts = attempts
+        pick.attempts = attempts
         server = pick.in_flight_at[0]
         before = pick.endpoints.index(server) if server in pick.endpoints else len(pick.endpoints)
         # after the whole list it goes on with endpoints of its own choice
@@ -123,8 +122,7 @@ class PicksInFlight:
         """
         if not pick.in_flight_at:
             return
-        if pick.decision is not None:
-            pick.decision.responded(status, now)
+        pick.status, pick.responded_at = status, now
         server = pick.in_flight_at[0]
         if self.outliers is not None and not pick.settled:  # otherwise `served` named a stranger
             # a worker that cannot be reached has seen nothing of the request

@@ -120,8 +120,6 @@ class SchedulerProfile:
                 notes.begin_filters(pool, None)
             kept = self._run_filters(request, pool, notes)
         if not kept:
-            if notes is None and context.decision is not None:  # every refusal says which filter left none
-                self._run_filters(request, pool, context.decision.run(self.plan, len(pool)))
             raise no_endpoints("the filters of the scheduling profile leave no endpoint for this request")
         return kept
 

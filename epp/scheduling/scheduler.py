@@ -85,7 +85,8 @@ class Scheduler:
         if context.decision is not None:
             context.decision.profile = self._single_name
         if self._single_profile is not None:  # the common case: the same result without asking the handler
-            pick = Pick(context.request, self._single_profile.run(context, pool))
+            chosen = self._single_profile.run(context, pool)
+            pick = Pick(context.request, chosen, primary=self._single_name)
             pick.scores = context.scores
             return pick
         return self._run_profiles(context, pool)

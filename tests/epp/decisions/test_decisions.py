@@ -280,6 +280,8 @@ def test_nothing_of_a_prompt_or_a_header_is_kept() -> None:
     assert isinstance(picker.ask(SECRET, model="other", authorization=SECRET), Rejection)
     with pytest.raises(Rejection):
         picker.director.direct({"authorization": SECRET}, b'{"prompt": "%b"' % SECRET.encode(), None, NOW)
+    picker.director.release(pick, NOW)
+    pick.over("end of stream", NOW)
     del pick
     for text in reachable_texts(picker.ring):
         assert SECRET not in text
