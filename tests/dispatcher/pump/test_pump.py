@@ -15,7 +15,7 @@ from dispatcher.broker.contract.queue import Queue, QueueError, QueueRules
 from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.gates.admission import Admission
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
-from dispatcher.pump.claiming import pair
+from dispatcher.pump.claiming import in_order, pair
 from dispatcher.pump.pump import Pump
 from dispatcher.pump.slots import Slots
 from dispatcher.telemetry.metrics import DispatcherTelemetry
@@ -50,6 +50,20 @@ def test_what_was_admitted_goes_with_what_was_claimed() -> None:
 def test_another_head_needs_an_admission_as_large_and_of_its_tenant() -> None:
     claims = [claim("x", size=10), claim("y", size=11), claim("z", tenant="other")]
     assert tokens(pair(claims, [admission("a"), admission("b"), admission("c")])) == [("x", "a")]
+
+
+@pytest.mark.parametrize(
+    ("scope", "claimed"), [(Scope.TENANT, [("a", ""), ("c", "u")]), (Scope.QUEUE, [("a", "")])]
+)
+def test_nothing_overtakes_a_refusal_of_its_tenant_or_of_the_queue(
+    scope: Scope, claimed: list[tuple[str, str]]
+) -> None:
+    refusal = RefusedError("no room", scope, asyncio.Event().wait)
+    answers = [admission("a", "t"), refusal, admission("c", "t"), admission("d", "u")]
+    asked = [DispatchCandidate(id, id, tenant, 1, 10) for id, tenant in zip("abcd", "tutu", strict=True)]
+    batches, refused = in_order(asked, answers)
+    assert [(batch.admissions[0].candidate.id, "".join(batch.skip)) for batch in batches] == claimed
+    assert refused == [(asked[1], refusal)]
 
 
 @given(
