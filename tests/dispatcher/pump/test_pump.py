@@ -14,8 +14,9 @@ from dispatcher.broker.contract.message import Claim, DispatchCandidate, Request
 from dispatcher.broker.contract.queue import Queue, QueueError, QueueRules
 from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.gates.admission import Admission
+from dispatcher.gates.built_in.limits import LocalConcurrencyGate
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
-from dispatcher.pump.claiming import in_order, pair
+from dispatcher.pump.claiming import Claimer, in_order, pair
 from dispatcher.pump.pump import Pump
 from dispatcher.pump.slots import Slots
 from dispatcher.telemetry.metrics import DispatcherTelemetry
@@ -272,6 +273,17 @@ async def test_a_claim_that_its_gate_refuses_goes_back_and_so_does_every_slot(fa
             await eventually(lambda: slots.in_use == 0)
             assert gate.left == [Outcome.UNUSED]
             assert (await queue.totals()).claimed == 1, "the other replica's"
+
+
+async def test_what_is_left_over_makes_room_for_a_claim_that_nobody_asked_for() -> None:
+    launched: list[str] = []
+    gate = LocalConcurrencyGate(1)
+    async with MemoryBroker() as broker, broker.queue("batch", QueueRules()) as queue, gate:
+        await queue.submit(Request("r1", b"xx", 2**42))
+        claimer = Claimer(queue, gate, "me", lambda claim, *_: launched.append(claim.request.id))
+        gone = DispatchCandidate("r0", "r0", "default", 2**42, size=1)
+        assert await claimer.claim_admitted([gone], frozenset()) == []
+    assert launched == ["r1"]
 
 
 async def test_a_pump_that_is_cancelled_twice_gives_back_what_its_gate_granted() -> None:
