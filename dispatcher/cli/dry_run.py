@@ -11,7 +11,7 @@ from dispatcher.broker.contract.message import DispatchCandidate
 from dispatcher.broker.contract.queue import Broker, Queue, QueueError
 from dispatcher.broker.opening import open_broker
 from dispatcher.config.config_file import Config, QueueConfig
-from dispatcher.gates.admission import Admissions
+from dispatcher.gates.admission import HeldAdmissions
 from dispatcher.gates.building import GateDependencies, build_gate, meter_states
 from dispatcher.gates.gate import DispatchGate, RefusedError
 from dispatcher.gates.metering.meter import Meters
@@ -85,7 +85,7 @@ async def _would_send(queue: Queue, gate: DispatchGate) -> list[str]:
     """
     lines = []
     waiting = await queue.peek(MAX_SHOWN)
-    async with Admissions() as held:
+    async with HeldAdmissions() as held:
         for candidate in waiting or [_NO_REQUEST]:
             if (refusal := await _refusal(held, gate, candidate)) is not None:
                 lines.append(f"  would not send {_describe(candidate)}: {refusal}")
@@ -94,7 +94,7 @@ async def _would_send(queue: Queue, gate: DispatchGate) -> list[str]:
     return lines if waiting else ["  nothing waits", *(line for line in lines if "would not" in line)]
 
 
-async def _refusal(held: Admissions, gate: DispatchGate, candidate: DispatchCandidate) -> str | None:
+async def _refusal(held: HeldAdmissions, gate: DispatchGate, candidate: DispatchCandidate) -> str | None:
     """Why the gate refuses it; None: it is admitted, until `held` is left."""
     try:
         await held.enter(gate, candidate)

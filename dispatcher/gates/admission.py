@@ -1,6 +1,6 @@
 """Where admissions begin and end: what a gate granted is given back exactly once, whoever holds it and whatever fails.
 
-`Admissions` asks gates and holds what they granted until it is sent or released. `ReservingGate` is the other side: a gate
+`HeldAdmissions` asks gates and holds what they granted until it is sent or released. `ReservingGate` is the other side: a gate
 that reserves something for each admission.
 """
 
@@ -48,7 +48,7 @@ class Admission:
             log.exception("unexpected error of a gate that released a slot")
 
 
-class Admissions:
+class HeldAdmissions:
     """Admissions that nobody has taken over yet. Leaving it releases them, the last one first."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@
                 refused         or left over        asked for once more, else released to the queue
                                 released unused
 
-`Admissions` holds what the gate granted from its answer to the launch, so nothing is lost whatever fails in between.
+`HeldAdmissions` holds what the gate granted from its answer to the launch, so nothing is lost whatever fails in between.
 """
 
 import time
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dispatcher.broker.contract.message import Claim, DispatchCandidate
 from dispatcher.broker.contract.queue import Queue
-from dispatcher.gates.admission import Admission, Admissions
+from dispatcher.gates.admission import Admission, HeldAdmissions
 from dispatcher.gates.gate import DispatchGate, RefusedError, Scope
 
 Refused = tuple[DispatchCandidate, RefusedError]
@@ -93,7 +93,7 @@ class Claimer:
         self, candidates: Sequence[DispatchCandidate], skipped: frozenset[str]
     ) -> list[Refused]:
         """Claim and launch; returns the refusals. `skipped`: tenants without candidates."""
-        async with Admissions() as held:
+        async with HeldAdmissions() as held:
             answers = await held.ask_all(self._gate, candidates)
             batches, refused = in_order(candidates, answers)
             claimable = {admission for batch in batches for admission in batch.admissions}
@@ -103,7 +103,7 @@ class Claimer:
                 await self._claim(batch.admissions, batch.skip | skipped, held)
         return refused
 
-    async def _claim(self, admissions: list[Admission], skip: frozenset[str], held: Admissions) -> None:
+    async def _claim(self, admissions: list[Admission], skip: frozenset[str], held: HeldAdmissions) -> None:
         started = time.monotonic()
         claims = await self._queue.claim(len(admissions), owner=self._owner, skip_tenants=skip)
         unsent = {claim.fence: claim for claim in claims}

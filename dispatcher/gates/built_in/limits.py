@@ -8,7 +8,7 @@ from typing import Final
 from dispatcher.broker.contract.ledger import Changes, Grant, Quota, QuotaMode, Quotas, Refusal
 from dispatcher.broker.contract.message import DispatchCandidate
 from dispatcher.broker.contract.queue import QueueError
-from dispatcher.gates.admission import Admission, Admissions, ReservingGate
+from dispatcher.gates.admission import Admission, HeldAdmissions, ReservingGate
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Scope, Slot
 
 
@@ -100,7 +100,7 @@ class AllOfGate(ReservingGate[Sequence[Admission]]):
         return min(gate.budget() for gate in self.gates)
 
     async def reserve(self, candidate: DispatchCandidate) -> Sequence[Admission]:
-        async with Admissions() as granted:
+        async with HeldAdmissions() as granted:
             for gate in self.gates:
                 await granted.enter(gate, candidate)
             return granted.take_all()
