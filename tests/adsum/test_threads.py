@@ -9,6 +9,21 @@ import pytest
 from adsum.threads import in_thread, start_thread, wait_for_exit
 
 
+class Work:
+    """Runs in a thread until it is told to stop, then raises `error`."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.began, self.stop, self.ended = threading.Event(), threading.Event(), threading.Event()
+        self._error = error
+
+    def __call__(self) -> None:
+        self.began.set()
+        self.stop.wait(60)
+        self.ended.set()
+        if self._error is not None:
+            raise self._error
+
+
 @pytest.fixture
 def limiter() -> anyio.CapacityLimiter:
     return anyio.CapacityLimiter(1)
@@ -21,62 +36,44 @@ async def test_results_and_errors_arrive(limiter: anyio.CapacityLimiter) -> None
 
 
 async def test_a_cancelled_caller_returns_when_the_work_has_ended(limiter: anyio.CapacityLimiter) -> None:
-    stop, working, ended = threading.Event(), threading.Event(), threading.Event()
-
-    def work() -> None:
-        working.set()
-        stop.wait(60)
-        ended.set()
-
-    task = asyncio.create_task(in_thread(limiter, work, stop=stop.set))
-    assert await asyncio.to_thread(working.wait, 60)
+    work = Work()
+    task = asyncio.create_task(in_thread(limiter, work, stop=work.stop.set))
+    assert await asyncio.to_thread(work.began.wait, 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert ended.is_set()
+    assert work.ended.is_set()
     assert limiter.borrowed_tokens == 0
 
 
 async def test_impatience_does_not_make_the_caller_leave_its_work(limiter: anyio.CapacityLimiter) -> None:
-    working, finish, ended = threading.Event(), threading.Event(), threading.Event()
-
-    def work() -> None:
-        working.set()
-        finish.wait(60)
-        ended.set()
-        raise OSError("heard by nobody")
-
+    work = Work(OSError("heard by nobody"))
     task = asyncio.create_task(in_thread(limiter, work))
-    assert await asyncio.to_thread(working.wait, 60)  # work that no thread has begun is dropped at once
+    assert await asyncio.to_thread(work.began.wait, 60)  # work that no thread has begun is dropped at once
     for _ in range(3):
         await asyncio.sleep(0.02)
         task.cancel()
     with anyio.move_on_after(0.1):
         await asyncio.wait([task])
     assert not task.done()
-    finish.set()
+    work.stop.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert ended.is_set()
+    assert work.ended.is_set()
 
 
 async def test_a_cancelled_scope_waits_too(limiter: anyio.CapacityLimiter) -> None:
-    stop, working, ended = threading.Event(), threading.Event(), threading.Event()
-
-    def work() -> None:
-        working.set()
-        stop.wait(60)
-        ended.set()
+    work = Work()
 
     async def cancel_at_work() -> None:
-        assert await asyncio.to_thread(working.wait, 60)
+        assert await asyncio.to_thread(work.began.wait, 60)
         scope.cancel()
 
     async with anyio.create_task_group() as group:
         with anyio.CancelScope() as scope:
             group.start_soon(cancel_at_work)
-            await in_thread(limiter, work, stop=stop.set)
-    assert ended.is_set()
+            await in_thread(limiter, work, stop=work.stop.set)
+    assert work.ended.is_set()
 
 
 async def test_who_waits_for_his_turn_leaves_at_once(limiter: anyio.CapacityLimiter) -> None:

@@ -1,6 +1,7 @@
 """What the worker side is tested with: a client, and contracts that are served for real."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from registry.contract import Contract
 from registry.document import PublishedDocument
 from registry.server import ContractServer
+from tests.registry.model_server import ModelServer, model_server
 
 Serve = Callable[[Contract], Awaitable[str]]
 
@@ -16,6 +18,20 @@ Serve = Callable[[Contract], Awaitable[str]]
 async def client() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=90)) as session:
         yield session
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ModelServer]:
+    async with model_server() as server:
+        yield server
+
+
+@pytest.fixture
+def component(tmp_path: Path) -> Path:
+    """A component's directory below a root."""
+    path = tmp_path / "prod" / "decode"
+    path.mkdir(parents=True)
+    return path
 
 
 @pytest.fixture

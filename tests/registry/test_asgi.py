@@ -87,15 +87,22 @@ async def test_by_itself(
             assert (response.status, await response.read()) == (304, b"")
 
 
-async def test_held_get_answers_on_change(
-    contract: Contract, document: PublishedDocument, client: aiohttp.ClientSession, eventually: Eventually
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_change_ends_held_gets_and_so_does_an_instance_that_leaves(
+    leaves: bool,
+    contract: Contract,
+    document: PublishedDocument,
+    client: aiohttp.ClientSession,
+    eventually: Eventually,
 ) -> None:
+    """So a server that stops is not kept by them."""
     async with served(ContractApp(contract)) as url:
         get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))
         await eventually(lambda: contract.held == 1)
-        document.set_metadata({"a": 1})
+        contract.unbind() if leaves else document.set_metadata({"a": 1})
         async with await asyncio.wait_for(get, 90) as response:
-            assert await response.json() == {"a": 1}
+            expected = ("draining", {}) if leaves else ("not_ready", {"a": 1})
+            assert (response.headers["Instance-Status"], await response.json()) == expected
 
 
 async def test_a_reader_that_goes_away_gives_its_held_get_back(
@@ -107,17 +114,6 @@ async def test_a_reader_that_goes_away_gives_its_held_get_back(
         for get in gets:
             get.cancel()
         await eventually(lambda: contract.held == 0)
-
-
-async def test_a_server_that_stops_is_not_kept_by_held_gets_once_the_instance_left(
-    contract: Contract, document: PublishedDocument, client: aiohttp.ClientSession, eventually: Eventually
-) -> None:
-    async with served(ContractApp(contract)) as url:
-        get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))
-        await eventually(lambda: contract.held == 1)
-        contract.unbind()
-        async with await asyncio.wait_for(get, 90) as response:
-            assert response.headers["Instance-Status"] == "draining"
 
 
 async def test_other_scopes() -> None:

@@ -1,8 +1,11 @@
 """etcd's errors, by its own texts."""
 
+import socket
+
 import pytest
 
 from discovery.errors import DiscoveryError, ForbiddenError
+from discovery.etcd.connection import LEASE_KEEP_ALIVE, EtcdConnection
 from discovery.etcd.errors import (
     CompactedRevisionError,
     EtcdTokenError,
@@ -13,6 +16,7 @@ from discovery.etcd.errors import (
     classify,
     remedy,
 )
+from discovery.etcd.messages.etcd_pb2 import LeaseKeepAliveRequest
 
 
 @pytest.mark.parametrize(
@@ -64,3 +68,14 @@ def test_what_to_do_about_it(text: str, words: str) -> None:
 def test_of_what_passes_nothing_is_advised(text: str) -> None:
     """An etcd that ends closes its sockets too."""
     assert remedy(text) is None
+
+
+async def test_a_member_that_only_accepts_connections_is_silent() -> None:
+    """As a frozen one: gRPC itself waits 20 s for its first frame, longer than a lease lasts."""
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        connection = EtcdConnection(f"127.0.0.1:{frozen.getsockname()[1]}", None)
+        try:
+            with pytest.raises(EtcdUnavailableError, match="no answer within 0.5 s"):
+                await connection.ask(LEASE_KEEP_ALIVE, LeaseKeepAliveRequest(ID=1), (), 0.5)
+        finally:
+            await connection.abort()

@@ -1,5 +1,7 @@
 """What an `etcd://` URL says, with etcdctl's environment."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,3 +104,25 @@ def test_no_password_is_ever_repeated(url: str) -> None:
         parse_etcd_url(url, {})
     assert "s3cret" not in str(refused.value)
     assert "s3cret" not in repr(EtcdSettings(("a:1",), user="me", password="s3cret"))
+
+
+WITHOUT_GRPC = "import sys; sys.modules['grpc'] = None; "
+
+
+@pytest.mark.parametrize("package", ["discovery", "registry"])
+def test_an_etcd_url_without_the_extra_says_what_to_install(package: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{WITHOUT_GRPC}import {package}; {package}.open('etcd://a')"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ValueError: etcd:// cannot be used: the module 'grpc' is not installed; ")
+    assert "pip install '.[etcd]'" in last
+
+
+def test_other_urls_import_no_grpc() -> None:
+    program = "import discovery, registry, sys; discovery.open('file:///tmp'); registry.open('file:///tmp'); print('grpc' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "False\n"

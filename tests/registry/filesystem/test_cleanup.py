@@ -12,13 +12,6 @@ from tests.held_records import hold, write
 
 
 @pytest.fixture
-def component(tmp_path: Path) -> Path:
-    path = tmp_path / "prod" / "decode"
-    path.mkdir(parents=True)
-    return path
-
-
-@pytest.fixture
 def cleanup(component: Path) -> Cleanup:
     return Cleanup(component, boot_id(), lambda: False)
 

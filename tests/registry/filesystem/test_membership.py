@@ -27,13 +27,6 @@ def an_instance(incarnation: str = "one") -> Instance:
     return Instance("a", "prod", "decode", "127.0.0.1", 80, incarnation)
 
 
-@pytest.fixture
-def component(tmp_path: Path) -> Path:
-    path = tmp_path / "prod" / "decode"
-    path.mkdir(parents=True)
-    return path
-
-
 def names(component: Path) -> set[str]:
     return {path.name for path in component.iterdir()}
 

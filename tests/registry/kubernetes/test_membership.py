@@ -18,25 +18,10 @@ from discovery import Instance
 from discovery.kubernetes.api.credentials import Cluster
 from discovery.kubernetes.api.transport import ApiTransport, ClusterTransport
 from discovery.kubernetes.slices.source import ServiceSelection
-from discovery.source import ComponentKey
 from registry.kubernetes.membership import KubernetesMembership, ServiceCheck, open_pod
 from registry.registration import Announcement
 from tests.free_port import free_port
-
-KEY = ComponentKey("dynamo", "decode")
-LABELS = {
-    "app": "llm",
-    "nvidia.com/dynamo-namespace": "dynamo",
-    "nvidia.com/dynamo-component": "decode",
-}
-SELECTOR = {name: value for name, value in LABELS.items() if name != "app"}
-
-
-def service(name: str = "dynamo-decode-service", port: int = 8080, **spec: Any) -> dict[str, Any]:
-    """A Service as the API server shows it; `spec` replaces parts of its spec."""
-    ports = [{"name": "http", "port": port, "protocol": "TCP", "targetPort": port}]
-    whole = {"selector": SELECTOR, "ports": ports, "type": "ClusterIP", "clusterIP": "None"}
-    return {"metadata": {"name": name, "namespace": "prod", "uid": "u"}, "spec": {**whole, **spec}}
+from tests.registry.kubernetes.services import KEY, LABELS, service
 
 
 @dataclass
@@ -279,13 +264,8 @@ async def test_an_answer_that_is_none_is_shown(
 async def test_a_server_that_asks_for_more_patience_than_there_is_is_asked_once(
     api: ApiServer, pod: dict[str, str]
 ) -> None:
-    async def connect() -> ApiTransport:
-        return ClusterTransport(Cluster(api.url))
-
     api.status, api.headers = 429, {"Retry-After": "60"}
-    membership = KubernetesMembership(
-        ServiceCheck(connect, ServiceSelection(), retry_timeout=5.0), environment=pod
-    )
+    membership = KubernetesMembership(check_at(api.url, retry_timeout=5.0), environment=pod)
     assert "HTTP 429" in await refusal(membership)
     assert len(api.asked) == 1
 
@@ -293,10 +273,7 @@ async def test_a_server_that_asks_for_more_patience_than_there_is_is_asked_once(
 async def test_an_api_server_that_stays_away_is_an_error_after_the_patience(
     pod: dict[str, str], port: int
 ) -> None:
-    async def connect() -> ApiTransport:
-        return ClusterTransport(Cluster(f"http://127.0.0.1:{port}"))
-
-    check = ServiceCheck(connect, ServiceSelection(), retry_timeout=0.2)
+    check = check_at(f"http://127.0.0.1:{port}", retry_timeout=0.2)
     message = await refusal(KubernetesMembership(check, environment=pod))
     assert f"127.0.0.1:{port}" in message
     assert "/api/v1/namespaces/prod/services cannot be read from the API server" in message
@@ -304,11 +281,7 @@ async def test_an_api_server_that_stays_away_is_an_error_after_the_patience(
 
 async def test_joining_can_be_cancelled_while_the_server_says_nothing(pod: dict[str, str]) -> None:
     async with silent_server() as url:
-
-        async def connect() -> ApiTransport:
-            return ClusterTransport(Cluster(url))
-
-        membership = KubernetesMembership(ServiceCheck(connect, ServiceSelection()), environment=pod)
+        membership = KubernetesMembership(check_at(url), environment=pod)
         joining = asyncio.create_task(membership.join(proposal()))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
@@ -327,6 +300,13 @@ async def test_joining_can_be_cancelled_while_the_server_says_nothing(pod: dict[
 def test_a_url_that_is_none_is_refused_at_the_door(url: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         registry.open(url)
+
+
+def check_at(url: str, **options: float) -> ServiceCheck:
+    async def connect() -> ApiTransport:
+        return ClusterTransport(Cluster(url))
+
+    return ServiceCheck(connect, ServiceSelection(), **options)
 
 
 async def refusal(membership: KubernetesMembership) -> str:

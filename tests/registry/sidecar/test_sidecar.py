@@ -18,15 +18,9 @@ import registry
 from discovery.memory import named_store
 from registry.sidecar.model_server import MetadataFile
 from registry.sidecar.sidecar import FollowedServer, Sidecar
-from tests.registry.model_server import VLLM, ModelServer, model_server
+from tests.registry.model_server import VLLM, ModelServer
 
 Eventually = Callable[..., Awaitable[float]]
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[ModelServer]:
-    async with model_server() as server:
-        yield server
 
 
 @asynccontextmanager
