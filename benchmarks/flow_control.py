@@ -18,9 +18,8 @@ from epp.endpoints.load import Load
 from epp.flow_control.controller import FlowControlSwitch
 from epp.flow_control.fairness import RoundRobin
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
-from epp.scheduling.context import SchedulingContext
 from epp.scheduling.director import Director
-from epp.scheduling.pick import Pick
+from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.policy import Policy
 from epp.scheduling.waiting import WaitingRequest
 

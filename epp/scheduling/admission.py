@@ -8,7 +8,7 @@ from epp.endpoints.endpoint import EndpointPool
 from epp.request.inference_api import while_it_waits
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
-from epp.scheduling.context import SchedulingContext
+from epp.scheduling.pick import SchedulingContext
 from epp.scheduling.plugin import AdmissionController
 from epp.scheduling.saturation import SATURATED, SaturationDetector
 from epp.scheduling.waiting import RequestScheduler, WaitingRequest, WaitingRequests

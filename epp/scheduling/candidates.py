@@ -9,8 +9,8 @@ from epp.endpoints.endpoint import EndpointPool, Mask
 from epp.outliers.slow_start import SlowStart
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
-from epp.scheduling.context import SchedulingContext
 from epp.scheduling.decision import Decision, rows_of_all
+from epp.scheduling.pick import SchedulingContext
 from epp.scheduling.policy import RequestReader, model_not_found
 
 NO_ENDPOINTS: Final = "rejected-no-endpoints"

@@ -14,9 +14,8 @@ from epp.request.rejection import OwnAnswer, Rejection
 from epp.request.subset import Subset
 from epp.scheduling.admission import Admissions, ShedWhenSaturated
 from epp.scheduling.candidates import NO_ENDPOINTS, Candidates
-from epp.scheduling.context import SchedulingContext
 from epp.scheduling.decision import NOT_YET, Decision
-from epp.scheduling.pick import DecisionLog, Pick
+from epp.scheduling.pick import DecisionLog, Pick, SchedulingContext
 from epp.scheduling.picks_in_flight import PicksInFlight
 from epp.scheduling.plugin import AdmissionController, AdmissionProvider, DataProducer
 from epp.scheduling.policy import Policy, RequestReader

@@ -1,4 +1,4 @@
-"""`Pick`: the endpoints that were chosen for a request, its helpers and further headers. Pure."""
+"""What scheduling knows of a request beside what its client sent, and the endpoints that it chose. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -9,11 +9,36 @@ from epp.endpoints.endpoint import Endpoint
 from epp.request.control_headers import is_control_header
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
+from epp.request.subset import Subset
 from epp.scheduling.decision import MOST_TEXT, NOT_YET, Decision
 
 Helpers: TypeAlias = Mapping[str, tuple[Endpoint, ...]]
 _NO_HELPERS: Final[Helpers] = MappingProxyType({})
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class SchedulingContext:
+    """Made by the director for each request, and used until the request has its pick.
+
+    `subset`: the endpoints that the data plane allows, None: all. `span`: the part of its trace in which it is scheduled,
+    None: its trace is not recorded. `decision`: where its pick is noted, if it is. `scores`: of the candidates by
+    destination, from a profile that reports them.
+    """
+
+    __slots__ = ("decision", "request", "scores", "span", "subset")
+
+    def __init__(
+        self, request: InferenceRequest, subset: Subset | None = None, span: Span | None = None
+    ) -> None:
+        self.request = request
+        self.subset = subset
+        self.span = span
+        self.decision: Decision | None = None
+        self.scores: Mapping[str, float] | None = None
+
+    def clear_scores(self) -> None:
+        """Forget them before another profile runs. Where the caller assigns None, mypyc takes a later read for None too."""
+        self.scores = None
 
 
 class Pick:

@@ -18,8 +18,8 @@ from epp.scheduling.cached_scores import (
     run_scorers,
 )
 from epp.scheduling.candidates import no_endpoints
-from epp.scheduling.context import SchedulingContext
 from epp.scheduling.decision import PluginLabels, ProfilePlan, ProfileRun
+from epp.scheduling.pick import SchedulingContext
 from epp.scheduling.plugin import BestPicker, DataProducer, Filter, InFlightReader, Picker
 from epp.scheduling.published_only import is_published_only
 

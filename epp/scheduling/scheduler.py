@@ -6,8 +6,7 @@ from dataclasses import replace
 from epp.endpoints.endpoint import EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
-from epp.scheduling.context import SchedulingContext
-from epp.scheduling.pick import Pick
+from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.plugin import (
     DataProducer,
     ProfileHandler,

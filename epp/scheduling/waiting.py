@@ -10,8 +10,7 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
-from epp.scheduling.context import SchedulingContext
-from epp.scheduling.pick import Pick
+from epp.scheduling.pick import Pick, SchedulingContext
 
 log = logging.getLogger(__name__)
 

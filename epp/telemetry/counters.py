@@ -17,8 +17,7 @@ from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import OwnAnswer, Rejection
 from epp.request.subset import Subset
 from epp.response.usage import Usage
-from epp.scheduling.context import SchedulingContext
-from epp.scheduling.pick import Pick
+from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.waiting import Dequeued, RequestScheduler, WaitingRequest
 from epp.telemetry.answer_meter import AnswerMeter, open_prompt_meter
 from epp.telemetry.flow_control_families import DISPATCHED, FlowControlTally, queue_families

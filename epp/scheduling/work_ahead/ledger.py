@@ -1,8 +1,9 @@
-"""The prompts that were sent to one endpoint and are not computed yet, and how fast it computes. Pure.
+"""The prompts that were sent to one endpoint and are not computed yet, how fast it computes, and what a pool adds up to. Pure.
 
 A worker computes prompts in the order of their arrival, and its page counts the tokens of those that are done. So the
 prompts that are still ahead are the newest of what was sent, beyond what the counter has grown by. How much is ahead does
 not depend on an estimated rate: a rate that is wrong by a quarter costs more than it tells.
+Of speeds only ratios are used, so nothing depends on how fast the machines are.
 """
 
 from collections import deque
@@ -196,3 +197,81 @@ class WorkLedger:
                 self.withdraw(prompt)
                 count -= 1
         return done
+
+
+_PRIOR_WORK: Final = 20_000.0
+"""Tokens that an endpoint is taken to have computed at the speed of the pool: the less it did, the less is concluded."""
+_HALF_AFTER: Final = 200_000.0
+"""Tokens after which what was learnt counts half: a machine may become slower, or be throttled."""
+_MOST_DIFFERENT: Final = 4.0
+"""The most by which an endpoint is taken to differ from the average."""
+_OTHERS_BELOW: Final = 0.6
+_OTHERS_UNTIL: Final = 0.8
+"""If less of what the workers compute was sent from here, others send too, until more was. The rest may be a wrong guess of
+bytes per token, and what chat templates and tools add.
+"""
+_FADES: Final = 300.0
+"""Seconds after which what was learnt of a worker's speed counts half, whatever it does: who gets nothing teaches nothing."""
+
+_NOTHING: Final = (0.0, 0.0, 0.0, 0.0)
+
+
+class PoolTotals:
+    """Sums over the ledgers of one pool, kept up to date as they read pages."""
+
+    __slots__ = ("_busy", "_done", "_grown", "_halved_at", "_known", "_sent", "others_send")
+
+    def __init__(self) -> None:
+        self._done = self._busy = self._sent = self._grown = 0.0
+        self._halved_at: dict[WorkLedger, float] = {}
+        self.others_send = False
+        """Whether the workers compute clearly more than was sent from here."""
+        self._known: dict[WorkLedger, tuple[float, float, float, float]] = {}
+
+    def update(self, ledger: WorkLedger) -> None:
+        """The ledger has read a page."""
+        halved_at = self._halved_at.setdefault(ledger, ledger.read_at)
+        if ledger.read_at - halved_at > _FADES or max(ledger.done, ledger.busy * self.speed) > _HALF_AFTER:
+            ledger.forget_half()
+            self._halved_at[ledger] = ledger.read_at
+        done, busy, sent, grown = self._known.get(ledger, _NOTHING)
+        self._known[ledger] = (ledger.done, ledger.busy, ledger.sent, ledger.grown)
+        self._done += ledger.done - done
+        self._busy += ledger.busy - busy
+        self._sent += ledger.sent - sent
+        self._grown += ledger.grown - grown
+        limit = _OTHERS_UNTIL if self.others_send else _OTHERS_BELOW
+        self.others_send = self._sent < limit * self._grown
+
+    def savepoint(self) -> Callable[[], None]:
+        """A function that makes the totals what they are now."""
+        sums, others_send = (self._done, self._busy, self._sent, self._grown), self.others_send
+        halved_at, known = self._halved_at.copy(), self._known.copy()
+
+        def restore() -> None:
+            self._done, self._busy, self._sent, self._grown = sums
+            self.others_send = others_send
+            self._halved_at, self._known = halved_at, known
+
+        return restore
+
+    def forget(self, ledger: WorkLedger) -> None:
+        """Its endpoint is gone."""
+        self._halved_at.pop(ledger, None)
+        done, busy, sent, grown = self._known.pop(ledger, _NOTHING)
+        self._done -= done
+        self._busy -= busy
+        self._sent -= sent
+        self._grown -= grown
+        if not self._known:  # sums of floats that were added and taken away again are not quite 0
+            self._done = self._busy = self._sent = self._grown = 0.0
+
+    def slowness(self, ledger: WorkLedger) -> float:
+        """How many times longer it takes than the average endpoint; more than 1 is slower."""
+        slow = (ledger.busy * self.speed + _PRIOR_WORK) / (ledger.done + _PRIOR_WORK)
+        return min(max(slow, 1.0 / _MOST_DIFFERENT), _MOST_DIFFERENT)
+
+    @property
+    def speed(self) -> float:
+        """Of the average endpoint, in tokens a second."""
+        return self._done / self._busy if self._busy > 0.0 else 0.0

@@ -13,8 +13,7 @@ from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixC
 from epp.scheduling.prefix.producer import PrefixCacheProducer
 from epp.scheduling.work_ahead.adapters import LoadedAdapters
 from epp.scheduling.work_ahead.agreement import Hashes, credit_preferred, hashes_of
-from epp.scheduling.work_ahead.ledger import SentPrompt, WorkLedger
-from epp.scheduling.work_ahead.pool_totals import PoolTotals
+from epp.scheduling.work_ahead.ledger import PoolTotals, SentPrompt, WorkLedger
 
 WORK_AHEAD_PRODUCER: Final = "work-ahead-producer"
 _WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member

@@ -22,10 +22,9 @@ from epp.request.inference_request import InferenceRequest, parse_request
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling.cached_scores import WeightedScorer
-from epp.scheduling.context import SchedulingContext
 from epp.scheduling.decision import MOST_TEXT
 from epp.scheduling.director import Director
-from epp.scheduling.pick import Pick
+from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.policy import Policy
 from epp.scheduling.profile import SchedulerProfile

@@ -12,7 +12,7 @@ from epp.endpoints.load import Load
 from epp.endpoints.worker_metrics import WAITING, WORKER_METRICS, WorkerMetric
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.cached_scores import WeightedScorer
-from epp.scheduling.context import SchedulingContext
+from epp.scheduling.pick import SchedulingContext
 from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.published_only import check_published_only

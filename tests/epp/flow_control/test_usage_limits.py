@@ -11,8 +11,7 @@ from epp.flow_control.controller import FlowController
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.flow_control.usage_limits import PriorityHoldback, SoftReflectiveCeiling, UsageLimitPolicy
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.context import SchedulingContext
-from epp.scheduling.pick import Pick
+from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.waiting import WaitingRequests
 from tests.epp.scheduling.test_director import NOW, store_of
 

@@ -12,7 +12,7 @@ from epp.endpoints.endpoint import EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.best_endpoint import BestEndpoint
 from epp.scheduling.cached_scores import TIE_BREAK, ScoreCache, WeightedScorer, add_scores, run_scorers
-from epp.scheduling.context import SchedulingContext
+from epp.scheduling.pick import SchedulingContext
 from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.plugin import Scores
 from epp.scheduling.profile import SchedulerProfile

@@ -19,7 +19,6 @@ from epp.endpoints.endpoint import (
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.cached_scores import WeightedScorer
-from epp.scheduling.context import SchedulingContext
 from epp.scheduling.filters import (
     DECODE_ROLES,
     PREFILL_ROLES,
@@ -27,6 +26,7 @@ from epp.scheduling.filters import (
     Requirement,
     RoleFilter,
 )
+from epp.scheduling.pick import SchedulingContext
 from epp.scheduling.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
 from epp.scheduling.plugin import Filter
 from epp.scheduling.profile import SchedulerProfile

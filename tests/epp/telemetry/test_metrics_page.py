@@ -24,9 +24,8 @@ from epp.flow_control.settings import FlowControlSettings
 from epp.outlier_watch import OutlierWatch
 from epp.outliers.settings import OutlierSettings
 from epp.request.rejection import Rejection
-from epp.scheduling.context import SchedulingContext
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
-from epp.scheduling.pick import Pick
+from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.prefix.producer import PrefixCacheProducer
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.waiting import Dequeued, WaitingRequests

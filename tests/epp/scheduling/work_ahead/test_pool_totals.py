@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.scheduling.work_ahead.ledger import WorkLedger
-from epp.scheduling.work_ahead.pool_totals import PoolTotals
+from epp.scheduling.work_ahead.ledger import PoolTotals, WorkLedger
 
 
 def work(ledger: WorkLedger, totals: PoolTotals, speed: float, until: float, others: float = 0.0) -> None:

@@ -15,7 +15,7 @@ from dispatcher.extension import DispatchCandidate, RefusedError
 from epp.config.picker_config import load_config
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS
 from epp.extension import Endpoint, EndpointPool, InferenceRequest, QueuedRequest
-from epp.scheduling.context import SchedulingContext
+from epp.scheduling.pick import SchedulingContext
 
 ENDPOINTS = [
     Endpoint(id=name, incarnation="1", address="10.0.0.1", port=port, metrics_port=port, zone=zone)
