@@ -18,7 +18,7 @@ from epp.scheduling.plugin import Scores
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scorers.in_flight import InFlightScorer
 from epp.scheduling.scorers.load_scorers import KvCacheUtilizationScorer, QueueScorer
-from tests.epp.scheduling.test_profile import REQUEST, pool_of
+from tests.epp.scheduling.endpoint_pools import REQUEST, pool_of
 
 LOAD = (WeightedScorer(QueueScorer(), 2), WeightedScorer(KvCacheUtilizationScorer(), 2))
 

@@ -12,8 +12,8 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.scorers.in_flight import InFlightScorer
+from tests.epp.scheduling.endpoint_pools import REQUEST, pool_of
 from tests.epp.scheduling.test_director import NOW, direct, director, load, store_of
-from tests.epp.scheduling.test_profile import REQUEST, pool_of
 
 
 def scores(pool: EndpointPool, requests: int) -> list[float]:

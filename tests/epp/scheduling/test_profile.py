@@ -31,23 +31,7 @@ from epp.scheduling.pickers import MaxScorePicker, RandomPicker, WeightedRandomP
 from epp.scheduling.plugin import Filter
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scorers.load_scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer
-
-
-def pool_of(now: float = 100.0, **columns: list[float]) -> EndpointPool:
-    """Endpoints 10.0.0.1, 10.0.0.2, ...; a column that is not given is as of an idle worker, scraped just now."""
-    count = max(len(values) for values in columns.values())
-    numbers = np.repeat(NO_NUMBERS, count, axis=1)
-    numbers[Column.SCRAPED_AT] = now
-    for name, values in columns.items():
-        numbers[Column[name.upper()]] = values
-    endpoints = [
-        Endpoint(id=f"w{i}", incarnation="a", address=f"10.0.0.{i + 1}", port=8000, metrics_port=8000)
-        for i in range(count)
-    ]
-    return EndpointPool(endpoints, numbers, [NO_ADAPTERS] * count, now)
-
-
-REQUEST = InferenceRequest(request_id="r", path="/v1/completions", model="m", headers={})
+from tests.epp.scheduling.endpoint_pools import REQUEST, pool_of
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,12 @@
 """The Go picker's own table of values."""
 
-import numpy as np
 import pytest
 
-from epp.endpoints.endpoint import NEVER, NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
-from epp.request.inference_request import InferenceRequest
+from epp.endpoints.endpoint import NEVER, NO_NUMBERS, EndpointPool
+from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
+from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.saturation import UtilizationDetector
-
-
-def pool_of(now: float = 100.0, **columns: list[float]) -> EndpointPool:
-    """Endpoints 10.0.0.1, 10.0.0.2, ...; a column that is not given is as of an idle worker, scraped just now."""
-    count = max(len(values) for values in columns.values())
-    numbers = np.repeat(NO_NUMBERS, count, axis=1)
-    numbers[Column.SCRAPED_AT] = now
-    for name, values in columns.items():
-        numbers[Column[name.upper()]] = values
-    endpoints = [
-        Endpoint(id=f"w{i}", incarnation="a", address=f"10.0.0.{i + 1}", port=8000, metrics_port=8000)
-        for i in range(count)
-    ]
-    return EndpointPool(endpoints, numbers, [NO_ADAPTERS] * count, now)
-
-
-REQUEST = InferenceRequest(request_id="r", path="/v1/completions", model="m", headers={})
-
+from tests.epp.scheduling.endpoint_pools import REQUEST, pool_of
 
 DETECTOR = UtilizationDetector(queue_depth=5, kv_cache_utilization=0.9, staleness=0.1)
 
@@ -86,3 +69,13 @@ def test_without_a_page_the_requests_in_flight_count() -> None:
 def test_who_has_no_page_passes_the_filter_by_what_is_in_flight() -> None:
     pool = pool_of(pageless=[1.0, 1.0, 0.0], scraped_at=[NEVER, NEVER, 100.0], inflight=[4, 5, 0])
     assert DETECTOR.filter(REQUEST, pool).tolist() == [True, False, True]
+
+
+SPREADS = [(0, 0, 4, 8, 3), (0, 14, 14, 14, 8), (10, 10, 10, 10, 10), (1, 13, 14, 14, 8)]
+
+
+@pytest.mark.parametrize("inflight", SPREADS)
+def test_a_full_pool_is_full_and_a_third_is_a_third(inflight: tuple[int, ...]) -> None:
+    """The mean of the endpoints' shares is 0.9999999999999999 for 50 requests of 50 that are spread unevenly."""
+    detector = ConcurrencyDetector(InFlightLoadProducer(), requests=10)
+    assert detector.saturation(pool_of(inflight=list(inflight))) == sum(inflight) / (10 * len(inflight))

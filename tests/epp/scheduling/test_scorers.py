@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Adapters, Column, Endpoint, EndpointPool
-from epp.request.inference_request import InferenceRequest
+from epp.endpoints.endpoint import Adapters, EndpointPool
 from epp.scheduling.plugin import Scorer
 from epp.scheduling.scorers.load_scorers import (
     ActiveRequestScorer,
@@ -16,23 +15,7 @@ from epp.scheduling.scorers.load_scorers import (
     QueueScorer,
     RunningRequestsSizeScorer,
 )
-
-
-def pool_of(**columns: list[float]) -> EndpointPool:
-    """Endpoints 10.0.0.1, 10.0.0.2, ...; a column that is not given is as of an idle worker, scraped just now."""
-    count = max(len(values) for values in columns.values())
-    numbers = np.repeat(NO_NUMBERS, count, axis=1)
-    numbers[Column.SCRAPED_AT] = 100.0
-    for name, values in columns.items():
-        numbers[Column[name.upper()]] = values
-    endpoints = [
-        Endpoint(id=f"w{i}", incarnation="a", address=f"10.0.0.{i + 1}", port=8000, metrics_port=8000)
-        for i in range(count)
-    ]
-    return EndpointPool(endpoints, numbers, [NO_ADAPTERS] * count, now=100.0)
-
-
-REQUEST = InferenceRequest(request_id="r", path="/v1/completions", model="m", headers={})
+from tests.epp.scheduling.endpoint_pools import REQUEST, pool_of
 
 
 @pytest.mark.parametrize(
