@@ -3,15 +3,15 @@
 Plugins compute on whole columns, so that the cost of a scorer hardly grows with the pool.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.endpoints.selection import Selections
 from epp.endpoints.served_model import ServedModel
 from epp.endpoints.worker_metrics import KV_USAGE, RUNNING, WAITING, WorkerMetric
 
@@ -121,6 +121,82 @@ LONG_LATE: Final = 0.5
 """Seconds: this process, or a machine that is busy, rarely stands still for longer."""
 
 
+_REMEMBERED: Final = 16
+"""Selections of one pool: stale, unreachable or ejected endpoints left out, and the subsets of the requests of the moment."""
+
+_NOTES: Final = 64
+"""What plugins know of the same endpoints: a request may name another subset, or another adapter."""
+
+
+class SelectedEndpoints:
+    """What is left of a pool when some endpoints are not wanted, remembered from one pick to the next.
+
+    `kept`: the rows of `endpoints` in the pool. `within`: selections of this one. Plugins keep what they know of endpoints in
+    the order of a tuple of them. If one worker of a thousand is away, each pick would make another tuple of the others, and
+    all of that anew: 1.5 ms in place of 0.15 (benchmarks/README.md: picking).
+    """
+
+    __slots__ = ("_adapters", "_adapters_of", "_state", "_state_of", "endpoints", "kept", "within")
+
+    def __init__(self, endpoints: tuple[Endpoint, ...], kept: Indices) -> None:
+        self.endpoints = endpoints
+        self.kept = kept
+        self.within = Selections(endpoints)
+        self._adapters: tuple[Adapters, ...] = ()
+        self._adapters_of: tuple[Adapters, ...] | None = None
+        self._state: object | None = None
+        self._state_of: object | None = None
+
+    def adapters(self, of: tuple[Adapters, ...]) -> tuple[Adapters, ...]:
+        """The adapters of its endpoints, from those of all endpoints of the pool."""
+        if self._adapters_of is not of:
+            self._adapters_of, self._adapters = of, tuple([of[row] for row in self.kept.tolist()])
+        return self._adapters
+
+    def state(self, of: object | None) -> object | None:
+        """One object as long as the state of the pool is one object."""
+        if of is None:
+            return None
+        if self._state_of is not of:
+            self._state_of, self._state = of, object()
+        return self._state
+
+
+class Selections:
+    """The latest selections of some endpoints, and what was lately found out about them."""
+
+    __slots__ = ("_by_mask", "_notes", "of")
+
+    def __init__(self, of: tuple[Endpoint, ...]) -> None:
+        self.of = of
+        self._by_mask: OrderedDict[bytes, SelectedEndpoints] = OrderedDict()
+        self._notes: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def note(self, about: Hashable, made: Callable[[], T]) -> T:
+        """What `made` returned when it was last asked about this; it depends on the endpoints and `about` only."""
+        if about in self._notes:
+            self._notes.move_to_end(about)
+        else:
+            self._notes[about] = made()
+            if len(self._notes) > _NOTES:
+                self._notes.popitem(last=False)
+        found: T = self._notes[about]
+        return found
+
+    def get(self, mask: Mask) -> SelectedEndpoints:
+        """The endpoints in `mask`: the same object as for an equal mask lately."""
+        key = mask.tobytes()
+        found = self._by_mask.get(key)
+        if found is not None:
+            self._by_mask.move_to_end(key)
+            return found
+        kept = np.flatnonzero(mask)
+        made = self._by_mask[key] = SelectedEndpoints(tuple([self.of[row] for row in kept.tolist()]), kept)
+        if len(self._by_mask) > _REMEMBERED:
+            self._by_mask.popitem(last=False)
+        return made
+
+
 class EndpointPool:
     """The endpoints and their numbers at one moment, as float64 columns of equal length.
 
@@ -155,7 +231,7 @@ class EndpointPool:
     ) -> None:
         self.rows = rows
         self.punctual_until = NEVER
-        self.selections: Selections[Endpoint] | None = None
+        self.selections: Selections | None = None
         self.selected_from: tuple[tuple[Endpoint, ...], Indices] | None = None
         self.endpoints = tuple(endpoints)
         self.numbers = numbers
@@ -281,7 +357,7 @@ class EndpointPool:
         """The row of each endpoint, by its key."""
         return self.note("rows", lambda: {one.key: row for row, one in enumerate(self.endpoints)})
 
-    def _selections(self) -> Selections[Endpoint]:
+    def _selections(self) -> Selections:
         selections = self.selections
         if selections is None or selections.of is not self.endpoints:
             selections = self.selections = Selections(self.endpoints)

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from discovery import Instance
-from epp.endpoints.endpoint import Endpoint, Key, Mask
+from epp.endpoints.endpoint import Endpoint, Key, Mask, Selections
 from epp.endpoints.endpoint_document import EndpointDefaults, read_endpoint
-from epp.endpoints.selection import Selections
 from epp.endpoints.served_model import ServedModel
 
 

@@ -11,7 +11,7 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
 
 _MASKS: Final = 10
-"""Different selections of one pool. Fewer than a pool remembers (`epp.endpoints.selection`): what plugins know of one that it
+"""Different selections of one pool. Fewer than a pool remembers (`epp.endpoints.endpoint`): what plugins know of one that it
 has forgotten is found out anew, which takes milliseconds if there are 1,000 endpoints."""
 _DRAWS: Final = 10
 """How often within the window they are drawn anew."""

@@ -79,6 +79,6 @@ def _repaired_fields(content: bytes) -> Mapping[str, Any]:
     if b"\\u" not in content:
         return {}
     # imported only where it is needed: it imports numpy
-    from epp.request.lone_surrogates import replace_lone_surrogates
+    from epp.request.inference_api import replace_lone_surrogates
 
     return _fields(replace_lone_surrogates(content) or b"")

@@ -15,8 +15,8 @@ from epp.request.inference_api import (
     Prompt,
     api_of,
     has_many_objects,
+    replace_lone_surrogates,
 )
-from epp.request.lone_surrogates import replace_lone_surrogates
 from epp.request.model_value import form_model_span
 from epp.request.rejection import Rejection
 

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Raw, Struct
 
 from epp.request.body import Buffer
-from epp.request.lone_surrogates import replace_lone_surrogates
+from epp.request.inference_api import replace_lone_surrogates
 
 
 class _ModelValue(Struct):

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from adsum.histogram import Histogram
 from adsum.tracing.span import Span
 from epp.endpoints.endpoint import EndpointPool
-from epp.ext_proc.request_director import Deferral, RequestDirector
+from epp.ext_proc.request_report import Deferral, RequestDirector
 from epp.ext_proc.response_body import ResponseBodyReader, ResponseHead
 from epp.outliers.settings import Failure
 from epp.request.inference_request import InferenceRequest
@@ -40,7 +40,7 @@ _ERROR_CODES = {
 class Telemetry:
     """Counts in plain numbers, which become metrics when the page is read.
 
-    An `epp.ext_proc.request_director.Observer` and an `epp.scheduling.waiting.QueueObserver`. The families of the queue
+    An `epp.ext_proc.request_report.Observer` and an `epp.scheduling.waiting.QueueObserver`. The families of the queue
     are shown from the first request that waits, or while flow control is on (`flow_control.enabled`). `registry` may be read
     in any thread. `pool_name`: the InferencePool.
     """

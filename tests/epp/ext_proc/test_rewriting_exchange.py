@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks import fuzz_rewriting
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.ext_proc.response_body import ResponseBodyReader, ResponseHead
 from epp.request.body import Buffer
@@ -403,3 +404,10 @@ def test_an_answer_that_comes_anyway_is_read_and_nothing_waits_for_it(
     assert ask(ExchangeSettings(passing_readers=(lambda *_: Watcher(seen),))) == ask(ExchangeSettings())
     assert seen == ([b"abc", b"end"] if read else [])
     assert not caplog.records
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_mutated_requests_and_answers_change_in_their_model_only(seed: int) -> None:
+    """The long run is `python -m benchmarks.fuzz_rewriting`."""
+    fuzz = fuzz_rewriting.run(5_000, seed)
+    assert min(fuzz.outcomes["refused"], fuzz.outcomes["rewritten"], fuzz.outcomes["unchanged"]) > 500

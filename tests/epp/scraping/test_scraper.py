@@ -1,4 +1,5 @@
 import asyncio
+import json
 import math
 import time
 from collections.abc import Sequence
@@ -8,12 +9,14 @@ from typing import Any
 import pytest
 
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedEvent
+from epp.config.settings import Settings
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scraping.engines import Engine, Series
 from epp.scraping.schedule import ScrapeIntervals
 from epp.scraping.scraper import ScrapeSettings
+from epp.server import PickerServer
 from tests.epp.scraping.paged_worker import (
     IDLE,
     IMPATIENT,
@@ -465,3 +468,31 @@ async def test_a_page_that_is_gone_for_a_moment_is_no_worker_without_one(eventua
         add(store, worker)
         await eventually(lambda: worker.asked > 3)
         assert detector.saturation(store.pool(time.monotonic())) == 1.0
+
+
+DOCUMENT = {
+    "apiVersion": "llm-d.ai/v1alpha1",
+    "kind": "EndpointPickerConfig",
+    "dataLayer": {"sources": [{"pluginRef": "metrics-data-source"}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "is_said"),
+    [({"scheme": "https"}, True), ({"scheme": "https", "insecureSkipVerify": False}, False), ({}, False)],
+)
+async def test_that_no_certificate_is_verified_is_said_once(
+    parameters: dict[str, object], is_said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugins = [{"type": "metrics-data-source", "parameters": parameters}, {"type": "queue-scorer"}]
+    profiles = [{"name": "default", "plugins": [{"pluginRef": "queue-scorer"}]}]
+    config = json.dumps(DOCUMENT | {"plugins": plugins, "schedulingProfiles": profiles})
+    ports = {"grpc_port": 0, "grpc_health_port": 0, "metrics_port": 0}
+    settings = Settings(
+        discovery="memory://nobody", host="127.0.0.1", secure_serving=False, config_text=config, **ports
+    )
+    async with PickerServer(settings):
+        pass
+    lines = [record.getMessage() for record in caplog.records if "https" in record.getMessage()]
+    assert len(lines) == is_said
+    assert all("insecureSkipVerify: false or caCertPath" in line for line in lines)

@@ -1,6 +1,6 @@
 from prometheus_client import CollectorRegistry
 
-from epp.ext_proc.request_director import Observer
+from epp.ext_proc.request_report import Observer
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.pick import Pick
 from epp.telemetry.counters import Telemetry

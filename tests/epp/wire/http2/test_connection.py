@@ -1,6 +1,7 @@
 """The connection against the h2 library as its client, without sockets."""
 
 import gzip
+import logging
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from hpack import Encoder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks import fuzz_wire
 from epp.wire.http2.frames import (
     ACK,
     CONTINUATION,
@@ -597,3 +599,12 @@ def test_what_is_kept_of_a_health_request_is_short(wired: Wire, method: str) -> 
         pair.client.send_data(stream, data[start : start + 16_384])
     pair.pump()
     assert pair.status(stream) == "8"
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_broken_frames_and_messages_break_nothing_else(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The long run is `python -m benchmarks.fuzz_wire`."""
+    caplog.set_level(logging.CRITICAL)
+    fuzz = fuzz_wire.run(10_000, seed)
+    assert fuzz.frames_fed >= 10_000
+    assert fuzz.slowest < 5.0
