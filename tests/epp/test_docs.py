@@ -1,5 +1,4 @@
-"""docs/picker.md shows configurations that are sound, and names every plugin, flag and metric as they are; so does
-docs/flow-control.md."""
+"""The picker's pages show configurations that are sound, and name every plugin, flag and metric as they are."""
 
 import contextlib
 import random
@@ -16,9 +15,13 @@ from epp.config.flags import parse
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
 from epp.plugins.declaration import Role
 
-PAGE = (Path(__file__).parents[2] / "docs" / "picker.md").read_text()
-FLOW_CONTROL = (Path(__file__).parents[2] / "docs" / "flow-control.md").read_text()
-SHOWN = re.findall(r"```yaml\n(.*?)```", PAGE + FLOW_CONTROL, re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = "".join((DOCS / f"picker{part}.md").read_text() for part in ("", "-plugins", "-operation"))
+SHOWN = re.findall(
+    r"```yaml\n(.*?)```",
+    PAGE + (DOCS / "routing.md").read_text() + (DOCS / "flow-control.md").read_text(),
+    re.DOTALL,
+)
 [OLDER] = re.findall(r"^### Flags of older Go pickers\n(.*?)^###", PAGE, re.DOTALL | re.MULTILINE)
 """The one section that names flags which the picker does not have."""
 
@@ -83,7 +86,7 @@ def test_every_flag_without_effect_is_said_to_have_none() -> None:
 
 
 def test_the_section_and_its_policies_are_explained() -> None:
-    tables = FLOW_CONTROL.partition("## What differs")[0]
+    tables = (DOCS / "flow-control.md").read_text().partition("## What differs")[0]
     explained = set(re.findall(r"^\| (`.*?) \|", tables, re.MULTILINE))
     named = set(re.findall(r"`([A-Za-z-]+)`", " ".join(explained)))
     sections = (FlowControl, PriorityBandSection)

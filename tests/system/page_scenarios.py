@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from epp.config.picker_config import DEFAULT_CONFIG
+
 WORKER: Final = "python -m examples.simulator --namespace dynamo --component decode"
 
 
@@ -62,7 +64,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "docs/flow-control.md": Scenario(given=("python -m examples.simulator",), shown={"flow.yaml": 0}),
     "docs/metrics.md": Scenario(given=(WORKER,)),
     "docs/pages.md": Scenario(given=(WORKER,), says=('"decisions":',)),
-    "docs/picker.md": Scenario(shown={"picker.yaml": 0}),
+    "docs/picker.md": Scenario(files={"picker.yaml": DEFAULT_CONFIG}),
     "docs/tracing.md": Scenario(given=(WORKER,), files={"dispatcher.yaml": _DISPATCHER}),
     "docs/wire-contract.md": Scenario(
         given=("python -m examples.simulator --no-register --port 8000", f"{WORKER} --contract-port 8901")

@@ -1,4 +1,4 @@
-"""The Go picker's own configurations load, or the error names exactly what is not built; docs/picker.md says which.
+"""The Go picker's own configurations load, or the error names exactly what is not built; docs/migration.md says which.
 
 The files are written anew from those of llm-d-router, deploy/config, August 2026: same names, plugins, parameters, order
 of profiles and weights.
@@ -14,7 +14,7 @@ from adsum.config.problems import ConfigError
 from epp.config.picker_config import load_config
 
 FILES = Path(__file__).parent / "go_files"
-PAGE = (Path(__file__).parents[3] / "docs" / "picker.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "migration.md").read_text()
 TABLE = dict(re.findall(r"^\| `([a-z-]+\.yaml)` \| (.*?) \|$", PAGE, re.MULTILINE))
 
 
