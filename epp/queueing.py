@@ -14,11 +14,9 @@ from epp.flow_control.pool_load import EFFECTIVE
 from epp.flow_control.program_aware import ProgramAware
 from epp.flow_control.settings import FlowControlSettings
 from epp.scheduling.director import Director
-from epp.telemetry.band_gauges import BandGauges
 from epp.telemetry.band_log import BandLog
 from epp.telemetry.counters import Telemetry
-from epp.telemetry.program_metrics import ProgramMetrics
-from epp.telemetry.revocation_metrics import RevocationMetrics
+from epp.telemetry.flow_control_metrics import BandGauges, ProgramMetrics, RevocationMetrics
 
 _LOG_INTERVAL: Final = 1.0
 """Seconds between two looks whether requests still wait."""

@@ -23,7 +23,7 @@ from epp.scheduling.scheduler import Scheduler
 from epp.scraping.model_lists import ModelListRules, ModelLists
 from epp.scraping.schedule import ScrapeIntervals
 from epp.scraping.scraper import Scraper, ScrapeSettings
-from epp.telemetry.plugin_durations import PluginDurations
+from epp.telemetry.plugin_metrics import PluginDurations
 
 T = TypeVar("T")
 

@@ -57,20 +57,17 @@ from epp.scraping.model_lists import ModelListRules, ModelLists
 from epp.scraping.scraper import Scraper
 from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
-from epp.telemetry.build_info import BuildInfo
-from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry, TimedDirector, TimedScheduling
-from epp.telemetry.decision_pages import DecisionPages
-from epp.telemetry.discovery_metrics import DiscoveryMetrics
-from epp.telemetry.explain_page import ExplainPage
-from epp.telemetry.in_flight_metrics import InFlightMetrics
-from epp.telemetry.outlier_metrics import OutlierMetrics
-from epp.telemetry.plugin_durations import PluginDurations
-from epp.telemetry.pool_gauges import PoolGauges
-from epp.telemetry.prefix_metrics import PrefixMetrics, prefix_credits
-from epp.telemetry.rewrite_decisions import RewriteDecisions
-from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
-from epp.telemetry.stream_counts import StreamCounts
+from epp.telemetry.decision_pages import DecisionPages, ExplainPage
+from epp.telemetry.picker_metrics import BuildInfo, ConfigGauges, RewriteDecisions, StreamCounts
+from epp.telemetry.plugin_metrics import PluginDurations, PrefixMetrics, prefix_credits
+from epp.telemetry.pool_metrics import (
+    DiscoveryMetrics,
+    InFlightMetrics,
+    OutlierMetrics,
+    PoolGauges,
+    ScrapeErrorCounts,
+)
 from epp.timers import dispatch_waiting, expire_bodies
 from epp.web.picker_page import PickerPage, PickerParts
 from epp.wire.certificate import CertificateError

@@ -8,7 +8,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from adsum.histogram import Histogram
-from epp.telemetry.answer_tally import (
+from epp.telemetry.answer_meter import (
     BOUNDS,
     CACHED,
     ITL,

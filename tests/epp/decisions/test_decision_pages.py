@@ -18,8 +18,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from epp.decisions.query import MOST_ROWS, DecisionQuery
 from epp.server import PickerServer
-from epp.telemetry.decision_pages import DecisionPages
-from epp.telemetry.explain_page import MAX_BYTES, parse_explained
+from epp.telemetry.decision_pages import MAX_BYTES, DecisionPages, parse_explained
 from tests.epp.decisions.test_decisions import Picker, store_of
 from tests.epp.test_server import Worker, local, pick, ports
 

@@ -18,7 +18,7 @@ from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.published_only import check_published_only
 from epp.scraping.engines import ENGINES, engines_of, other_series
 from epp.scraping.metrics_page import detect_engine, read_load
-from epp.telemetry.pool_gauges import PoolGauges
+from epp.telemetry.pool_metrics import PoolGauges
 
 NOW = 100.0
 HITS = WorkerMetric(

@@ -9,7 +9,7 @@ import yaml
 from epp.flow_control.flow_queue import QueuedRequest
 from epp.flow_control.program_aware import ProgramAware, ProgramAwareSettings
 from epp.request.inference_request import InferenceRequest
-from epp.telemetry.program_metrics import ProgramMetrics
+from epp.telemetry.flow_control_metrics import ProgramMetrics
 
 CASES: dict[str, list[Any]] = yaml.safe_load((Path(__file__).parent / "go_policies.yaml").read_text())
 

@@ -17,9 +17,8 @@ from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.waiting import Dequeued
-from epp.telemetry.band_gauges import BandGauges
 from epp.telemetry.counters import Telemetry
-from epp.telemetry.revocation_metrics import RevocationMetrics
+from epp.telemetry.flow_control_metrics import BandGauges, RevocationMetrics
 
 QUEUE = "llm_d_epp_flow_control_request_queue_duration_seconds"
 M = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}

@@ -13,8 +13,8 @@ from adsum.serving.pages import PageServer
 from adsum.serving.sockets import listening_sockets
 from discovery.kubernetes import Cluster, ClusterTransport, Timings
 from epp.kubernetes.access_review import AccessReviews
-from epp.telemetry import metrics_auth
-from epp.telemetry.metrics_auth import MetricsAuth
+from epp.telemetry import metrics_port
+from epp.telemetry.metrics_port import MetricsAuth
 from tests.epp.epp_program import LOCAL, epp_program
 from tests.eventually import eventually
 from tests.kubernetes.fake.api import FakeApi
@@ -106,12 +106,12 @@ async def test_an_accepted_token_is_reviewed_again_after_a_minute() -> None:
             assert (await asked.get("right"))[0] == 200
         assert len(api.calls) == 2, "one TokenReview, one SubjectAccessReview"
         api.reviews.grants.clear()
-        asked.now[0] = metrics_auth.ALLOWED_FOR - 1
+        asked.now[0] = metrics_port.ALLOWED_FOR - 1
         assert (await asked.get("right"))[0] == 200
-        asked.now[0] = metrics_auth.ALLOWED_FOR
+        asked.now[0] = metrics_port.ALLOWED_FOR
         assert (await asked.get("right"))[0] == 403
         api.reviews.grants.add((PROMETHEUS, "get", "/metrics"))
-        asked.now[0] += metrics_auth.REFUSED_FOR
+        asked.now[0] += metrics_port.REFUSED_FOR
         assert (await asked.get("right"))[0] == 200
 
 
@@ -124,7 +124,7 @@ async def test_without_the_api_server_the_page_is_not_open(caplog: pytest.LogCap
             assert status == 500
             assert said.startswith("the token cannot be checked: no TokenReview: ")
         assert (await asked.get("right"))[0] == 200, "known for a minute"
-        asked.now[0] = metrics_auth.ALLOWED_FOR
+        asked.now[0] = metrics_port.ALLOWED_FOR
         assert (await asked.get("right"))[0] == 500
         await server.start()
         assert (await asked.get("right"))[0] == 200
@@ -180,14 +180,14 @@ async def test_a_thousand_strangers_are_forgotten_and_ask_a_few_at_a_time() -> N
     api.faults.add(counted, times=None, resource="")
     async with FakeApiServer(api) as server, port(server.url) as asked:
         assert (await asked.get("right"))[0] == 200
-        strangers = metrics_auth.CACHED + 20
+        strangers = metrics_port.CACHED + 20
         for number in range(0, strangers, 2):
             asked.now[0] += 2
             got = await asyncio.gather(*(asked.get(f"stranger-{number + one}") for one in range(2)))
             assert {status for status, _ in got} == {401}
         asked.now[0] = 0
-        assert len(asked.auth._refused) == metrics_auth.CACHED
-        assert most <= metrics_auth.AT_ONCE
+        assert len(asked.auth._refused) == metrics_port.CACHED
+        assert most <= metrics_port.AT_ONCE
         calls = len(api.calls)
         assert (await asked.get("right"))[0] == 200
         assert len(api.calls) == calls, "no stranger displaced it"
@@ -199,11 +199,11 @@ async def test_an_address_whose_tokens_are_refused_costs_the_api_server_one_requ
         assert (await asked.get("right"))[0] == 200
         before = len(api.calls)
         statuses = [(await asked.get(f"stranger-{number}"))[0] for number in range(60)]
-        assert statuses == [401] * metrics_auth.STRANGE_TOKENS + [429] * (60 - metrics_auth.STRANGE_TOKENS)
-        assert len(api.calls) - before == metrics_auth.STRANGE_TOKENS
+        assert statuses == [401] * metrics_port.STRANGE_TOKENS + [429] * (60 - metrics_port.STRANGE_TOKENS)
+        assert len(api.calls) - before == metrics_port.STRANGE_TOKENS
         asked.now[0] = 3
         assert [(await asked.get(f"later-{number}"))[0] for number in range(5)] == [401] * 3 + [429] * 2
-        asked.now[0] = 3 + metrics_auth.ALLOWED_FOR
+        asked.now[0] = 3 + metrics_port.ALLOWED_FOR
         await asyncio.gather(*(asked.get(f"last-{number}") for number in range(60)))
         assert (await asked.get("right"))[0] == 200, (
             "accepted before, so it is asked about whatever strangers do"
@@ -222,16 +222,16 @@ async def test_reviews_that_hang_take_two_places_of_an_address_and_none_of_a_kno
 
     async with FakeApiServer(api) as server, port(server.url) as asked:
         assert (await asked.get("right"))[0] == 200
-        asked.now[0] = metrics_auth.ALLOWED_FOR
-        api.faults.add(hang, times=metrics_auth.AT_ONCE_OF_PEER, resource="")
+        asked.now[0] = metrics_port.ALLOWED_FOR
+        api.faults.add(hang, times=metrics_port.AT_ONCE_OF_PEER, resource="")
         held = [asyncio.create_task(asked.get("stranger-0")) for _ in range(5)]
         held += [asyncio.create_task(asked.get("stranger-1"))]
-        await eventually(lambda: hanging == metrics_auth.AT_ONCE_OF_PEER)
+        await eventually(lambda: hanging == metrics_port.AT_ONCE_OF_PEER)
         assert (await asked.get("stranger-2"))[0] == 429
         assert (await asked.get("right"))[0] == 200
         release.set()
         assert {status for status, _ in await asyncio.gather(*held)} == {401}
-        assert hanging == metrics_auth.AT_ONCE_OF_PEER, "one review for all that ask about one token"
+        assert hanging == metrics_port.AT_ONCE_OF_PEER, "one review for all that ask about one token"
 
 
 async def test_a_picker_process_checks_tokens() -> None:

@@ -30,22 +30,23 @@ from epp.scheduling.prefix.producer import PrefixCacheProducer
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.waiting import Dequeued, WaitingRequests
 from epp.scraping.scraper import ScrapeErrors
-from epp.telemetry.band_gauges import BandGauges
-from epp.telemetry.build_info import BuildInfo
-from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry
-from epp.telemetry.discovery_metrics import DiscoveryMetrics
-from epp.telemetry.in_flight_metrics import InFlightMetrics
+from epp.telemetry.flow_control_metrics import BandGauges, ProgramMetrics, RevocationMetrics
 from epp.telemetry.labels import REQUEST_LABELS
-from epp.telemetry.outlier_metrics import OutlierMetrics
-from epp.telemetry.plugin_durations import PluginDurations
-from epp.telemetry.pool_gauges import PoolGauges
-from epp.telemetry.prefix_metrics import PrefixMetrics
-from epp.telemetry.program_metrics import ProgramMetrics
-from epp.telemetry.revocation_metrics import RevocationMetrics
-from epp.telemetry.rewrite_decisions import RewriteDecisions
-from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
-from epp.telemetry.stream_counts import StreamCounts
+from epp.telemetry.picker_metrics import (
+    BuildInfo,
+    ConfigGauges,
+    RewriteDecisions,
+    StreamCounts,
+)
+from epp.telemetry.plugin_metrics import PluginDurations, PrefixMetrics
+from epp.telemetry.pool_metrics import (
+    DiscoveryMetrics,
+    InFlightMetrics,
+    OutlierMetrics,
+    PoolGauges,
+    ScrapeErrorCounts,
+)
 from tests.epp.scheduling.test_models_endpoint import director, store_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()

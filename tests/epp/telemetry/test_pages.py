@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
 from epp.telemetry import pages as status
 from epp.telemetry.counters import Telemetry
-from epp.telemetry.pool_gauges import PoolGauges
+from epp.telemetry.pool_metrics import PoolGauges
 
 ENDPOINTS = [
     Endpoint(

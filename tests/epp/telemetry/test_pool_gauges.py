@@ -5,7 +5,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from epp.endpoints.endpoint import NEVER, NO_ADAPTERS, Endpoint, EndpointPool
-from epp.telemetry.pool_gauges import PoolGauges
+from epp.telemetry.pool_metrics import PoolGauges
 
 NOW = 100.0
 

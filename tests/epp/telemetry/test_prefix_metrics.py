@@ -7,7 +7,7 @@ from epp.endpoints.endpoint import NO_NUMBERS, EndpointPool
 from epp.request.inference_request import parse_request
 from epp.scheduling.prefix.index import BLOCK_BYTES, PrefixIndex
 from epp.scheduling.prefix.producer import PrefixCacheProducer
-from epp.telemetry.prefix_metrics import PrefixMetrics
+from epp.telemetry.plugin_metrics import PrefixMetrics
 
 NAMED = {"plugin_name": "approx-prefix-cache-producer", "plugin_type": "approx-prefix-cache-producer"}
 

@@ -4,7 +4,7 @@ from epp.ext_proc.request_report import Observer
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.pick import Pick
 from epp.telemetry.counters import Telemetry
-from epp.telemetry.rewrite_decisions import RewriteDecisions
+from epp.telemetry.picker_metrics import RewriteDecisions
 
 NAME = "llm_d_epp_model_rewrite_decisions_total"
 

@@ -24,7 +24,7 @@ from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer, RequestFollower
 from epp.scheduling.policy import Policy
 from epp.scheduling.scheduler import Scheduler
-from epp.telemetry.in_flight_metrics import InFlightMetrics
+from epp.telemetry.pool_metrics import InFlightMetrics
 
 TEXT = yaml.safe_dump(
     {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig", "plugins": [{"type": "token-load-scorer"}]}
