@@ -35,6 +35,7 @@ TOKEN_BYTES: Final = 4
 DEFAULT_FAIRNESS_ID: Final = "default-flow"
 _PATH_HEADERS: Final = (":path", "x-original-path", "x-forwarded-path")
 _DEFAULT_PATH: Final = "/v1/completions"
+# bounded: nobody writes to it
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
