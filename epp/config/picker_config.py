@@ -23,8 +23,10 @@ from epp.config.data_layer import (
 )
 from epp.config.document import (
     ConfigDocument,
+    CorrectedKeys,
     DataLayer,
     DetectorRef,
+    correct_keys,
     read_document,
 )
 from epp.config.flow_control import (
@@ -35,8 +37,6 @@ from epp.config.flow_control import (
     gates_of,
     read_flow_control,
 )
-from epp.config.misspelt_keys import CorrectedKeys, correct_keys
-from epp.config.outlier_steps import outlier_steps
 from epp.config.plugins import Plugins
 from epp.config.scheduler import profile_specs, read_scheduler
 from epp.endpoints.endpoint_document import ENGINE_LABELS, EndpointDefaults
@@ -200,7 +200,7 @@ def build_config(
         flow_control=in_force,
         outliers=outliers,
         slow_start=slow_start,
-        steps=(*waits, *outlier_steps(outliers, slow_start), *built.steps),
+        steps=(*waits, *_outlier_steps(outliers, slow_start), *built.steps),
         warnings=(
             *_warnings(document, plugins, flow_control=in_force is not None),
             *detector_warnings(detector.built, detector.name),
@@ -319,3 +319,14 @@ def _warnings(document: ConfigDocument, plugins: Plugins, *, flow_control: bool)
     ):
         if getattr(document, name) is not None:
             yield f"the top-level {to_camel(name)} is an older field; use {newer}"
+
+
+def _outlier_steps(outliers: OutlierSettings | None, slow_start: SlowStartSettings | None) -> Iterator[str]:
+    if outliers is not None:
+        first, longest = outliers.base_ejection_time, outliers.max_ejection_time
+        yield (
+            f"outlier detection: an endpoint that fails is ejected for {first:g} to {longest:g} s, "
+            f"at most {outliers.max_ejection_percent:g} % of the pool at once"
+        )
+    if slow_start is not None:
+        yield f"slow start: a new endpoint gets its full share after {slow_start.window:g} s"

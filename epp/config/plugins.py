@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from adsum.config.problems import ConfigError, Problems, config_error, did_you_mean
 from adsum.entry_points import PluginError
-from epp.config.catalogue import PLUGINS
+from epp.config.catalogue import GO_ONLY, PLUGINS
 from epp.config.data_layer import CORE_METRICS_EXTRACTOR
 from epp.config.document import PluginSpec, read_section
-from epp.config.go_plugins import GO_ONLY
 from epp.config.installed import GROUP, PluginType, plugin_type
 from epp.endpoints.worker_metrics import WorkerMetric
 from epp.ext_proc.exchange_settings import ResponseHeaders

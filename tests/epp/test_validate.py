@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from adsum.config.problems import ConfigError
-from epp.config.catalogue import PLUGINS
-from epp.config.go_plugins import GO_ONLY
+from epp.config.catalogue import GO_ONLY, PLUGINS
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
 
 GO_TYPES = (Path(__file__).parent / "go_plugin_types.txt").read_text().split()

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adsum.config.problems import ConfigError
-from epp.config.catalogue import PLUGINS
+from epp.config.catalogue import GO_ONLY, PLUGINS
 from epp.config.data_layer import MetricsSourceParameters
-from epp.config.go_plugins import GO_ONLY
 from epp.config.picker_config import PickerConfig, load_config
 from epp.scheduling.filters import DECODE_ROLES, LabelSelectorFilter, Requirement, RoleFilter
 from epp.scheduling.pickers import MaxScorePicker, WeightedRandomPicker
