@@ -79,6 +79,7 @@ WHOLE: Final[dict[str, tuple[bytes, Usage]]] = {
         b'{"usage": {"prompt_tokens": 5}, "usage": {"prompt_tokens": 6}}',
         Usage(6),
     ),
+    "of something else, behind a list": (written({"item": {"a": [1], "usage": USED}}), NO_USAGE),
     "an error": (written({"error": {"message": SAYS, "usage": USED}}), NO_USAGE),
     "no JSON": (b'<p class="usage">: {"prompt_tokens": 5}</p>', NO_USAGE),
     "a broken end": (written(chat())[:-3], Usage(7, 10)),

@@ -164,7 +164,18 @@ def test_which_sample_counts(page: bytes, expected: float | None) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"m NaN", b"m nan", b"m one", b'm{a="b 1', b'm{a="b"', b"m ", b"m{} ", b"m 5\nm NaN", b"m 1 5\nm NaN 6"],
+    [
+        b"m NaN",
+        b"m nan",
+        b"m one",
+        b"m 1{",
+        b'm{a="b 1',
+        b'm{a="b"',
+        b"m ",
+        b"m{} ",
+        b"m 5\nm NaN",
+        b"m 1 5\nm NaN 6",
+    ],
 )
 def test_what_is_no_number_is_not_taken_for_absent(line: bytes) -> None:
     load = read_load(line + b"\n", Engine.of("x", waiting="m"))
