@@ -57,7 +57,7 @@ class SchedulerProfile:
         published = [at for at, one in enumerate(named) if is_published_only(one.scorer)]
         object.__setattr__(self, "_score_cache", ScoreCache([named[at] for at in published], self.staleness))
         in_flight = [at for at, one in enumerate(named) if isinstance(one.scorer, InFlightReader)]
-        by_request = [at for at in range(len(named)) if at not in (*published, *in_flight)]
+        by_request = [at for at in range(len(named)) if at not in published and at not in in_flight]
         object.__setattr__(self, "_request_scorers", [named[at] for at in by_request])
         object.__setattr__(self, "_in_flight_scorers", [named[at] for at in in_flight])
         best_picker = self.picker if isinstance(self.picker, BestPicker) else None
