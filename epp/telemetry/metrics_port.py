@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -210,10 +210,6 @@ def _refusal(status: int, reason: str) -> web.Response:
     return web.Response(status=status, text=f"{reason}\n", headers=headers)
 
 
-if TYPE_CHECKING:
-    from epp.telemetry.metrics_port import MetricsAuth
-
-
 GUARDED: Final = ProgramPage.PATHS | {DECISIONS_PATH, EXPLAIN_PATH}
 """What tells of requests; the picker's other pages tell of workers and counts."""
 
@@ -271,7 +267,6 @@ async def _auth(url: str) -> AsyncIterator["MetricsAuth"]:
     from discovery.kubernetes.api.transport import ClusterTransport
     from discovery.kubernetes.opening import find_cluster, parse_options
     from epp.kubernetes.access_review import AccessReviews
-    from epp.telemetry.metrics_port import MetricsAuth
 
     parts = urlsplit(url)
     try:
