@@ -106,7 +106,7 @@ def _completion(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def _parser_of(program: str, about: str) -> argparse.ArgumentParser:
-    """Of a program that is not installed, only the name is completed."""
+    """Only the name of a program that is not installed is completed."""
     try:
         parser: argparse.ArgumentParser = import_module(f"{program}.__main__").build_parser()
     except ModuleNotFoundError:

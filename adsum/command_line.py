@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class CommandParser(Parser):
-    """Of one command of a program: what it does not know is its own error, so that the right help is named."""
+    """Parses one command of a program; an unknown argument is its error, so that the right help is named."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         known, unknown = super().parse_known_args(args, namespace)

@@ -29,7 +29,7 @@ class TextForm(logging.Formatter):
 class JsonForm(logging.Formatter):
     """One JSON object a line: level, ts, logger, msg, and stacktrace where an exception is logged.
 
-    Of a request whose trace is recorded, which the attribute `trace` of a record says, trace_id and span_id too.
+    A record whose attribute `trace` says that the request's trace is recorded has trace_id and span_id too.
     """
 
     def __init__(self, times: str) -> None:

@@ -16,7 +16,7 @@ from discovery.instance import (
 )
 
 SCHEMES: Final = "file:///path, static://host:port,..., static:///file.yaml, kubernetes://[namespace][?pool=NAME], etcd://host:2379/prefix, memory://name"
-"""Of the built-in sources, for help and error messages."""
+"""The URLs of the built-in sources, for help and error messages."""
 
 
 class ComponentKey(NamedTuple):
@@ -71,7 +71,7 @@ class Snapshot:
 
     @cached_property
     def known(self) -> Mapping[str, Instance]:
-        """The instances of all candidates by id. Of several incarnations, the READY one, else the last listed."""
+        """The instances of all candidates by id. The READY one of several incarnations counts, else the last listed."""
         known: dict[str, Instance] = {}
         for instance in (candidate.instance for candidate in self.candidates):
             # while a worker is replaced, both lives can be listed: the draining one must not hide the ready one

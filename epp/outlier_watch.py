@@ -77,7 +77,7 @@ class OutlierWatch:
 
     @property
     def avoided(self) -> list[OutlierRecord]:
-        """Those that get no requests, or only one on trial."""
+        """The endpoints that get no requests, or only one on trial."""
         return [] if self.detection is None else list(self.detection.ejected)
 
     def describe(self) -> dict[str, Any]:

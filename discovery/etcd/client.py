@@ -88,8 +88,8 @@ class EtcdClient:
     async def watch(
         self, request: WatchCreateRequest
     ) -> AsyncIterator[EtcdStream[WatchRequest, WatchResponse]]:
-        """A watch whose first answer says whether the watch was created. Of the errors in the block, those of etcd's have
-        the effect that they should: the next watch goes to another member, or with another token."""
+        """A watch whose first answer says whether the watch was created. An error of etcd's in
+        the block has its effect: the next watch goes to another member, or with another token."""
         connection = self._connect()
         metadata: Metadata = ()
         with connection.in_use():
@@ -169,7 +169,7 @@ class EtcdClient:
         return self._connection
 
     def _retire(self, connection: EtcdConnection) -> None:
-        """The next call goes to the next member; certificates are read again. Who still uses this one may go on."""
+        """The next call goes to the next member; certificates are read again. Calls that use this one may go on."""
         if self._connection is connection:
             self._member = (self._member + 1) % len(self.settings.members)
             self._connection = None

@@ -47,7 +47,7 @@ class EtcdSource(Source):
     """Instances are the records under `prefix/namespace/component/`; a worker's record hangs on its lease.
 
     A stream that breaks is followed by a new range, not by a watch from the last revision: a store that was emptied or
-    restored meanwhile may have reached that revision again. Who is missing after an outage stays for a while: leases die
+    restored meanwhile may have reached that revision again. A worker missing after an outage stays for a while: leases die
     with a store that stood still, and the workers live.
     """
 

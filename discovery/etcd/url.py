@@ -17,7 +17,7 @@ EXPECTED: Final = (
 )
 DEFAULT_PREFIX: Final = "adsum"
 RENEWALS: Final = 3
-"""Of a lease in one TTL, as etcd's own client renews it."""
+"""A lease is renewed so often in one TTL, as by etcd's own client."""
 _PARAMETERS: Final = frozenset(["user", "password_file", "cacert", "cert", "key", "tls", "ttl"])
 _MAX_MEMBERS: Final = 32
 _MAX_PREFIX: Final = 512

@@ -1,6 +1,6 @@
 """Finds the root directory and checks that only its owner, or a group that it shares the root with, can write there.
 
-Who can write to the root or below it can announce workers and so receive requests. So the permissions of each level are
+Anybody who can write to the root or below it can announce workers and so receive requests. So the permissions of each level are
 checked. A root belongs to one owner (0700, 0755), or is shared with a group on purpose: then it has the setgid bit
 (2775, 2770), by which new files and directories inherit its group (inode(7)). A group whose only member is the owner
 counts as the owner. Readers create nothing.

@@ -21,7 +21,7 @@ from discovery.instance import (
 _ALIASES: Final = {"Model": "model", "Transport": "transport", "MDC": "mdc"}
 _SPELLINGS: Final = _ALIASES | {small: capital for capital, small in _ALIASES.items()}
 _ENTITY_TAG: Final = re.compile(r'(?:W/)?"([!#-~\xa0-\ud7ff\ue000-\U0010ffff]+)"')
-"""`entity-tag` of RFC 9110 §8.8.3. Of its obs-text, surrogates and C1 controls are excluded: revisions are printed."""
+"""`entity-tag` of RFC 9110 §8.8.3. Surrogates and C1 controls of its obs-text are excluded: revisions are printed."""
 
 _FIRST_USER_PORT: Final = 1024
 """Ports below are system ports (RFC 6335 §6): mail, remote shells. No document may direct requests there."""

@@ -57,7 +57,7 @@ class MembershipLog:
             self.add(at, "updated", event.instance_id, ", ".join(_differences(event.old, event.new)))
 
     def candidate_came(self, at: float, candidate: Instance) -> None:
-        """One that is new and no instance. Of those that are ready, only the metadata is awaited, most often for no time."""
+        """One that is new and no instance. A ready one only waits for its metadata, most often for no time."""
         if candidate.status is not InstanceStatus.READY:
             self.add(at, "registered", candidate.id, f"its status is {candidate.status}")
 

@@ -236,7 +236,7 @@ class FrontDoorConfig(ConfigSection):
     queue: str
     """The `name` of the queue that takes its requests."""
     deadline: Duration = 86400.0
-    """Of requests that name none."""
+    """The deadline of requests that name none."""
     tokens: Secrets = Field(default_factory=dict)
     """Bearer tokens by tenant; without any, everybody is tenant `default`."""
 

@@ -143,7 +143,7 @@ def _describe(span: Span, queue: str, claim: Claim) -> None:
 
 
 def _trace_id(request: Request) -> int:
-    """Of a request that brought no trace: its token is as random as a trace id, and all its attempts have it."""
+    """The trace id of a request that brought none: its token is as random, and all its attempts have it."""
     try:
         return int(request.token, 16) if len(request.token) == 32 and request.token.isalnum() else 0
     except ValueError:

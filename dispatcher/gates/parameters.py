@@ -89,7 +89,7 @@ class MetricParameters(Parameters):
     stale_after: float = Field(default=3.0, ge=1.0, le=1000.0)
     """A reading counts for so many intervals after its sample."""
     timeout: Duration = 10.0
-    """Of one reading."""
+    """The timeout of one reading."""
     fallback: Share | None = None
     """The dispatch budget while nothing can be read; without it the gate is closed then."""
     allow_unreachable: bool = False
@@ -118,11 +118,11 @@ class PrometheusParameters(MetricParameters):
     """The number of ready workers is `pods`, or the result of `pods_query`, or what the picker's metrics say of `pool`."""
 
     url: Url
-    """Of Prometheus, such as `http://prometheus:9090`."""
+    """The URL of Prometheus, such as `http://prometheus:9090`."""
     pool: PoolName = ""
     """The name of the InferencePool in the picker's metrics, which also say how many workers are ready."""
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""
-    """Of the pool, where several have its name."""
+    """The namespace of the pool, where several have its name."""
     pods: Number | None = Field(default=None, gt=0)
     """How many workers are ready, if not the metrics of `pool` say so."""
     pods_query: str = ""
@@ -194,7 +194,7 @@ class ScrapeParameters(MetricParameters):
     """Reads a metrics page. Closed at a dispatch budget of `baseline` or less."""
 
     url: Url
-    """Of the metrics page."""
+    """The URL of the metrics page."""
     metric: list[MetricName] = Field(min_length=1)
     """Its name, or several whose values are added, such as waiting and running requests."""
     labels: dict[str, str] = Field(default_factory=dict)
@@ -252,15 +252,15 @@ class QuotaParameters(Parameters):
     """Quotas of tenants, kept in the broker."""
 
     limit: int = Field(ge=1)
-    """Of one tenant: its requests in flight, or its requests in one `window`."""
+    """One tenant's requests in flight, or its requests in one `window`."""
     mode: Literal["concurrency", "rate-limit"] = "rate-limit"
     """`concurrency`: requests in flight; `rate-limit`: requests in one `window`."""
     window: Duration = 60.0
-    """Of `rate-limit`."""
+    """The window of `rate-limit`."""
     lease: Annotated[Duration, Field(ge=0.3, le=15)] = 15.0
-    """Of `concurrency`: how soon the slots of a process that was killed are released."""
+    """For `concurrency`, how soon the slots of a process that was killed are released."""
     prefix: str = Field(default="quota:", max_length=200)
-    """Of its keys in the broker."""
+    """The prefix of its keys in the broker."""
     attribute: Literal["tenant", "userid"] = "tenant"
     """Both mean the tenant."""
     gating_mode: Literal["classifying", "blocking"] = "blocking"

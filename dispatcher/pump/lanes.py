@@ -37,7 +37,7 @@ class LaneSpec:
     queue: QueueConfig
     target: TargetConfig
     intake_keys: frozenset[str] = frozenset()
-    """Of all queues, if this one has an intake: no message may name one of them for its result."""
+    """The keys of all queues, if this one has an intake: no message may name one of them for its result."""
 
 
 @dataclass(frozen=True, slots=True)

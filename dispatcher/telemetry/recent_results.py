@@ -26,7 +26,7 @@ _NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RecentCounts:
-    """Of one queue, in this process. `steps`: for each `STEP` seconds how many succeeded and how many did not, the newest last."""
+    """Counts of one queue in this process. `steps`: for each `STEP` seconds how many succeeded and how many did not, the newest last."""
 
     counts: dict[str, int]
     latency: dict[str, float | None]

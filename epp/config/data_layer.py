@@ -41,11 +41,11 @@ class MetricsSourceParameters(PageTls):
     """Where the metrics pages of the workers are."""
 
     scheme: Literal["http", "https"] = "http"
-    """Of the metrics pages."""
+    """The scheme of the metrics pages."""
     path: str = Field(default="/metrics", pattern=r"^/[!-~]*$")
-    """Of the metrics pages, unless a worker's metadata name another one."""
+    """The path of the metrics pages, unless a worker's metadata name another one."""
     port: int | None = Field(default=None, ge=1, le=65535)
-    """Of the metrics pages, unless a worker's metadata name another one; without it the port that serves."""
+    """The pages' port, unless a worker's metadata name another one; without it the port that serves."""
     interval: Duration | None = Field(default=None, gt=0.0)
     """Between two reads of one page; without it `--refresh-metrics-interval`."""
 
@@ -67,7 +67,7 @@ class EngineParameters(Section):
     """The metric names of one model server, each as `name{label=value}`."""
 
     name: str = Field(min_length=1)
-    """Of the model server; one with a built-in name replaces that one."""
+    """The name of the model server; one with a built-in name replaces that one."""
     queued_requests_spec: str = ""
     """Requests that wait."""
     running_requests_spec: str = ""
@@ -147,7 +147,7 @@ class ModelsSourceParameters(PageTls):
     """How the workers are asked for their models. The picker asks them without this plugin too."""
 
     scheme: Literal["http", "https"] | None = None
-    """Of these requests; without it https where the metrics page has that on the same port, else http."""
+    """Their scheme; without it https where the metrics page has that on the same port, else http."""
     path: str = Field(default="/v1/models", pattern=r"^/[!-~]*$")
     """Asked for on the port that serves."""
     interval: Duration = Field(default=60.0, ge=1.0, le=86_400.0)

@@ -31,7 +31,7 @@ class PluginSpec(Section):
     name: str = ""
     """By which the rest of the file names it; without it its `type`."""
     parameters: dict[str, Any] = Field(default_factory=dict)
-    """Those of its type: [parameters of plugins](#parameters-of-plugins)."""
+    """The parameters of its type: [parameters of plugins](#parameters-of-plugins)."""
 
 
 class Ref(Section):
@@ -45,7 +45,7 @@ class ProfilePlugin(Ref):
     """A plugin of a profile."""
 
     weight: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
-    """Of a scorer, 1 without it; other plugins have none."""
+    """The weight of a scorer, 1 without it; other plugins have none."""
 
 
 class ProfileSpec(Section):
@@ -92,7 +92,7 @@ class PriorityBandSection(Section):
     """What may wait at one priority."""
 
     priority: int = Field(default=0, ge=-(2**63), lt=2**63)
-    """Of the requests in this band; the defaults of bands need none."""
+    """The priority of the requests in this band; the defaults of bands need none."""
     max_bytes: Quantity | None = None
     """Bytes of bodies that may wait at this priority; 0 or nothing: 1G."""
     max_requests: Quantity | None = None
@@ -174,7 +174,7 @@ class OutlierDetectionSection(Section):
     probe_path: str = _DEFAULTS.probe_path
     """Asked for on the port that serves when a pause is over; empty: nothing is asked."""
     probe_timeout: Pause = _DEFAULTS.probe_timeout
-    """Of that request."""
+    """The timeout of that request."""
 
     @field_validator("probe_path")
     @classmethod
@@ -223,9 +223,9 @@ class ConfigDocument(Section):
     """One YAML or JSON document."""
 
     api_version: Literal["llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"]
-    """Of the file's form."""
+    """The version of the file's form."""
     kind: Literal["EndpointPickerConfig"]
-    """Of the file."""
+    """The kind of the file."""
     feature_gates: list[str] = Field(default_factory=list)
     """`flowControl` switches flow control on."""
     plugins: list[PluginSpec] = Field(default_factory=list)

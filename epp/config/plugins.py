@@ -188,7 +188,7 @@ class Plugins:
         self._kept, self._kept_shared = {}, ()
 
     def followers(self, *, without: Role | None = None) -> list[DataProducer]:
-        """Who learns of every request: what the used plugins, but those of a role, let follow."""
+        """All that learn of every request: what the used plugins, but those of a role, let follow."""
         used = self._built.values()
         found = [
             one for plugin in used if without is None or not plugin.has(without) for one in plugin.followers

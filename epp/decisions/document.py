@@ -168,7 +168,7 @@ def _left_out(
 
 
 def _verdicts(decision: Decision, run: ProfileRun) -> list[dict[str, Any]]:
-    """Of each filter that ran, in order: how many endpoints it got, and how many it kept."""
+    """The filters that ran, in order: how many endpoints each got, and how many it kept."""
 
     def count(rows: Indices | None) -> int:
         return len(decision.endpoints if rows is None else rows)

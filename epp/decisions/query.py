@@ -38,7 +38,7 @@ class DecisionQuery:
 
 
 def parse_query(given: Mapping[str, str]) -> DecisionQuery:
-    """Of a URL's query; raises ValueError."""
+    """The query of a URL; raises ValueError."""
     for name in given:
         if name not in _PARAMETERS:
             raise ValueError(f"{quoted(name)} is no parameter; there are {', '.join(_PARAMETERS)}")

@@ -21,7 +21,7 @@ _TEXT: Final = 150
 _COLUMNS: Final = KEPT_ROWS + 1
 """The numbers, and the endpoints themselves."""
 _EACH: Final = 8
-"""Of each endpoint: a number in a column, or itself in a tuple."""
+"""Bytes of each endpoint: a number in a column, or itself in a tuple."""
 _MOST_ASKED_FOR: Final = 16
 """Request ids that operators asked for last."""
 
@@ -107,7 +107,7 @@ class DecisionRing:
         return map(_decision_of, reversed(self._kept))
 
     def after(self, sequence: int) -> Iterator[Decision]:
-        """Those after this one, the oldest first."""
+        """The decisions after this one, the oldest first."""
         if not self._kept:
             return iter(())
         skipped = sequence + 1 - self._kept[0].sequence

@@ -115,7 +115,7 @@ def _order(decision: Decision, rows: Indices, totals: Floats, stale: Mask, late:
 
 
 def tie(decision: Decision, run: ProfileRun, scored: ScoredCandidates) -> dict[str, Any] | None:
-    """Of the choice with others, as JSON; None: there was none, or its picker does not take the best."""
+    """The choice's tie with others, as JSON; None: there was none, or its picker does not take the best."""
     chosen = [row for row in scored.order.tolist() if run.chosen and decision.endpoints[row] is run.chosen[0]]
     if not chosen or not run.plan.takes_best:
         return None

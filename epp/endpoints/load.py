@@ -142,7 +142,7 @@ class LoadColumns:
             changed = True
         numbers[Column.SCRAPED_AT, row] = now
         numbers[Column.PERIOD, row] = period
-        # Whoever asks for the next page says by when it is due. This is for a scraper that asks no more, and not sooner:
+        # A scraper's next request says by when it is due. This is for a scraper that asks no more, and not sooner:
         # if this process stood still, its endpoints in use would all be late before it could ask.
         late_at = now + STALE_AFTER_SCRAPES * period + LONG_LATE
         self._set_late_at(row, late_at if period > 0.0 else UNKNOWN_TIME)

@@ -20,7 +20,7 @@ from epp.endpoints.endpoint import Key
 logger = logging.getLogger(__name__)
 
 LINES_A_MINUTE: Final = 100
-"""Of one kind about workers: one of them may change its document a hundred times a second, and a pool may be large."""
+"""Lines of one kind about workers: one worker may change its document a hundred times a second, and a pool may be large."""
 
 
 async def follow_discovery(

@@ -16,7 +16,7 @@ _TRACKED_POWER: Final = 20
 
 
 def connections_by_descriptors() -> int:
-    """Of clients, for an Envoy that may open as many files as this process.
+    """Connections of clients, for an Envoy that may open as many files as this process.
 
     Envoy asks for less than half: each may need a connection to a worker too
     (https://www.envoyproxy.io/docs/envoy/latest/configuration/best_practices/edge).

@@ -111,7 +111,7 @@ class Band:
     def gives_way(
         self, fairness_id: str, size: int, over_requests: int, over_bytes: int
     ) -> list[QueuedRequest]:
-        """Who gives up their places for one more request of that size; none: it may have none.
+        """The requests that give up their places for one more of that size; none: it may have none.
 
         Where there are too many requests, the newest one of the longest flow; where only bytes are too many, the newest
         ones of the flow that holds most. That flow had more than the other one then has, so nobody gains by sending more
@@ -252,7 +252,7 @@ class Bands:
         return [(other, refusals.gave_way(band.priority)) for other in leave]
 
     def _gives_way(self, band: Band, request: InferenceRequest) -> list[QueuedRequest] | None:
-        """Who must leave the band for the request to wait in it; None: that makes no room, or a lower band has to."""
+        """The requests that must leave for this one to wait in the band; None: that makes no room, or a lower band has to."""
         size = bytes_held(request)
         requests, in_bytes = map(max, band.over(size), self._over(size))
         if requests <= 0 and in_bytes <= 0:

@@ -91,7 +91,7 @@ class _FirstOfAll:
         return None
 
     def dispatched(self, flow: Flow, queued: QueuedRequest) -> None:
-        """Who went before does not matter here."""
+        """Earlier turns do not matter here."""
 
     def _rebuild(self) -> None:
         firsts = [(flow.first, flow) for flow in self._waiting]

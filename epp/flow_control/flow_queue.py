@@ -85,7 +85,7 @@ class FlowQueue:
 
 
 class FlowLengths:
-    """Told of each change by one request. Of equally long flows the one that changed last is the longest."""
+    """Learns each change by one request. The longest of equally long flows is the one that changed last."""
 
     __slots__ = ("_by_length", "_longest")
 

@@ -51,7 +51,7 @@ _UNREPORTED: Final = int(Column.UNREPORTED)
 _REACHABLE: Final = int(Column.REACHABLE)
 _NEVER: Final = float("-inf")
 _UNKNOWN_ROOM: Final = 1e-9
-"""Of a detector that counts otherwise: it is asked after each request."""
+"""The room of a detector that counts otherwise: it is asked after each request."""
 _MOST: Final = 3.0
 """The most that one endpoint counts in the mean, as for `UtilizationDetector`; less in a small pool (`_most_of_one`)."""
 

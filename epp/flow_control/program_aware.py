@@ -24,7 +24,7 @@ _OUTPUT_WEIGHT: Final = 2
 _MOST_PROGRAMS: Final = 1000
 """Clients choose fairness ids: of more programs the one that was idle for longest is forgotten."""
 _MOST_COMPARED: Final = 200
-"""Of more flows those are compared that got no turn for longest: each dispatch looks at all of them."""
+"""So many flows, those without a turn for longest, are compared: each dispatch looks at all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

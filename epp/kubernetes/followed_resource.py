@@ -65,7 +65,7 @@ Applied: TypeAlias = tuple[AbstractSet[str], Mapping[str, str]]
 
 
 class FollowedResource:
-    """The objects of `kind` in one namespace. `apply` gets all of them after each change. Those that it applies get the
+    """The objects of `kind` in one namespace. `apply` gets all of them after each change. An object that it applies gets the
     condition `Accepted`, where the account may write it.
     """
 

@@ -154,7 +154,7 @@ def _parts(spec: Any) -> int:
 def read_priorities(
     objectives: Iterable[Object], pool: PoolIdentity, parsed: "ParsedObjects[ObjectiveSpec] | None" = None
 ) -> Priorities:
-    """Of the InferenceObjectives for `pool`; one without a priority has 0, as in the Go picker."""
+    """Priorities of the InferenceObjectives for `pool`; one without a priority has 0, as in the Go picker."""
     found: dict[str, int] = {}
     problems: dict[str, str] = {}
     levels: set[int] = set()
@@ -173,7 +173,7 @@ def read_priorities(
 def read_rewrites(
     rewrites: Iterable[Object], pool: PoolIdentity, parsed: "ParsedObjects[RewriteSpec] | None" = None
 ) -> Rewrites:
-    """Of the InferenceModelRewrites for `pool`."""
+    """The rules of the InferenceModelRewrites for `pool`."""
     found: list[RewriteRule] = []
     problems: dict[str, str] = {}
     names: set[str] = set()

@@ -69,7 +69,7 @@ class OutlierDetection:
 
     @property
     def to_probe(self) -> Sequence[Endpoint]:
-        """Those whose pause is over; `probed` is to be called for each."""
+        """The endpoints whose pause is over; `probed` is to be called for each."""
         return [one.endpoint for one in self._records.values() if one.state is OutlierState.PROBING]
 
     def sent(self, request: Hashable, endpoint: Endpoint, now: float, *, streamed: bool) -> None:

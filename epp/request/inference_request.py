@@ -165,7 +165,7 @@ def parse_request(
     """Parse a request; `headers` with lower-case names, `new_id` makes an id for one without `x-request-id`.
 
     `body` None: there may be one, but the pick does not see it. Completions, chat, embeddings and responses must be valid
-    JSON, otherwise `Rejection` 400. Of other known APIs only the model is read; a body that is not JSON is not read.
+    JSON, otherwise `Rejection` 400. For other known APIs only the model is read; a body that is not JSON is not read.
     """
     request = passthrough_request(headers, body, new_id)
     if body is None:

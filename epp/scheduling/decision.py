@@ -27,7 +27,7 @@ FEW: Final = 8
 """Scores that are kept by row; more are kept as a column."""
 
 KeptScores: TypeAlias = Sequence[Any]
-"""Of several scorers: a column, or by row the scores that are not 0, FEW at most."""
+"""The scores of each scorer: a column, or by row those that are not 0, FEW at most."""
 Steps: TypeAlias = Sequence[tuple[str, Indices | None]]
 """What left endpoints out, and the rows that it left; None: all."""
 PluginLabels: TypeAlias = tuple[str, str, str]
@@ -46,7 +46,7 @@ class PluginCall:
 
 
 class ProfilePlan:
-    """What a profile does, in words. `scorers`: with their weights. Of these, `published` are computed once for each state of
+    """What a profile does, in words. `scorers`: with their weights. The `published` ones are computed once for each state of
     the pool, `by_request` for each request; both are numbers of scorers.
 
     `takes_best`: the picker takes the highest sum of scores. `most_columns`: that a `ProfileRun` keeps if no endpoint is
@@ -87,8 +87,8 @@ class ProfileRun:
     in the order of `fresh`; None: nothing was scored. `late`: the rows that come last, None: none. `columns`: how many
     these are at most. `chosen`: empty if the profile refused.
 
-    `given`: how many candidates it had. `calls` of plugins are forgotten once they were read. Of the times, `scored_from` is
-    when the filters were done, `picked_from` when all was scored.
+    `given`: how many candidates it had. `calls` of plugins are forgotten once they were read. `scored_from`: when the
+    filters were done. `picked_from`: when all was scored.
     """
 
     steps: Steps = ()

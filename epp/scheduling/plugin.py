@@ -44,7 +44,7 @@ class Scorer(Protocol):
 class DataProducer(Protocol):
     """Prepares data that scorers and the profile handler read, once per request, and learns how each request ended.
 
-    After `picked` comes `served` or `failed`, once. Of the endpoints of a request, the first answers, the others are its
+    After `picked` comes `served` or `failed`, once. The first endpoint of a request answers, the others are its
     helpers (`Pick.helpers`).
     """
 

@@ -137,7 +137,7 @@ class SchedulerProfile:
         return pool
 
     def _labels(self) -> list[PluginLabels]:
-        """Of the filters, then the scorers, then the picker."""
+        """The labels of the filters, then the scorers, then the picker."""
         plugins = (*self.filters, *[weighted.scorer for weighted in self.scorers], self.picker)
         named = list(self.names)
         if len(named) != len(plugins):  # nobody named them, or `replace` took others

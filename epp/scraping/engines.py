@@ -52,7 +52,7 @@ _VLLM_LABELS: Final = ("block_size", "num_gpu_blocks")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """The series of one kind of model server. Of several alternatives, the first that is on the page counts.
+    """The series of one kind of model server. The first of several alternatives that is on the page counts.
 
     The size of its KV cache is `block_size` (tokens) times `num_blocks`: either values of series, or labels of the series
     `cache_info` whose names are `cache_labels`.

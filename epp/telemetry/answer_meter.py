@@ -110,7 +110,7 @@ class PromptMeter:
 class AnswerMeter:
     """A ResponseBodyReader that changes nothing.
 
-    Of an answer that is compressed, or neither JSON nor server-sent events, no tokens are known; of one without a 2xx
+    The tokens of an answer that is compressed, or neither JSON nor server-sent events, are unknown; without a 2xx
     status only the size counts. Nothing but ITL is counted of an answer that breaks off, as in the Go picker.
     `counted`: called at the end with what the answer said.
     """

@@ -57,12 +57,12 @@ def problem(status: int, text: str) -> web.Response:
 
 EXPLAIN_PATH: Final = "/debug/explain"
 MAX_BYTES: Final = 4 * 1024 * 1024
-"""Of a request that is explained: it is read on the loop that picks."""
+"""The size of a request that is explained: it is read on the loop that picks."""
 _MOST_HEADERS: Final = 200
 _MOST_WAITING: Final = 16
 """Explanations that wait for their turn."""
 _SHARE: Final = 0.1
-"""Of the loop's time that explanations take at the most."""
+"""Explanations take this share of the loop's time at most."""
 _TIMEOUT: Final = 10.0
 """Seconds to send the request."""
 _EXPECTED: Final = 'expected {"path": "/v1/chat/completions", "headers": {...}, "body": {...}}, all optional; see docs/decisions.md'

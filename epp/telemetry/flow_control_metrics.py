@@ -79,7 +79,7 @@ class FlowControlTally:
 def queue_families(
     tallies: Mapping[RequestLabels, RequestTally], counted: Sequence[RequestHistograms], pool_name: str
 ) -> Iterator[Metric]:
-    """Who waits, how long requests waited, and how long it took to queue them."""
+    """How many requests wait, how long requests waited, and how long it took to queue them."""
     for prefix in (PREFIX, EXTENSION_PREFIX):
         size = GaugeMetricFamily(
             prefix + "flow_control_queue_size", "Requests that wait for admission.", labels=_QUEUE_LABELS

@@ -42,7 +42,7 @@ CACHED: Final = 1024
 AT_ONCE: Final = 4
 """Reviews at the same time, of tokens that were accepted before, and of others; more wait."""
 AT_ONCE_OF_PEER: Final = 2
-"""Of one address, of tokens that were not accepted before: it cannot keep others from being asked about."""
+"""Reviews of new tokens for one address: it cannot keep others from being asked about."""
 STRANGE_TOKENS: Final = 10
 """So many such tokens of one address are reviewed at once, and one more each second: each costs the API server a request."""
 _PEERS: Final = 1024

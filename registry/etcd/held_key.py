@@ -165,7 +165,7 @@ def _replace(held: KeyValue, value: bytes, lease: int) -> TxnRequest:
 
 
 def _holder(answer: TxnResponse) -> KeyValue | None:
-    """Who has the key, in the answer to what failed; None: nobody any more."""
+    """The holder of the key, from the answer to what failed; None: nobody any more."""
     kvs = answer.responses[0].response_range.kvs if answer.responses else []
     return kvs[0] if kvs else None
 

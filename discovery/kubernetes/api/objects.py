@@ -11,7 +11,7 @@ _ACTIVE_PORTS: Final = {
 
 
 class Annotations(msgspec.Struct, frozen=True, gc=False, rename=_ACTIVE_PORTS):
-    """Those that the Go picker reads: the ports of a Pod that serve now, separated by commas."""
+    """The annotations that the Go picker reads: the ports of a Pod that serve now, separated by commas."""
 
     active_ports: str | None = None
     old_active_ports: str | None = None

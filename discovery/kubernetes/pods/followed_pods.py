@@ -33,7 +33,7 @@ class NodeZones:
         self, transport: ApiTransport, timings: Timings, on_found: Callable[[Collection[str]], object]
     ) -> None:
         self.problem: str | None = None
-        """Why zones are not known. Of no importance to anything else, so it is not logged."""
+        """Why zones are not known. Nothing else depends on it, so it is not logged."""
         self._transport = transport
         self._timings = timings
         self._on_found = on_found

@@ -116,7 +116,7 @@ def check_ports(ports: Iterable[int]) -> tuple[int, ...]:
 
 
 def read_targets(pool: Mapping[str, Any], group: str) -> PodTargets:
-    """Of an InferencePool as JSON. Raises ValueError for what its CustomResourceDefinition does not allow."""
+    """The targets of an InferencePool in JSON. ValueError for what its CustomResourceDefinition does not allow."""
     try:
         if group == OLD_POOL_GROUP:
             old = msgspec.convert(pool.get("spec"), OldInferencePoolSpec)

@@ -319,7 +319,7 @@ def _choose(pod: str, shown: list[PodEndpoint]) -> tuple[PodEndpoint, tuple[Cand
     """The endpoint that counts, and a candidate for each pod that it replaced.
 
     A pod's name is unique at any moment, so that of several UIDs the one in the slice written last is alive (a
-    StatefulSet gives a new pod the old name). Of the slices with that UID, the first has the wanted port, then the
+    StatefulSet gives a new pod the old name). Slices with that UID are ordered: first the wanted port, then the
     preferred address family, then the latest version.
     """
     uid = max(shown, key=_write_key).uid

@@ -123,7 +123,7 @@ class Diagnostics:
         return [*self._service_problems(services, key, pods), *_pod_problems(services, pods, in_slices)]
 
     async def components(self) -> list[ComponentKey]:
-        """Those in the labels of slices; empty when we may not list slices."""
+        """The components in the labels of slices; empty when we may not list slices."""
         try:
             found = await self._get(
                 SLICES.format(self._namespace), {}, ObjectList[EndpointSlice], LIST_SLICES

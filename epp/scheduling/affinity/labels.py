@@ -26,7 +26,7 @@ class HeaderLabelAffinityScorer:
         self._label = label
         self._endpoints: tuple[Endpoint, ...] = ()
         self._rows: dict[str, list[int]] = {}
-        """Of `_endpoints`, by the label's value."""
+        """The rows of `_endpoints`, by the label's value."""
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores:
         wanted = request.headers.get(self._header)

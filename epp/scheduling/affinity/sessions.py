@@ -176,7 +176,7 @@ class SessionBindings(RequestFollower):
         self._bound: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         """By digest: the id of the endpoint, and the time of the last use. In the order of that time."""
         self._session: bytes | None = None
-        """Of the request that is being scheduled: a pick is atomic, from `prepare` to `picked`."""
+        """The session of the request being scheduled: a pick is atomic, from `prepare` to `picked`."""
         self._absent = False
         """Whether that request's session is bound to an endpoint that is no candidate."""
         self._now = 0.0

@@ -145,7 +145,7 @@ class ConcurrencyDetector:
         return (self.load,)
 
     def saturation(self, pool: EndpointPool) -> float:
-        """Of all requests or tokens together: a mean of the endpoints' shares may stay below 1.0 where the pool is full."""
+        """The share of all requests or tokens: a mean of the endpoints' shares may stay below 1.0 where the pool is full."""
         if not len(pool):
             return 1.0
         if self.mode is ConcurrencyMode.REQUESTS:

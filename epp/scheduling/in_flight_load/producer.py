@@ -128,7 +128,7 @@ class InFlightLoadProducer:
         self._of: dict[Key, EndpointTokens] = {}
         self._labelled: dict[LoadLabels, LabelledLoad] = {}
         self._endpoints: tuple[Endpoint, ...] | None = None
-        """Of the last whole pool, in the order of `_column`; None: out of date."""
+        """The endpoints of the last whole pool, in the order of `_column`; None: out of date."""
         self._column: Floats = np.zeros(0)
         self._rows: dict[Key, int] = {}
 
@@ -143,7 +143,7 @@ class InFlightLoadProducer:
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        """Those that something was sent to."""
+        """The endpoints that something was sent to."""
         return [one.endpoint for one in self._of.values()]
 
     def tokens(self, pool: EndpointPool) -> Floats:

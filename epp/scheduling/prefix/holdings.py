@@ -11,7 +11,7 @@ block, at a fraction of the memory: about 120 bytes a block where runs are 70 bl
 alone (`BLOCK_BYTES`).
 
 A run is confirmed once a worker served a request that used it. Until then it is only claimed: it exists for the
-requests that use it and whose end is not known, and is removed with the last of them (`withdraw`). Whoever claims a
+requests that use it and whose end is not known, and is removed with the last of them (`withdraw`). A request that claims a
 block claims all blocks before it, so a removed run has no successor either.
 """
 

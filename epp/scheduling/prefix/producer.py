@@ -68,7 +68,7 @@ class PrefixHits:
         self.credits: dict[tuple[str, str], Credit] = {}
 
     def observe(self, key: tuple[str, str], held: int, total: int) -> None:
-        """Of `total` bytes the worker was believed to hold the first `held`. `key`: of its endpoint."""
+        """The worker was believed to hold the first `held` of `total` bytes. `key`: of its endpoint."""
         credit = self.credits.get(key)
         if credit is None:
             credit = self.credits[key] = Credit()

@@ -37,7 +37,7 @@ class NoHitLruScorer(RequestFollower):
         self._used: OrderedDict[str, None] = OrderedDict()
         """The ids of the endpoints that got a cold request, the one that got its last one longest ago first."""
         self._is_cold = False
-        """Of the request that is being scheduled: a pick is atomic, from `prepare` to `picked`."""
+        """Whether the request being scheduled is cold: a pick is atomic, from `prepare` to `picked`."""
 
     @property
     def producers(self) -> tuple[DataProducer, ...]:

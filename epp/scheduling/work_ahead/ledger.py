@@ -3,7 +3,7 @@
 A worker computes prompts in the order of their arrival, and its page counts the tokens of those that are done. So the
 prompts that are still ahead are the newest of what was sent, beyond what the counter has grown by. How much is ahead does
 not depend on an estimated rate: a rate that is wrong by a quarter costs more than it tells.
-Of speeds only ratios are used, so nothing depends on how fast the machines are.
+Only ratios of speeds are used, so nothing depends on how fast the machines are.
 """
 
 from collections import deque
@@ -273,5 +273,5 @@ class PoolTotals:
 
     @property
     def speed(self) -> float:
-        """Of the average endpoint, in tokens a second."""
+        """The speed of the average endpoint, in tokens a second."""
         return self._done / self._busy if self._busy > 0.0 else 0.0

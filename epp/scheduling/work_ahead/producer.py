@@ -178,7 +178,7 @@ class WorkAheadProducer:
 
     @property
     def speed(self) -> float:
-        """Of the average endpoint, in tokens of prompts a second; 0 until it is learnt."""
+        """The average endpoint's speed, in tokens of prompts a second; 0 until it is learnt."""
         return self._totals.speed
 
     def agree(
@@ -201,7 +201,7 @@ class WorkAheadProducer:
             self._last.clear()
 
     def _columns(self, pool: EndpointPool) -> tuple[_Columns, Indices | None]:
-        """Of all endpoints, and the rows of the pool among them; None: all."""
+        """The columns of all endpoints, and the rows of the pool among them; None: all."""
         if pool.selected_from is None:
             return self._columns_of(pool.endpoints), None
         return self._columns_of(pool.selected_from[0]), pool.selected_from[1]
@@ -255,7 +255,7 @@ class WorkAheadProducer:
 
 
 def _of(column: Floats, rows: Indices | None) -> Floats:
-    """Those of a selection; None: all."""
+    """The numbers of a selection; None: all."""
     if rows is None:
         return column
     selected: Floats = column[rows]

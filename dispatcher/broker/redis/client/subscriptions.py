@@ -62,7 +62,7 @@ class Subscriptions:
         await self._tasks.aclose()
 
     def changes(self, name: str) -> Changes:
-        """Of a channel that was passed to the constructor."""
+        """The changes of a channel that was passed to the constructor."""
         return self._channels[name].changes
 
     @asynccontextmanager
