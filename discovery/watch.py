@@ -76,7 +76,7 @@ class Subscription:
 class Truth:
     """The instances as the source of truth reports them. One task writes; any number of readers subscribe.
 
-    Readers share this one set. Each keeps only what it was told, so that no queue can overflow.
+    Readers share this one set. Each keeps only what was reported to it, so that no queue can overflow.
     """
 
     def __init__(self) -> None:

@@ -44,7 +44,7 @@ class Queueing:
         director.waiting.observer = self._log
 
     def use(self, config: PickerConfig) -> None:
-        """Put the settings of `config` into force; a picker that never had any stays as it is."""
+        """Apply the settings of `config`; a picker that never had any stays as it is."""
         if config.flow_control is None and self._switch.controller is None:
             return
         self._switch.use(config.flow_control, config.detector, self._clock())

@@ -1,4 +1,4 @@
-"""Puts a configuration into force while requests are under way: all of it at once, or nothing of it."""
+"""Applies a configuration while requests are under way: all of it at once, or nothing of it."""
 
 import asyncio
 import logging
@@ -69,7 +69,7 @@ class Reconfiguration:
         self._rng = rng
 
     async def prepare(self, text: str) -> Callable[[], None]:
-        """Build what `text` describes; the returned function puts it into force and raises nothing.
+        """Build what `text` describes; the returned function applies it and raises nothing.
 
         A thread parses it: PyYAML takes a second for a large file. The parts are built here, since some are in use.
 
@@ -99,7 +99,7 @@ class Reconfiguration:
             )
 
     def _teach(self, scheduler: Scheduler) -> None:
-        """Tell data producers that are new what the others were told: the sizes of caches."""
+        """Tell data producers that are new what the others know: the sizes of caches."""
         store, known = self._parts.datastore, self._parts.director.producers
         for producer in scheduler.producers:
             if not any(producer is one for one in known):

@@ -20,7 +20,7 @@ async def dispatch_waiting(
 ) -> Never:
     """The one timer of admission: calls `dispatch` after each change and at the time that its last call returned.
 
-    `took` is told how many seconds each turn took.
+    `took` gets the seconds that each turn took.
     """
     changed = asyncio.Event()
     director.waiting.wake = changed.set

@@ -47,7 +47,7 @@ class WorkerDiscovery(ResourceOwner):
         self._watch: discovery.InstanceEventStream | None = None
         self._metrics: WatchMetrics | None = None
         self.on_event: list[Callable[[discovery.InstanceEvent], None]] = []
-        """Told of each worker that comes, changes or goes."""
+        """Called with each worker that comes, changes or goes."""
 
     def describe(self) -> dict[str, Any]:
         """Where the workers are looked for, and whether that source is in reach: a part of /status."""

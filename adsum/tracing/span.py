@@ -223,7 +223,7 @@ class Tracer:
             parent_id = b""
         elif self._sampling.records(parent, parent.trace_id):
             trace_id, parent_id = parent.trace_id, parent.span_id.to_bytes(8, "big")
-        else:  # a decision of ours that differs from the sender's must be told
+        else:  # a decision of ours that differs from the sender's must be passed on
             told = _unrecorded(parent.trace_id, parent.span_id) if parent.sampled else None
             return Trace(None, told, begins=False)
         id_bytes = trace_id.to_bytes(16, "big")

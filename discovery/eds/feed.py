@@ -99,7 +99,7 @@ class AssignmentFeed:
             try:
                 publish(assignment)
             except AssignmentFileError as error:
-                failed = error  # who is told over gRPC does not wait for a full disk
+                failed = error  # clients over gRPC do not wait for a full disk
         if failed is not None:
             self._published = None  # some have this one, some the one before
             raise failed

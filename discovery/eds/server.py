@@ -196,7 +196,7 @@ class EdsServer:
 
 
 class EdsStream:
-    """What one Envoy asked for and was told. `changed` is set when it asks, leaves, or a new assignment is there."""
+    """What one Envoy asked for and got. `changed` is set when it asks, leaves, or a new assignment is there."""
 
     def __init__(
         self, cluster: str, context: "aio.ServicerContext[Any, Any]", limited_log: RateLimitedLog

@@ -84,7 +84,7 @@ class _Facts(NamedTuple):
 
 
 def candidate_state(known: Instance | None, published: Instance | None, *, listed: bool) -> CandidateState:
-    """`known`: as the source has it; None: it has no valid record. `published`: as readers were told. `listed`: it did not
+    """`known`: as the source has it; None: it has no valid record. `published`: as readers have it. `listed`: it did not
     register itself, so that it is in the list says nothing of the worker.
     """
     if published is not None:

@@ -145,7 +145,7 @@ _SLOW_START: Final = SlowStartSettings()
 
 
 class OutlierDetectionSection(Section):
-    """Names and defaults are those of Envoy's outlier detection, but where a default of Envoy's is told."""
+    """Names and defaults are those of Envoy's outlier detection, but where a default of Envoy's is given."""
 
     consecutive_5xx: Count = Field(default=_DEFAULTS.consecutive_5xx, alias="consecutive5xx")
     """So many answers in a row with a 5xx eject a worker."""

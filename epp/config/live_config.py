@@ -22,7 +22,7 @@ SETTLE: Final = 0.2
 
 Apply = Callable[[], None]
 Prepare = Callable[[str], Awaitable[Apply]]
-"""Builds what a text describes, without effect, and returns what puts it into force; raises ConfigError, another ValueError
+"""Builds what a text describes, without effect, and returns what applies it; raises ConfigError, another ValueError
 or OSError.
 """
 
@@ -54,7 +54,7 @@ class LiveConfig:
         await self._changes.run(partial(self._read, prepare))
 
     async def _read(self, prepare: Prepare) -> None:
-        """Put the file into force if it changed; keep the old configuration, and log why, if it cannot be used."""
+        """Apply the file if it changed; keep the old configuration, and log why, if it cannot be used."""
         on_request, self._on_request = self._on_request, False
         if on_request:
             self._logged_problem, self._refused = "", None

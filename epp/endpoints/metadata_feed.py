@@ -28,7 +28,7 @@ async def follow_discovery(
     datastore: Datastore,
     on_event: Sequence[Callable[[InstanceEvent], None]] = (),
 ) -> None:
-    """Apply events until the stream ends; raises what the stream raises. `on_event`: told of each."""
+    """Apply events until the stream ends; raises what the stream raises. `on_event`: called with each."""
     ignored: dict[Key, tuple[str, ...]] = {}
     limited = RateLimitedLog(logger, most=LINES_A_MINUTE)
     async for event in events:

@@ -49,7 +49,7 @@ class ModelRestorer:
     """A `ResponseBodyReader` that replaces the model's name `served` by `named`; `events`: in server-sent events.
 
     An answer that is all brackets and commas takes more work than it may: from there on it passes with the worker's name,
-    and `given_up` is called once. It holds back nothing but the beginning of a model's name. Events are told by their lines
+    and `given_up` is called once. It holds back nothing but the beginning of a model's name. Events are known by their lines
     (https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation).
     """
 

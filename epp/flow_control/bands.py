@@ -243,7 +243,7 @@ class Bands:
     def make_room(
         self, band: Band, request: InferenceRequest
     ) -> list[tuple[QueuedRequest, Rejection]] | None:
-        """Remove those that must leave for the request to wait in the band. Returns them and what they are told; None: no room."""
+        """Remove those that must leave for the request to wait in the band. Returns them and their answers; None: no room."""
         leave = self._gives_way(band, request)
         if leave is None:
             return self._evict(band, bytes_held(request))

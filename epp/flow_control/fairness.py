@@ -26,7 +26,7 @@ class Flow(Protocol):
 class FlowSelector(Protocol):
     """Which flow goes next, for one band: it keeps what the policy remembers.
 
-    It is told of each change, so that a dispatch need not look at all flows: 10,000 may wait, each in a flow of its own.
+    It learns of each change, so that a dispatch need not look at all flows: 10,000 may wait, each in a flow of its own.
     """
 
     def changed(self, flow: Flow) -> None:

@@ -18,7 +18,7 @@ class QueuedRequest:
     """`arrived_at`: seconds of the picker's clock. `ttl`: seconds that it may wait while the pool has endpoints; 0: no limit.
 
     `size`: bytes that it holds. `rank`: what the ordering policy of its band made of it. `sequence`: its place in the order of
-    arrival. `waiting`: who is told that it goes; set by the controller.
+    arrival. `waiting`: learns that it goes; set by the controller.
     """
 
     __slots__ = ("arrived_at", "rank", "request", "sequence", "size", "ttl", "waiting")
@@ -120,7 +120,7 @@ class FlowLengths:
 
 
 class FlowBytes:
-    """Told when a flow grew. A heap: a flow stands at least as high as its bytes say, and sinks when it is looked at."""
+    """Learns when a flow grew. A heap: a flow stands at least as high as its bytes say, and sinks when it is looked at."""
 
     __slots__ = ("_heap", "_pushed")
 

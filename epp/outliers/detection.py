@@ -1,4 +1,4 @@
-"""Ejects endpoints that fail or stall, and lets them back on trial. Pure: it is told the time."""
+"""Ejects endpoints that fail or stall, and lets them back on trial. Pure: it is given the time."""
 
 import logging
 from collections import Counter
@@ -27,7 +27,7 @@ class _Followed(NamedTuple):
 
 
 class OutlierDetection:
-    """Told of every request that is sent and how it is answered, it marks endpoints in the datastore (`set_ejected`).
+    """Learns of every request that is sent and how it is answered; marks endpoints in the datastore (`set_ejected`).
 
     An endpoint whose process was replaced, or that was removed, begins anew. `on_recovered`: called with an endpoint that
     answered its trial. `ejections`: how often for each cause; `overflows`: how often the share of the pool forbade one.
@@ -199,7 +199,7 @@ class OutlierDetection:
         return True
 
     def _end_trial(self, record: OutlierRecord, request: object) -> None:
-        """Its trial told nothing: it gets another request."""
+        """Its trial showed nothing: it gets another request."""
         if record.state is OutlierState.TRIAL and record.trial is request:
             record.trial = None
             self._open(record)

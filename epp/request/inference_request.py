@@ -68,7 +68,7 @@ class RequestCount(Protocol):
     """What a data producer counts for a request from the pick until its end."""
 
     def answered(self) -> None:
-        """The first piece of a streamed answer came. Only told where the data plane sends the bodies of answers."""
+        """The first piece of a streamed answer came. Only reported where the data plane sends the bodies of answers."""
 
     def ended(self) -> None:
         """The request is over, for any reason. May be called twice."""

@@ -61,7 +61,7 @@ def _nobody(name: str, model: str, target: str) -> None:
 
 
 class ModelRewrites:
-    """The rules of a picker. `on_decision`: told of each choice of a rule: its name, the client's model, the target."""
+    """The rules of a picker. `on_decision`: called with each choice of a rule: its name, the client's model, the target."""
 
     def __init__(self, rules: Sequence[RewriteRule] = ()) -> None:
         self.on_decision: Callable[[str, str, str], None] = _nobody

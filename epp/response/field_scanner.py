@@ -50,7 +50,7 @@ class _Text(Enum):
 
 
 class FieldScanner:
-    """The state between two pieces. Where a value is, is told for one piece at a time.
+    """The state between two pieces. It reports where a value is for one piece at a time.
 
     `usage`: values of `usage` that are objects, nested at most four levels deep; otherwise values of `model` that are strings,
     and a name with escapes counts too. JSON texts may follow each other. What is no JSON is harmless: then nothing

@@ -17,7 +17,7 @@ _MOST_OBJECTS: Final = 4
 def read_end(text: bytes) -> Usage:
     """The last usage that says the tokens of the prompt, in the end of an answer that begins anywhere.
 
-    Workers write it last or nearly so. In text that begins within a string, strings cannot be told from what is between
+    Workers write it last or nearly so. In text that begins within a string, strings cannot be known from what is between
     them; but within a JSON string a quote has a backslash, so text that talks about usage does not match. How deep an object
     lies is not known: `usage` of something else than the answer counts if it has the same fields.
     """

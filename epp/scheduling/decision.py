@@ -328,7 +328,7 @@ class Decision:
     def refused(self, why: Exception, now: float) -> None:
         """A `Rejection`, or the fault of a plugin, of which only the type is kept: its text may quote the request.
 
-        A plugin may fail when it is told of its pick: then nothing was chosen.
+        A plugin may fail when its pick is reported to it: then nothing was chosen.
         """
         self.take_request()
         self._take_numbers()

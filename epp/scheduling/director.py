@@ -55,7 +55,7 @@ class Director:
     def reconfigure(self, scheduler: Scheduler, detector: SaturationDetector, policy: Policy) -> None:
         """Pick by these from now on. Picks that were made end with the data producers that they were made with.
 
-        An `admission` that was given stays. `scheduler.producers` that are new have been told of what they follow.
+        An `admission` that was given stays. `scheduler.producers` that are new have learnt of what they follow.
         """
         self._use(scheduler, detector, policy)
         if self._sheds:
@@ -80,7 +80,7 @@ class Director:
 
     @property
     def producers(self) -> Sequence[DataProducer]:
-        """The data producers that are told of the next picks."""
+        """The data producers that learn of the next picks."""
         return self.picks.producers
 
     def direct(
@@ -169,7 +169,7 @@ class Director:
     ) -> Decision:
         """What would be decided about such a request now. Nothing is reserved, credited, counted or queued.
 
-        Plugins prepare and score it as any other request, and are not told of a pick.
+        Plugins prepare and score it as any other request, and learn of no pick.
         """
         decision = Decision(now)
         decision.explained = decision.whole = True

@@ -49,8 +49,8 @@ class Pick:
     are allowed: a worker that trusts any other name could be misled by a client. ValueError otherwise.
 
     `in_flight_at`: the endpoint that answers, as far as is known, and all helpers; empty once the request is over.
-    `observer_state`: for the use of the `Observer`. `producers`: the data producers that were told of the pick. `settled`:
-    they were told how the request ended. `scores`: of the candidates by destination, if the profile reports them.
+    `observer_state`: for the use of the `Observer`. `producers`: the data producers that learnt of the pick. `settled`:
+    they learnt how the request ended. `scores`: of the candidates by destination, if the profile reports them.
     `prompt_hash`: identifies the prompt where endpoints may be ejected. `evict`: takes the request back from its worker, with an answer for its client;
     returns whether it was not too late. None: it cannot be taken back. `decision`: what else was noted of it, if anything.
 

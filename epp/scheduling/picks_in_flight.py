@@ -27,7 +27,7 @@ class EvictableRequests(Protocol):
 class PicksInFlight:
     """Counts picked requests as in flight, at the endpoint that answers and at its helpers.
 
-    `producers`: the data producers that are told of the next picks. `outliers`: told of all requests, if there is one.
+    `producers`: the data producers that learn of the next picks. `outliers`: learns of all requests, if there is one.
     """
 
     __slots__ = ("_datastore", "_follow", "evictable", "outliers", "producers")
@@ -69,7 +69,7 @@ class PicksInFlight:
             self.outliers.sent(pick, pick.in_flight_at[0], now, streamed=request.streaming)
 
     def _take_back(self, pick: Pick, faulty: DataProducer) -> None:
-        """Undo a pick that is not reserved: `faulty` raised when it was told of it, and those after it were not told."""
+        """Undo a pick that is not reserved: `faulty` raised when it learnt of it; those after it did not learn."""
         last = next(row for row, producer in enumerate(pick.producers) if producer is faulty)
         pick.producers = pick.producers[: last + 1]
         self._end(pick)

@@ -119,7 +119,7 @@ class PageClient:
 
     @property
     def overdue(self) -> str:
-        """The cause that is told when an answer is overdue."""
+        """The cause that is reported when an answer is overdue."""
         return f"no complete answer within {self._timeout:g} s"
 
     def give_up(self) -> None:

@@ -85,7 +85,7 @@ def open_prompt_meter(head: ResponseHead, counted: Callable[[int], None]) -> "Pr
 
 
 class PromptMeter:
-    """A ResponseBodyReader that changes nothing: `counted` is told the tokens of the prompt at the end of a whole answer."""
+    """A ResponseBodyReader that changes nothing: `counted` gets the tokens of the prompt at the end of a whole answer."""
 
     __slots__ = ("_counted", "_end")
 

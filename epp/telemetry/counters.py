@@ -58,7 +58,7 @@ class Telemetry:
         self.picks: dict[tuple[str, str], int] = {}
         """By endpoint; its reader drops those that are gone."""
         self.on_usage: list[Callable[[InferenceRequest, int | None, int | None], None]] = []
-        """Told how many tokens a prompt and its answer have, as far as the answer says it."""
+        """Called with how many tokens a prompt and its answer have, as far as the answer says it."""
         self._tallies = RequestTallies(label_sets)
         self._scheduler = Histogram(STEP_BUCKETS)
         self.registry.register(self)

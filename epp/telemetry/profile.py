@@ -21,7 +21,7 @@ INTERVAL: Final = 0.01
 MOST_SECONDS: Final = 60
 _DEPTH: Final = 200
 _MOST_STACKS: Final = 10_000
-"""Different stacks that are told apart, so that memory is bounded."""
+"""Different stacks that are kept apart, so that memory is bounded."""
 _SHOWN: Final = 40
 _IDLE: Final = ("select (", "poll (")
 """The loop waits for the next event there."""

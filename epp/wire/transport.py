@@ -11,7 +11,7 @@ from epp.config.tls_rules import TlsRules
 from epp.wire.certificate import Certificate
 
 StreamEnded: TypeAlias = Callable[[str, float], None]
-"""Told of each ext_proc stream that is over: its status as gRPC's libraries for Go write it, and how many seconds it lasted."""
+"""Called with each ext_proc stream that is over: its status as gRPC's libraries for Go write it, and how many seconds it lasted."""
 
 
 @dataclass(frozen=True, slots=True)

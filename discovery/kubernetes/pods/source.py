@@ -116,7 +116,7 @@ class FollowedPool:
             return f"{where}: {error}"
 
     async def _wait(self, changed: asyncio.Event) -> None:
-        """Until the pool changes; raises what ended the following of its Pods."""
+        """Until the pool changes; raises what ended the watch of its Pods."""
         waiting = asyncio.ensure_future(changed.wait())
         tasks = {waiting} if self._following is None else {waiting, self._following}
         try:

@@ -304,7 +304,7 @@ class RequestTable:
 
     def _fail(self, entry: Entry, now: int, code: ErrorCode, message: str) -> None:
         request = entry.request
-        entry.fence = ""  # else a claim that repeats `finish` would be told that this result is its own
+        entry.fence = ""  # else a claim that repeats `finish` would learn that this result is its own
         payload = error_payload(message)
         self._finish(entry, now, Result(request.id, request.token, 0, payload, code, message, entry.attempt))
 

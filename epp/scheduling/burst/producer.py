@@ -148,7 +148,7 @@ class BurstWindow:
         for waiting in together:
             try:
                 pool = waiting.candidates(now)
-            except Rejection:  # told when it is dispatched; another one may have candidates
+            except Rejection:  # raised again at its dispatch; another one may have candidates
                 continue
             groups.setdefault(pool.endpoints, (pool, []))[1].append(waiting.request)
         for pool, requests in groups.values():
