@@ -238,7 +238,13 @@ class RegisteredInstance:
         async def run() -> None:
             call()
 
-        asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+        running = run()
+        try:
+            called = asyncio.run_coroutine_threadsafe(running, self._loop)
+        except RuntimeError:  # the loop is closed
+            running.close()
+            raise
+        called.result()
 
 
 async def _leave(membership: Membership, contract: Contract, serving: Serving) -> None:

@@ -6,7 +6,7 @@ old one. A worker that registers or cleans up holds `.lock`.
 
 The kernel releases a lock when all descriptors of its open file description are closed, however the owner ends. So a held
 lock proves that the owner lives, without heartbeats or leases. Descriptors that a fork inherits share the lock:
-`registry.filesystem.locks` closes them in the child.
+`registry.filesystem.files` closes them in the child.
 """
 
 import fcntl

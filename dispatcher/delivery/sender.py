@@ -176,11 +176,12 @@ class Sender:
             if verdict is not None and delivery.state is DeliveryState.SETTLING:
                 await self._settle(delivery, verdict, spans)
         finally:
-            await delivery.admission.release()
+            # before anything waits: whoever cancels the wait takes neither from the others
             if delivery.held is not None:
                 delivery.held.release()
             if spans is not None:
                 _end(spans, delivery)
+            await delivery.admission.release()
 
     async def _attempt(self, delivery: Delivery, spans: DeliverySpans | None) -> Verdict:
         claim, now_ms = delivery.claim, self.now_ms()

@@ -44,7 +44,7 @@ _SLACK: Final = 16
 
 
 class FlowQueue:
-    """An `epp.flow_control.fairness_policy.Flow`: a heap, in which what left stays until it comes to the top."""
+    """An `epp.flow_control.fairness.Flow`: a heap, in which what left stays until it comes to the top."""
 
     __slots__ = ("_heap", "_waiting", "bytes", "fairness_id")
 

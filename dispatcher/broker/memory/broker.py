@@ -79,7 +79,7 @@ class MemoryLedger:
 
 
 class MemoryQuotas:
-    """Implements `dispatcher.broker.contract.quota.Quotas`; `clock_ms` is the broker's clock."""
+    """Implements `dispatcher.broker.contract.ledger.Quotas`; `clock_ms` is the broker's clock."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms

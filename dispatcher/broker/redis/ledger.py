@@ -140,7 +140,7 @@ CHANNEL: Final = "adsum:quotas:changed"
 
 
 class RedisQuotas(ResourceOwner):
-    """Implements `dispatcher.broker.contract.quota.Quotas`; an async context manager. `address`: the broker's, for errors.
+    """Implements `dispatcher.broker.contract.ledger.Quotas`; an async context manager. `address`: the broker's, for errors.
 
     Each key is one operation of a pipeline, not one script over all: keys of different tenants lie in different slots.
     """

@@ -34,7 +34,7 @@ class SampleReader(Protocol):
     """Reads one number of a target."""
 
     async def read(self) -> Sample:
-        """Take one sample; raises `dispatcher.gates.credentials.GateSourceError` if there is none to be had."""
+        """Take one sample; raises `dispatcher.gates.parameters.GateSourceError` if there is none to be had."""
 
 
 @dataclass(frozen=True, slots=True)

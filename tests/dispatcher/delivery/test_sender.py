@@ -1,5 +1,6 @@
 """One delivery, on clocks that the test sets."""
 
+import asyncio
 import contextlib
 import random
 
@@ -119,3 +120,32 @@ async def test_an_answer_is_stored_although_its_gate_fails_to_take_back_what_it_
         assert result is not None
         assert result.status_code == 200
     assert "ZeroDivisionError" in caplog.text
+
+
+class Cancelled(contextlib.AbstractAsyncContextManager[Slot]):
+    """The admission of a gate whose end is cancelled while it waits for the broker."""
+
+    async def __aexit__(self, *_: object) -> None:
+        raise asyncio.CancelledError
+
+
+class Held:
+    released = False
+
+    def release(self) -> None:
+        self.released = True
+
+
+async def test_answer_memory_is_released_although_the_end_of_a_gate_is_cancelled() -> None:
+    clock = Clock()
+    async with (
+        MemoryBroker(clock.now_ms) as broker,
+        broker.queue("q", QueueRules(lease_ms=LEASE_MS)) as queue,
+    ):
+        await submitted(broker, queue, "r1")
+        one = delivery(await claimed(queue), clock.monotonic() + LEASE_MS / 1000)
+        one.admission = Admission(one.admission.candidate, Cancelled(), Slot())
+        one.held = held = Held()
+        with pytest.raises(asyncio.CancelledError):
+            await sender(queue, None, clock).deliver(one)
+        assert held.released
