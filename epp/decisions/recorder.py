@@ -44,9 +44,7 @@ class PickRecorder:
 
     def begin(self, headers: Mapping[str, str], now: float, span: Span | None) -> Decision | None:
         """The record of a request that is noted whole; None: its pick alone is kept."""
-        if now >= self._next_second:
-            self._next_second = now + 1.0
-            self._left, self._asked = self._whole_a_second, _ASKED_A_SECOND
+        self._turn(now)
         if self._left > 0:
             self._left -= 1
         elif span is None and not self._is_asked_for(headers):
@@ -56,6 +54,17 @@ class PickRecorder:
         decision.clock = self._clock
         decision.span = span
         return decision
+
+    def looks_again(self, now: float) -> bool:
+        """Whether filters may run again to name whom they left out: that costs as much as a pick, so it is bounded."""
+        self._turn(now)
+        self._asked -= 1
+        return self._asked >= 0
+
+    def _turn(self, now: float) -> None:
+        if now >= self._next_second:
+            self._next_second = now + 1.0
+            self._left, self._asked = self._whole_a_second, _ASKED_A_SECOND
 
     def _is_asked_for(self, headers: Mapping[str, str]) -> bool:
         ring = self._ring

@@ -69,9 +69,9 @@ class _RunSpans:
         scoring = self._step(profile, "llm_d.epp.scoring", run.scored_from)
         scoring.set("llm_d.epp.scoring.candidate_endpoints", len(fresh))
         scoring.set("llm_d.epp.scorer.count", len(run.plan.scorers))
-        calls = {id(call.labels): call for call in run.calls}
+        calls = {call.labels: call for call in run.calls}
         for (labels, weight), column in zip(run.plan.scorers, scored.scores, strict=True):
-            call = calls.get(id(labels))  # None: its scores were cached
+            call = calls.get(labels)  # None: its scores were cached
             _, kind, name = labels
             span = self._child(
                 scoring, f"llm_d.epp.scorer.{kind}", run.scored_from if call is None else call.began

@@ -277,7 +277,7 @@ class Exchange:
         self._deferral = None
         if not self.state.waits or self._answer is None or self._fail is None:
             if isinstance(outcome, Pick):
-                self._director.release(outcome, now)
+                self._report.released(outcome, self._request.started, "cancelled", now)
             return
         try:
             if isinstance(outcome, Pick):

@@ -165,7 +165,9 @@ class RequestReport:
 
     def released(self, pick: Pick, started: float, cause: str, now: float) -> None:
         """The stream of a request that began at `started` is over."""
-        self._director.release(pick, now)
-        if self._observer is not None:
-            self._observer.released(pick, started, now)
-        pick.over(cause, now)
+        try:
+            self._director.release(pick, now)
+            if self._observer is not None:
+                self._observer.released(pick, started, now)
+        finally:
+            pick.over(cause, now)

@@ -152,13 +152,20 @@ class Director:
             decision.of_headers(headers)
         elif context.decision is None:
             context.decision, decision.request = decision, context.request
-            with contextlib.suppress(Rejection):
-                candidates = self.eligible.find(context, now)
-                if isinstance(error, Rejection) and error.reason == NO_ENDPOINTS:  # the filters left none
-                    decision.whole = True
-                    self._rehearse(context, candidates)
+            if isinstance(error, Rejection) and error.reason == NO_ENDPOINTS and log.looks_again(now):
+                self._look_again(context, decision, now)
         decision.refused(error, now)
         log.add(decision)
+
+    def _look_again(self, context: SchedulingContext, decision: Decision, now: float) -> None:
+        """Note what each filter leaves out. It draws no chance from later picks, measures nothing, and its faults are nobody's."""
+        chance = self._rng.getstate()
+        with contextlib.suppress(Exception):
+            candidates = self.eligible.find(context, now)
+            decision.whole = True
+            self._rehearse(context, candidates)
+        self._rng.setstate(chance)
+        decision.forget_calls()
 
     def _may_wait_for_endpoints(self, context: SchedulingContext) -> bool:
         self._reader.check_model(context.request)

@@ -118,9 +118,10 @@ class Pick:
             _check(headers)
 
     def over(self, cause: str, now: float) -> None:
-        """Nobody waits for it any more: let go of all that its client sent, but for short texts."""
+        """Nobody waits for it any more: let go of plugins, and of all that its client sent but for short texts."""
         self.ended_at, self.ended_by = now, cause
-        self.scores = None
+        self.scores = self.observer_state = self.request.peer = None
+        self.producers = self.request.counts = ()
         self.request.forget_client(MOST_TEXT)
 
 
@@ -138,6 +139,9 @@ class DecisionLog(Protocol):
 
     def note(self, now: float) -> Decision | None:
         """The record of a request that waits or is refused; None: nothing of it is kept."""
+
+    def looks_again(self, now: float) -> bool:
+        """Whether filters may run again for a request that they refused."""
 
     def begin(self, headers: Mapping[str, str], now: float, span: Span | None) -> Decision | None:
         """The record of a request that is noted whole; None: its pick alone is kept."""

@@ -160,6 +160,24 @@ def test_every_refusal_says_who_was_left_out_and_by_what() -> None:
     assert elsewhere.last["refusal"]["code"] == "OSError"
 
 
+def test_who_was_left_out_is_found_again_within_bounds_and_measures_nothing() -> None:
+    recorded = Recorded(FILTERED, 0)
+    for _ in range(60):
+        with pytest.raises(Rejection):
+            recorded.ask()
+    assert sum(one["whole"] for one in recorded.decisions()) == 50, "of each second"
+    assert not any(recorded.counts().values())
+
+
+def test_a_pick_that_is_over_keeps_no_plugin_alive() -> None:
+    recorded = Recorded(CONFIG, 0)
+    pick = recorded.ask()
+    assert pick.producers
+    recorded.director.release(pick, NOW)
+    pick.over("end", NOW)
+    assert (*pick.producers, *pick.request.counts) == ()
+
+
 class _Failing:
     def picked(self, request: Any, endpoints: Any) -> None:
         raise OSError("no room")
