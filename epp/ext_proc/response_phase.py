@@ -65,6 +65,8 @@ class ResponsePhase:
         passing = settings.passing_readers if self._stated in _SENT_ANYWAY else ()
         request = pick.request
         needed = bool(openers or request.counts) or request.rewritten_from is not None
+        if not needed and not passing:
+            return  # the common case
         head = protocol.read_response_head(headers)
         readers = _open((*passing, *openers), pick, head, *times, given_up)
         is_readable = self._mode in _READABLE
