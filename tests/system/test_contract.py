@@ -15,6 +15,7 @@ from registry import ServiceRegistry
 from tests.contract.test_sources import *  # this is the suite
 from tests.contract.test_sources import OpenRegistry, a_worker, next_event
 from tests.eventually import eventually
+from tests.fake_worker import FakeWorker
 from tests.system.cluster import Cluster, pod_address
 from tests.system.kubelet import Kubelet, running_kubelet
 from tests.system.patient_client import patient_client
@@ -54,6 +55,11 @@ async def kubelet(cluster: Cluster) -> AsyncIterator[Kubelet]:
 @pytest.fixture
 def worker_host() -> str:
     return pod_address()
+
+
+@pytest.fixture
+def worker(worker_host: str) -> FakeWorker:
+    return FakeWorker(worker_host)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from tests.contract.pods import SettlingSource
 from tests.contract.test_sources import *  # this is the suite
 from tests.contract.test_sources import OpenRegistry
 from tests.eventually import eventually
+from tests.fake_worker import FakeWorker
 from tests.system.etcd_process import EtcdProcess
 from tests.system.patient_client import patient_client
 
@@ -71,6 +72,11 @@ def url(etcd: EtcdProcess) -> str:
 @pytest.fixture
 def worker_host() -> str:
     return "127.0.0.1"
+
+
+@pytest.fixture
+def worker(worker_host: str) -> FakeWorker:
+    return FakeWorker(worker_host)
 
 
 @pytest.fixture
