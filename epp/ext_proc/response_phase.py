@@ -93,6 +93,8 @@ class ResponsePhase:
 
     def answer_piece(self, piece: Buffer, *, end_of_stream: bool, now: float) -> list[Answer]:
         """The answers to a piece of the body."""
+        if not self._is_read and self._mode in DUPLEX:  # most bodies that come are read by nobody
+            return answers.streamed("response_body", (piece,), end_of_stream=end_of_stream)
         body = self._read(piece, now)
         if end_of_stream or self._mode == _BUFFERED:
             tail = self._end(now)
