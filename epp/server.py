@@ -71,6 +71,7 @@ from epp.telemetry.pool_metrics import (
 from epp.timers import dispatch_waiting, expire_bodies
 from epp.web.picker_page import PickerPage, PickerParts
 from epp.wire.certificate import CertificateError
+from epp.wire.endpoint_assignment import publish_endpoints
 from epp.wire.opening import grpc_address, open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
 from epp.worker_discovery import WorkerDiscovery
@@ -174,6 +175,7 @@ class PickerServer(ResourceOwner):
         await self._stack.enter_async_context(self._workers)
         self.tasks += self._workers.tasks
         self._open_scraper(config, rng)
+        self._start(publish_endpoints(self._datastore, self._transport.assignments))
         self._listener = await self._listen("--grpc-port", address, processing=True)
         self._stack.callback(self._health.close)
         self._health.set_serving(True)

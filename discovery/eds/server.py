@@ -5,38 +5,28 @@ https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol
 
 import asyncio
 import itertools
-import logging
 import ssl
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
-from google.protobuf.any_pb2 import Any as ProtobufAny
 from google.protobuf.message import DecodeError
 from grpc import aio
 
 from adsum.addresses import authority
-from adsum.logs import RateLimitedLog
-from adsum.quoting import quoted
 from adsum.tasks import cancel_and_wait
-from discovery.eds.assignment import TYPE_URL, Assignment, HealthStatus, LbEndpoint, version
 from discovery.eds.messages.eds_pb2 import (
-    DRAINING,
-    UNHEALTHY,
-    ClusterLoadAssignment,
     DiscoveryRequest,
     DiscoveryResponse,
     HealthCheckRequest,
     HealthCheckResponse,
 )
+from discovery.eds.subscription import METHOD, SERVICE, Publication, Subscription
 from discovery.errors import AdsumError
 
-log = logging.getLogger("discovery.eds")
-
-_SERVICE: Final = "envoy.service.endpoint.v3.EndpointDiscoveryService"
 _SERVING, _NOT_SERVING = 1, 2
 _OPTIONS: Final = [
     ("grpc.so_reuseport", 0),  # the default lets a second process take half of the Envoys
@@ -46,7 +36,6 @@ _OPTIONS: Final = [
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),  # Envoy's PINGs; more often is "too_many_pings"
 ]
-_HEALTH: Final = {HealthStatus.DRAINING: DRAINING, HealthStatus.UNHEALTHY: UNHEALTHY}
 _MAX_STREAMS: Final = 4096
 _MAX_PEER_STREAMS: Final = 256
 """Streams of one address, so that none takes all."""
@@ -113,20 +102,109 @@ def _configuration(key: bytes, chain: bytes, client_ca: bytes | None) -> grpc.Se
     return grpc.ssl_server_certificate_configuration([(key, chain)], client_ca)
 
 
+class EndpointService:
+    """StreamEndpoints for a server of grpc.aio: one call for each Envoy, for as long as it is connected."""
+
+    def __init__(self, publication: Publication) -> None:
+        self._publication = publication
+        self._peers: Counter[str] = Counter()
+
+    def handlers(self) -> dict[str, "grpc.RpcMethodHandler[DiscoveryRequest, DiscoveryResponse]"]:
+        """The methods of the service, by name."""
+        return {
+            METHOD: grpc.stream_stream_rpc_method_handler(
+                self._stream,
+                request_deserializer=DiscoveryRequest.FromString,
+                response_serializer=DiscoveryResponse.SerializeToString,
+            )
+        }
+
+    async def _stream(self, _: object, context: "aio.ServicerContext[Any, Any]") -> None:
+        address = context.peer().rpartition(":")[0]  # without the port: `ipv4:10.0.0.1`
+        limited = self._publication.limited_log
+        if self._peers[address] >= _MAX_PEER_STREAMS:
+            limited.warning("peer", "%s has %d streams, more are refused", address, _MAX_PEER_STREAMS)
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"at most {_MAX_PEER_STREAMS} streams of one address"
+            )
+        self._peers[address] += 1
+        try:
+            await self._converse(context)
+        except DecodeError:
+            limited.warning(
+                "unreadable", "%s sent what is no DiscoveryRequest; expected Envoy's xDS v3", address
+            )
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "expected a DiscoveryRequest")
+        except TimeoutError:
+            problem = f"no request came within {_SILENCE:g} s"
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, problem)
+        finally:
+            self._peers[address] -= 1
+            if not self._peers[address]:
+                del self._peers[address]
+
+    async def _converse(self, context: "aio.ServicerContext[Any, Any]") -> None:
+        publication, subscription, changed = (
+            self._publication,
+            Subscription(self._publication),
+            asyncio.Event(),
+        )
+        publication.subscribers.add(changed.set)
+        reading = asyncio.create_task(_read(context, subscription, changed), name="read from an Envoy")
+        try:
+            while not reading.done():
+                changed.clear()
+                if publication.closed:
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+                if (response := subscription.next_response()) is not None:
+                    await context.write(response)
+                await changed.wait()
+            await reading
+        finally:
+            publication.subscribers.discard(changed.set)
+            await cancel_and_wait(reading)
+
+
+async def _read(
+    context: "aio.ServicerContext[Any, Any]", subscription: Subscription, changed: asyncio.Event
+) -> None:
+    """Until the Envoy ends the stream."""
+    try:
+        async with asyncio.timeout(_SILENCE):
+            request = await context.read()
+        for number in itertools.count(1):
+            if request is aio.EOF:
+                return
+            subscription.receive(request)
+            changed.set()
+            if number % _MAX_REQUESTS == 0:
+                await asyncio.sleep(1)  # what else it sends waits in its windows
+            request = await context.read()
+    finally:
+        changed.set()
+
+
 class EdsServer:
-    """An async context manager. `publish` tells every Envoy of a new assignment; before the first one nobody is answered, so
-    that an Envoy keeps what it had."""
+    """An async context manager; `publish` as of a Publication."""
 
     def __init__(self, host: str, port: int, cluster: str, tls: ServerTls | None = None) -> None:
         self._tls = tls
         self._host = host
         self._port = port
-        self._cluster = cluster
-        self._response: DiscoveryResponse | None = None
-        self._streams: set[EdsStream] = set()
-        self._log = RateLimitedLog(log)
+        self._publication = Publication(cluster)
+        self.publish = self._publication.publish
+        check = grpc.unary_unary_rpc_method_handler(
+            self._check,
+            request_deserializer=HealthCheckRequest.FromString,
+            response_serializer=HealthCheckResponse.SerializeToString,
+        )
         self._server = aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MAX_STREAMS)
-        self._server.add_generic_rpc_handlers((_handlers(self),))
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(SERVICE, EndpointService(self._publication).handlers()),
+                grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": check}),
+            )
+        )
 
     @property
     def address(self) -> str:
@@ -152,149 +230,5 @@ class EdsServer:
     ) -> None:
         await self._server.stop(_GOODBYE)
 
-    def publish(self, assignment: Assignment) -> None:
-        """Tell every Envoy that is connected, and whoever asks from now on."""
-        packed = ProtobufAny(type_url=TYPE_URL, value=_encode(self._cluster, assignment.endpoints))
-        told = version(self._cluster, assignment.endpoints)
-        self._response = DiscoveryResponse(version_info=told, resources=[packed], type_url=TYPE_URL)
-        for stream in self._streams:
-            stream.changed.set()
-
-    async def stream(self, _: object, context: "aio.ServicerContext[Any, Any]") -> None:
-        """StreamEndpoints: one Envoy, for as long as it is connected."""
-        stream = EdsStream(self._cluster, context, self._log)
-        if sum(one.address == stream.address for one in self._streams) >= _MAX_PEER_STREAMS:
-            self._log.warning(
-                "peer", "%s has %d streams, more are refused", stream.address, _MAX_PEER_STREAMS
-            )
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"at most {_MAX_PEER_STREAMS} streams of one address"
-            )
-        self._streams.add(stream)
-        reading = asyncio.create_task(stream.read(), name="read from an Envoy")
-        try:
-            while not reading.done():
-                stream.changed.clear()
-                if self._response is not None and stream.needs(self._response.version_info):
-                    await stream.tell(self._response)
-                await stream.changed.wait()
-            await reading
-        except DecodeError:
-            self._log.warning(
-                "unreadable", "%s sent what is no DiscoveryRequest; expected Envoy's xDS v3", stream.address
-            )
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "expected a DiscoveryRequest")
-        except TimeoutError:
-            problem = f"no request came within {_SILENCE:g} s"
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, problem)
-        finally:
-            self._streams.discard(stream)
-            await cancel_and_wait(reading)
-
-    async def check(self, _: HealthCheckRequest, __: "aio.ServicerContext[Any, Any]") -> HealthCheckResponse:
-        return HealthCheckResponse(status=_NOT_SERVING if self._response is None else _SERVING)
-
-
-class EdsStream:
-    """What one Envoy asked for and got. `changed` is set when it asks, leaves, or a new assignment is there."""
-
-    def __init__(
-        self, cluster: str, context: "aio.ServicerContext[Any, Any]", limited_log: RateLimitedLog
-    ) -> None:
-        self.address = context.peer().rpartition(":")[0]
-        """Without the port: `ipv4:10.0.0.1`."""
-        self._log = limited_log
-        self.changed = asyncio.Event()
-        self._cluster = cluster
-        self._context = context
-        self._who = "an Envoy"
-        self._subscribed = False
-        self._told: str | None = None
-        self._nonce = ""
-        self._nonces = itertools.count(1)
-
-    def needs(self, current: str) -> bool:
-        return self._subscribed and self._told != current
-
-    async def tell(self, response: DiscoveryResponse) -> None:
-        answer = DiscoveryResponse()
-        answer.CopyFrom(response)
-        answer.nonce = self._nonce = str(next(self._nonces))
-        self._told = response.version_info
-        await self._context.write(answer)
-
-    async def read(self) -> None:
-        """Until the Envoy ends the stream."""
-        try:
-            async with asyncio.timeout(_SILENCE):
-                request = await self._context.read()
-            for number in itertools.count(1):
-                if request is aio.EOF:
-                    return
-                self._receive(request)
-                if number % _MAX_REQUESTS == 0:
-                    await asyncio.sleep(1)  # what else it sends waits in its windows
-                request = await self._context.read()
-        finally:
-            self.changed.set()
-
-    def _receive(self, request: DiscoveryRequest) -> None:
-        if request.node.id:  # Envoy may send it in the first request only
-            self._who = quoted(request.node.id, 100)
-        if request.response_nonce and request.response_nonce != self._nonce:
-            return  # it answers an older response than the last one (xds_protocol, "ACK, NACK, and resource type instance version")
-        if request.HasField("error_detail"):
-            why = quoted(request.error_detail.message, 500)
-            self._log.log(
-                logging.ERROR, "refused", "%s refused the endpoints and keeps what it had: %s", self._who, why
-            )
-        names = list(request.resource_names)
-        wanted = not names or self._cluster in names
-        if wanted and not self._subscribed:
-            self._told = None
-            log.info("%s asks for the endpoints", self._who)
-        if not wanted and not request.response_nonce:
-            self._log.warning(
-                "cluster", "%s asks for the cluster %s, and is told nothing: this is %s; see --cluster-name",
-                self._who, quoted(names[0], 100), self._cluster,
-            )  # fmt: skip
-        self._subscribed = wanted
-        self.changed.set()
-
-
-def _encode(cluster: str, endpoints: Iterable[LbEndpoint]) -> bytes:
-    """The ClusterLoadAssignment, as `resource` has it in JSON."""
-    named = ClusterLoadAssignment(cluster_name=cluster)
-    for zone, members in itertools.groupby(endpoints, key=lambda endpoint: endpoint.zone):
-        locality = named.endpoints.add()
-        if zone:
-            locality.locality.zone = zone
-        for member in members:
-            told = locality.lb_endpoints.add()
-            if member.health in _HEALTH:
-                told.health_status = _HEALTH[member.health]
-            address = told.endpoint.address.socket_address
-            address.address, address.port_value = member.address, member.port
-    return named.SerializeToString()
-
-
-def _handlers(server: EdsServer) -> grpc.GenericRpcHandler:
-    endpoints = grpc.stream_stream_rpc_method_handler(
-        server.stream,
-        request_deserializer=DiscoveryRequest.FromString,
-        response_serializer=DiscoveryResponse.SerializeToString,
-    )
-    health = grpc.unary_unary_rpc_method_handler(
-        server.check,
-        request_deserializer=HealthCheckRequest.FromString,
-        response_serializer=HealthCheckResponse.SerializeToString,
-    )
-    return _Handlers({f"/{_SERVICE}/StreamEndpoints": endpoints, "/grpc.health.v1.Health/Check": health})
-
-
-class _Handlers(grpc.GenericRpcHandler):
-    def __init__(self, methods: dict[str, Any]) -> None:
-        self._methods = methods
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        return self._methods.get(handler_call_details.method)
+    async def _check(self, _: HealthCheckRequest, __: "aio.ServicerContext[Any, Any]") -> HealthCheckResponse:
+        return HealthCheckResponse(status=_NOT_SERVING if self._publication.response is None else _SERVING)

@@ -1,4 +1,4 @@
-"""The transport over grpc.aio: ext_proc and grpc.health.v1. The tests run over both transports, so each checks the other.
+"""The transport over grpc.aio: ext_proc, endpoint discovery and grpc.health.v1. The tests run over both transports, so each checks the other.
 
 Only this file of the picker imports grpc.
 """
@@ -16,6 +16,10 @@ import grpc
 from grpc import aio
 
 from adsum.logs import RateLimitedLog
+from discovery.eds import CLUSTER
+from discovery.eds.server import EndpointService
+from discovery.eds.subscription import SERVICE as ENDPOINTS
+from discovery.eds.subscription import Publication
 from epp.ext_proc.answers import Answer, to_bytes
 from epp.ext_proc.exchange import Exchange, ExchangeError
 from epp.ext_proc.protocol import EXT_PROC
@@ -47,6 +51,7 @@ class GrpcTransport:
         clock: Callable[[], float],
         stream_ended: StreamEnded | None = None,
     ) -> None:
+        self.assignments = Publication(CLUSTER)
         self._stream_ended = stream_ended
         self._open_exchange = open_exchange
         self._health = health
@@ -67,10 +72,13 @@ class GrpcTransport:
                 self._process, ProcessingRequest.FromString
             )
             handlers.append(grpc.method_handlers_generic_handler(EXT_PROC, {"Process": process}))
+            endpoints = EndpointService(self.assignments).handlers()
+            handlers.append(grpc.method_handlers_generic_handler(ENDPOINTS, endpoints))
         return GrpcListener(handlers, address)
 
     def drain(self) -> None:
         self._draining = True
+        self.assignments.close()
         for stream in self._streams:
             if stream.exchange.may_end:
                 stream.scope.cancel()

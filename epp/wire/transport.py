@@ -7,6 +7,7 @@ from typing import Protocol, Self, TypeAlias
 
 from adsum.addresses import authority
 from adsum.serving.sockets import ListenError
+from discovery.eds.subscription import Publication
 from epp.config.tls_rules import TlsRules
 from epp.wire.certificate import Certificate
 
@@ -58,7 +59,11 @@ class Listener(Protocol):
 
 
 class Transport(Protocol):
-    """ext_proc and grpc.health.v1 over one kind of gRPC server."""
+    """ext_proc, endpoint discovery and grpc.health.v1 over one kind of gRPC server."""
+
+    @property
+    def assignments(self) -> Publication:
+        """What Envoys that ask for endpoints are told."""
 
     @property
     def open_streams(self) -> int:
@@ -69,7 +74,8 @@ class Transport(Protocol):
         """When the last ext_proc stream was opened, in the clock's seconds; -inf before the first."""
 
     def drain(self) -> None:
-        """End each stream with OK as soon as its response headers are answered and no body passes through it."""
+        """End each stream with OK as soon as its response headers are answered and no body passes through it. Envoys that asked
+        for endpoints are sent to another picker."""
 
     def listener(self, address: ListenAddress, *, processing: bool) -> Listener:
-        """A port that serves grpc.health.v1, and ext_proc if `processing`."""
+        """A port that serves grpc.health.v1, and ext_proc and endpoint discovery if `processing`."""

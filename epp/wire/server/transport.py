@@ -1,4 +1,4 @@
-"""Serves ext_proc and health with our own HTTP/2 server: listens, and has one asyncio Protocol per connection."""
+"""Serves ext_proc, endpoint discovery and health with our own HTTP/2 server: listens, and has one asyncio Protocol per connection."""
 
 import asyncio
 import logging
@@ -9,6 +9,8 @@ from typing import Final, Self
 
 from adsum.serving.acceptor import Acceptor, Connections
 from adsum.serving.sockets import connection_limit, listening_socket, set_tcp_options
+from discovery.eds import CLUSTER
+from discovery.eds.subscription import Publication
 from epp.ext_proc.exchange import Exchange
 from epp.health import Health
 from epp.request.body import MemoryBudget
@@ -16,6 +18,7 @@ from epp.wire.certificate import server_context
 from epp.wire.http2.connection import Connection
 from epp.wire.http2.frames import Http2ErrorCode
 from epp.wire.http2.limits import Limits
+from epp.wire.server.endpoint_discovery import endpoint_methods
 from epp.wire.server.grpc_call import MethodRouter, traceback_text
 from epp.wire.server.health import health_methods
 from epp.wire.server.processor import ExternalProcessor
@@ -52,6 +55,7 @@ class Http2Transport:
         stream_ended: StreamEnded | None = None,
     ) -> None:
         self._processor = ExternalProcessor(open_exchange, clock, stream_ended)
+        self.assignments = Publication(CLUSTER)
         self._health = health
         self._memory = memory
         self._clock = clock
@@ -67,11 +71,12 @@ class Http2Transport:
 
     def drain(self) -> None:
         self._processor.drain()
+        self.assignments.close()
 
     def listener(self, address: ListenAddress, *, processing: bool) -> "Http2Listener":
         methods = health_methods(self._health)
         if processing:
-            methods |= self._processor.methods()
+            methods |= self._processor.methods() | endpoint_methods(self.assignments, self._clock)
         loop = asyncio.get_running_loop()
         calls = MethodRouter(methods, address.max_message, self._memory, loop.call_later)
 

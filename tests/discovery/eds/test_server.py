@@ -183,7 +183,7 @@ async def test_refusals_without_end_fill_no_log_and_are_read_slowly(
         await other.ask("workers")
         assert (await other.told())[1] == [("10.0.0.1", 8000, 0)]
         await asyncio.sleep(0.5)
-        assert server._log._seen["refused"] <= 20 * (time.monotonic() - began + 1)
+        assert server._publication.limited_log._seen["refused"] <= 20 * (time.monotonic() - began + 1)
     assert len([line for line in caplog.messages if "refused" in line]) == 1
 
 

@@ -1,0 +1,69 @@
+"""EDS as a method of our gRPC server: Envoys that ask this picker hear of its endpoints on the same port."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from discovery.eds.messages.eds_pb2 import DiscoveryRequest
+from discovery.eds.subscription import METHOD, SERVICE, Publication, Subscription
+from epp.wire.http2.limits import TokenBucket
+from epp.wire.server.grpc_call import Call, Method, traceback_text
+from epp.wire.server.grpc_messages import GrpcStatus, StatusError
+
+log = logging.getLogger(__name__)
+
+_BURST: Final = 100
+_REQUESTS_PER_SECOND: Final = 20
+"""Requests of one stream. Envoy sends one for each response, and one for each subscription."""
+_MAX_STREAMS: Final = 4096
+_SHUTTING_DOWN: Final = "the picker is shutting down"
+
+
+def endpoint_methods(publication: Publication, clock: Callable[[], float]) -> dict[bytes, Method]:
+    """The methods of the endpoint discovery service, by path."""
+    return {f"/{SERVICE}/{METHOD}".encode(): lambda call: _Stream(call, publication, clock)}
+
+
+class _Stream:
+    """Handler of StreamEndpoints: lasts for as long as its Envoy is connected."""
+
+    __slots__ = ("_bucket", "_call", "_publication", "_subscription")
+
+    def __init__(self, call: Call, publication: Publication, clock: Callable[[], float]) -> None:
+        self._call = call
+        self._publication = publication
+        self._subscription = Subscription(publication)
+        self._bucket = TokenBucket(_BURST, _REQUESTS_PER_SECOND, clock)
+
+    def message(self, payload: bytes) -> None:
+        subscribers = self._publication.subscribers
+        if not self._bucket.take() or len(subscribers) >= _MAX_STREAMS:
+            raise StatusError(GrpcStatus.RESOURCE_EXHAUSTED, "too many requests for endpoints; ask later")
+        try:
+            self._subscription.receive(DiscoveryRequest.FromString(payload))
+        except DecodeError:
+            raise StatusError(GrpcStatus.INTERNAL, "the message is not a DiscoveryRequest") from None
+        self._call.begin()
+        subscribers.add(self._tell)
+        self._tell()
+
+    def half_closed(self) -> None:
+        self._call.finish(GrpcStatus.OK)
+
+    def fault(self, error: Exception) -> None:
+        if isinstance(error, StatusError):
+            self._call.finish(error.status, str(error))
+            return
+        log.error("a stream of endpoints failed: %s\n%s", type(error).__name__, traceback_text(error))
+        self._call.finish(GrpcStatus.INTERNAL, f"the picker failed: {type(error).__name__}")
+
+    def closed(self, cause: str) -> None:
+        self._publication.subscribers.discard(self._tell)
+
+    def _tell(self) -> None:
+        if self._publication.closed:
+            self._call.finish(GrpcStatus.UNAVAILABLE, _SHUTTING_DOWN)
+        elif (response := self._subscription.next_response()) is not None:
+            self._call.send((response.SerializeToString(),))

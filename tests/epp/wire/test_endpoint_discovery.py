@@ -1,0 +1,91 @@
+"""Endpoint discovery on the port of ext_proc, over both transports: the endpoints of picks, and who answers among them."""
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from grpc import StatusCode, aio
+
+from adsum.tasks import background
+from discovery import InstanceAddedEvent, InstanceRemovedEvent
+from discovery.eds.assignment import Assignment, HealthStatus, LbEndpoint
+from epp.config.settings import TransportKind
+from epp.endpoints.datastore import Datastore
+from epp.health import Health
+from epp.request.body import MemoryBudget
+from epp.wire.endpoint_assignment import assigned, publish_endpoints
+from epp.wire.opening import open_transport
+from epp.wire.transport import ListenAddress, Transport
+from tests.discovery.eds.test_server import AskingEnvoy
+from tests.epp.endpoints.test_datastore import instance
+
+ONE = Assignment((LbEndpoint("", "10.0.0.1", 8000),))
+
+
+def _no_exchange() -> None:
+    raise AssertionError("nobody asks for a pick")
+
+
+@pytest.fixture(params=list(TransportKind))
+async def served(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Transport, aio.Channel]]:
+    transport = open_transport(request.param, _no_exchange, Health(), MemoryBudget(10**6), time.monotonic)
+    listener = transport.listener(ListenAddress("127.0.0.1", 0), processing=True)
+    async with listener, aio.insecure_channel(listener.address) as channel:
+        yield transport, channel
+
+
+async def test_each_envoy_is_told_of_each_change_once(served: tuple[Transport, aio.Channel]) -> None:
+    transport, channel = served
+    envoys = [AskingEnvoy(channel), AskingEnvoy(channel)]
+    for envoy in envoys:
+        await envoy.ask("workers")
+    for published in ONE, Assignment():
+        transport.assignments.publish(published)
+        transport.assignments.publish(published)
+        for envoy in envoys:
+            response, hosts = await envoy.told()
+            assert len(hosts) == len(published.endpoints)
+            await envoy.ask("workers", nonce=response.nonce)
+    assert await envoys[1].is_silent()
+
+
+async def test_a_drain_sends_envoys_to_another_picker(served: tuple[Transport, aio.Channel]) -> None:
+    transport, channel = served
+    transport.assignments.publish(ONE)
+    envoy = AskingEnvoy(channel)
+    await envoy.ask("workers")
+    await envoy.told()
+    transport.drain()
+    assert await envoy.refused() is StatusCode.UNAVAILABLE
+    assert transport.assignments.subscribers == set()
+
+
+async def test_envoys_hear_of_the_endpoints_of_picks(served: tuple[Transport, aio.Channel]) -> None:
+    transport, channel = served
+    store = Datastore()
+    store.apply(InstanceAddedEvent(instance("a", address="10.0.0.1")))
+    store.apply(InstanceAddedEvent(instance("b", address="10.0.0.2")))
+    envoy = AskingEnvoy(channel)
+    async with background(publish_endpoints(store, transport.assignments)):
+        await envoy.ask("workers")
+        assert [host for host, _, health in (await envoy.told())[1] if not health] == ["10.0.0.1", "10.0.0.2"]
+        store.set_ejected(store.endpoints[0], ejected=True)
+        assert [health for _, _, health in (await envoy.told())[1]] == [2, 0]
+        store.set_ejected(store.endpoints[1], ejected=True)
+        assert [health for _, _, health in (await envoy.told())[1]] == [0, 0], "picks choose among all then"
+        store.apply(InstanceRemovedEvent(instance("b", address="10.0.0.2"), "deleted"))
+        assert [host for host, _, _ in (await envoy.told())[1]] == ["10.0.0.1"]
+    assert store.on_change == []
+
+
+def test_each_port_is_an_endpoint_and_each_address_is_told_once() -> None:
+    store = Datastore()
+    for name, port in (("rank-0", 8000), ("rank-1", 8001), ("replaced", 8001)):
+        store.apply(InstanceAddedEvent(instance(name, address="10.0.0.1", port=port)))
+    store.apply(InstanceAddedEvent(instance("named", address="worker.example")))
+    ports = assigned(store.endpoints, [True, False, True, True])
+    assert [(one.port, one.health) for one in ports.endpoints] == [
+        (8000, HealthStatus.HEALTHY),
+        (8001, HealthStatus.HEALTHY),
+    ]
+    assert ports.without_ip == ("named",)
