@@ -6,7 +6,8 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from epp.endpoints.endpoint import Endpoint
-from epp.scheduling.decision import KEPT_ROWS, MOST_TEXT, NOT_YET, Decision
+from epp.request.control_headers import MOST_TEXT
+from epp.scheduling.decision import KEPT_ROWS, NOT_YET, Decision
 from epp.scheduling.pick import Pick
 
 Entry: TypeAlias = Decision | Pick

@@ -30,7 +30,7 @@ from epp.envoy.workers import (
     split_pick,
 )
 from epp.ext_proc.protocol import EXT_PROC, METADATA_NAMESPACE, SUBSET_NAMESPACE
-from epp.request.control_headers import DATA_PLANE_ONLY, DESTINATION, SUBSET
+from epp.request.control_headers import DATA_PLANE_ONLY, DESTINATION, MOST_TEXT, REQUEST_ID, SUBSET
 
 _KEEPALIVE = {"interval": "1s", "timeout": "1.5s"}
 """PINGs to a picker, as fields of config.core.v3.KeepaliveSettings. They alone bound how long an ext_proc stream may be
@@ -93,6 +93,9 @@ def _listener(settings: EnvoySettings) -> Json:
         http2_protocol_options={"max_concurrent_streams": _STREAMS},
         access_log=access_log(settings.access_log),
         local_reply_config=local_replies(),
+        # every answer tells the id that `adsum epp decisions ID` asks for, Envoy's own answers too: the client's, or a new one
+        always_set_request_id_in_response=True,
+        preserve_external_request_id=True,
         # removed before any other filter runs: a client must not choose its worker, not even while the picker is away
         early_header_mutation_extensions=[
             _early((DESTINATION, *DATA_PLANE_ONLY, *settings.remove_request_headers), settings),
@@ -147,6 +150,8 @@ def _route(settings: EnvoySettings) -> Json:
 def _early(removed: Sequence[str], settings: EnvoySettings) -> Json:
     """Changes headers before Envoy removes those that only internal clients may send."""
     mutations: list[Json] = [{"remove": name} for name in removed]
+    bounded_id = {"key": REQUEST_ID, "value": f"%REQ({REQUEST_ID}):{MOST_TEXT}%"}
+    mutations.append({"append": {"header": bounded_id, "append_action": "OVERWRITE_IF_EXISTS"}})
     if settings.client_timeouts:
         mutations += _moved(_TIMEOUT, _KEPT_TIMEOUT)
     config = typed_config("http.early_header_mutation.header_mutation.v3.HeaderMutation", mutations=mutations)

@@ -158,14 +158,15 @@ def replaced(kind: BodyKind, body: Buffer | None, *, with_length: bool) -> bytes
     return answer.SerializeToString()
 
 
-def immediate(rejection: Rejection, chance: float) -> bytes:
+def immediate(rejection: Rejection, chance: float, request_id: str) -> bytes:
     """The serialised ImmediateResponse of a rejection."""
-    return protocol.immediate(rejection, chance).SerializeToString()
+    return protocol.immediate(rejection, chance, request_id).SerializeToString()
 
 
-def own(answer: OwnAnswer) -> bytes:
+def own(answer: OwnAnswer, request_id: str) -> bytes:
     """The serialised ImmediateResponse with the picker's own answer."""
-    return protocol.immediate_json(200, "answered_by_picker", answer.body).SerializeToString()
+    made = protocol.immediate_json(200, "answered_by_picker", answer.body, request_id=request_id)
+    return made.SerializeToString()
 
 
 def streamed(kind: BodyKind, pieces: Sequence[Buffer], *, end_of_stream: bool) -> list[Answer]:

@@ -255,7 +255,7 @@ class Exchange:
         if isinstance(outcome, OwnAnswer):
             self.state = _OVER
             self._report.answered_here()
-            return [answers.own(outcome)]
+            return [answers.own(outcome, request.request_id)]
         self._defer(outcome, body, now)
         return []
 
@@ -318,7 +318,7 @@ class Exchange:
     def _refuse(self, rejection: Rejection) -> bytes:
         self.state = _OVER
         self._request.body.discard()
-        return answers.immediate(rejection, self._settings.chance())
+        return answers.immediate(rejection, self._settings.chance(), self._request.request_id)
 
     def _response_phase(self) -> ResponsePhase:
         if self._response is None:

@@ -9,6 +9,7 @@ from epp.ext_proc.answers import Answer, RoutedKind
 from epp.ext_proc.exchange_settings import ExchangeSettings, ProtocolVersion
 from epp.ext_proc.exchange_state import ExchangeState
 from epp.request.body import Body, Buffer, MemoryBudget, header_bytes
+from epp.request.control_headers import REQUEST_ID
 from epp.request.model_value import replace_model
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
@@ -41,6 +42,11 @@ class HeldRequest:
         if message.HasField("protocol_config"):
             self._mode = message.protocol_config.request_body_mode
             self.duplex = self._mode in DUPLEX
+
+    @property
+    def request_id(self) -> str:
+        """As the data plane or the client gave it; empty: not at all."""
+        return self.headers.get(REQUEST_ID, "")
 
     @property
     def body_is_seen(self) -> bool:

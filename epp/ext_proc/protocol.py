@@ -18,6 +18,8 @@ from epp.request.control_headers import (
     DESTINATION,
     DROPPED_REASON,
     FALLBACK,
+    MOST_TEXT,
+    REQUEST_ID,
     SCORES,
     SERVED,
     SUBSET,
@@ -225,10 +227,11 @@ def add_scores(metadata: Struct, scores: Mapping[str, float]) -> None:
         fields[destination].number_value = score
 
 
-def immediate(rejection: Rejection, chance: float = 0.0) -> ProcessingResponse:
+def immediate(rejection: Rejection, chance: float = 0.0, request_id: str = "") -> ProcessingResponse:
     """The ImmediateResponse of a rejection: OpenAI-style JSON, `Retry-After` in whole seconds (RFC 9110 section 10.2.3).
 
     `chance`: from 0 to 1, where in once to twice that time; clients that were refused together come back apart.
+    `request_id`: as for `immediate_json`.
     """
     error = {
         "message": rejection.message,
@@ -243,13 +246,22 @@ def immediate(rejection: Rejection, chance: float = 0.0) -> ProcessingResponse:
     if rejection.reason is not None:
         headers[DROPPED_REASON] = rejection.reason
     body = json.dumps({"error": error}).encode()
-    return immediate_json(rejection.status, rejection.reason or rejection.code, body, headers)
+    details = rejection.reason or rejection.code
+    return immediate_json(rejection.status, details, body, headers, request_id=request_id)
 
 
 def immediate_json(
-    status: int, details: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS
+    status: int,
+    details: str,
+    body: bytes,
+    headers: Mapping[str, str] = _NO_HEADERS,
+    *,
+    request_id: str = "",
 ) -> ProcessingResponse:
-    """An ImmediateResponse with a JSON body. `details`: for the data plane's access log."""
+    """An ImmediateResponse with a JSON body. `details`: for the data plane's access log.
+
+    `request_id`: as it came; the answer tells it as far as a decision keeps it, or not at all if it is not printable ASCII.
+    """
     answer = ProcessingResponse()
     response = answer.immediate_response
     response.status.code = status
@@ -257,6 +269,9 @@ def immediate_json(
     response.body = body
     for name, text in {"content-type": "application/json", **headers}.items():
         set_header(response.headers, name, text)
+    told = request_id[:MOST_TEXT]
+    if told.isascii() and told.isprintable() and told:
+        set_header(response.headers, REQUEST_ID, told)
     return answer
 
 

@@ -1,10 +1,13 @@
-"""Names the request headers that control the picker or a worker; they are removed from clients' requests. Pure.
+"""Names the request headers that the picker reads; those that control it or a worker are removed from requests. Pure.
 
 llm-d's sidecar forwards to the address in `x-prefiller-host-port`: a client that could set it would reach any address.
 """
 
 from typing import Final
 
+MOST_TEXT: Final = 200
+"""Characters that are kept of a text that a client or a data plane chose."""
+REQUEST_ID: Final = "x-request-id"
 DESTINATION: Final = "x-gateway-destination-endpoint"
 FALLBACK: Final = "x-gateway-destination-endpoint-fallback"
 SERVED: Final = "x-gateway-destination-endpoint-served"

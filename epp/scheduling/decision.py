@@ -12,12 +12,11 @@ import numpy as np
 
 from adsum.tracing.span import Span
 from epp.endpoints.endpoint import Column, Endpoint, EndpointPool, Indices, Mask
+from epp.request.control_headers import MOST_TEXT, REQUEST_ID
 from epp.request.inference_request import InferenceRequest, request_path, tokens_in
 from epp.request.rejection import Rejection
 
 T = TypeVar("T")
-MOST_TEXT: Final = 200
-"""Characters that are kept of a text that a client or a data plane chose."""
 _KEPT_TEXT: Final = slice(MOST_TEXT)
 NOT_YET: Final = -1.0
 KEPT_ROWS: Final = int(Column.SCRAPED_AT) + 1
@@ -245,7 +244,7 @@ class Decision:
 
     def of_headers(self, headers: Mapping[str, str]) -> None:
         """Note a request that was not parsed."""
-        self.request_id = headers.get("x-request-id", "")[:MOST_TEXT]
+        self.request_id = headers.get(REQUEST_ID, "")[:MOST_TEXT]
         self.path = request_path(headers)[:MOST_TEXT]
 
     def take_request(self) -> None:

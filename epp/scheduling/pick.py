@@ -6,11 +6,11 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from adsum.tracing.span import Span
 from epp.endpoints.endpoint import Endpoint
-from epp.request.control_headers import is_control_header
+from epp.request.control_headers import MOST_TEXT, is_control_header
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
-from epp.scheduling.decision import MOST_TEXT, NOT_YET, Decision
+from epp.scheduling.decision import NOT_YET, Decision
 
 Helpers: TypeAlias = Mapping[str, tuple[Endpoint, ...]]
 _NO_HELPERS: Final[Helpers] = MappingProxyType({})

@@ -8,8 +8,8 @@ from epp.endpoints.endpoint import Endpoint
 from epp.outliers.detection import OutlierDetection
 from epp.outliers.requesters import hash_prompt, requester_of
 from epp.outliers.settings import Failure
+from epp.request.control_headers import MOST_TEXT
 from epp.request.subset import Subset
-from epp.scheduling.decision import MOST_TEXT
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer
 

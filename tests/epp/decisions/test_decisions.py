@@ -18,11 +18,11 @@ from epp.decisions.ring import DecisionRing
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.endpoints.load import Load
+from epp.request.control_headers import MOST_TEXT
 from epp.request.inference_request import InferenceRequest, parse_request
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling.cached_scores import WeightedScorer
-from epp.scheduling.decision import MOST_TEXT
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.pickers import MaxScorePicker

@@ -277,6 +277,24 @@ async def test_what_the_picker_refuses_keeps_its_words(mesh: Mesh) -> None:
     assert _refusal(said) == "model_not_found"
 
 
+async def test_every_answer_tells_the_id_of_its_request(mesh: Mesh) -> None:
+    """A worker's, the picker's, and Envoy's own if no worker or no picker is there; a client's id comes back as it was."""
+    worker, (gone, _) = await mesh.worker(), await mesh.refusing()
+    _, serving = await mesh.picker([worker.address])
+    _, refusing = await mesh.picker([worker.address], "--model", "known")
+    _, unreached = await mesh.picker([gone.address])
+    client, own = await mesh.client(), "0af7651916cd43dd-8448eb211c80319c"
+    uuid = "6f1f8e0e-2f0c-4f58-a4d5-0d6c3b1b2a61"
+    for picker, status in ((serving, 200), (refusing, 404), (unreached, 503), ("127.0.0.1:9", 503)):
+        url = (await mesh.envoy([picker])).url("/v1/completions")
+        for sent, told in ((own, own), (uuid, uuid), ("x" * 5_000, "x" * 200), (None, None)):
+            headers = {} if sent is None else {"x-request-id": sent}
+            async with client.post(url, json=PROMPT, headers=headers) as answer:
+                assert answer.status == status
+                (said,) = answer.headers.getall("x-request-id")
+                assert said == told if told is not None else len(said) == len(uuid)
+
+
 async def test_a_body_that_never_ends_is_refused(mesh: Mesh) -> None:
     _, address = await mesh.picker(["127.0.0.1:9"])
     envoy = await mesh.envoy([address], "--request-timeout", "500ms")

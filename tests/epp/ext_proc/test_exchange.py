@@ -9,7 +9,7 @@ from epp.ext_proc.exchange import ExchangeError
 from epp.ext_proc.exchange_settings import ExchangeSettings, ProtocolVersion
 from epp.ext_proc.protocol import SUBSET_NAMESPACE
 from epp.request.control_headers import DESTINATION, SERVED, SUBSET
-from epp.request.rejection import Rejection, UnreadableError
+from epp.request.rejection import OwnAnswer, Rejection, UnreadableError
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest, ProcessingResponse
 from tests.decoded_exchange import DecodedExchange, read
@@ -192,6 +192,23 @@ def test_a_rejection_is_the_last_word(exchange: DecodedExchange, director: Any, 
     assert exchange.ask(messages.response_headers("503"), 0) == []
     exchange.close("end", 1)
     assert director.released == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [("r-1", "r-1"), ("x" * 5_000, "x" * 200), ("a\tb", None), ("caf\xe9", None), (None, None)],
+)
+@pytest.mark.parametrize("outcome", [NONE_READY, OwnAnswer(b"{}")], ids=["refused", "own answer"])
+def test_what_the_picker_answers_itself_tells_the_id_of_the_request(
+    director: Any, messages: Any, outcome: Any, sent: str | None, told: str | None
+) -> None:
+    director.outcome = outcome
+    headers = {} if sent is None else {"x-request-id": sent}
+    (answer,) = DecodedExchange(director, ExchangeSettings()).ask(
+        messages.headers(headers, end_of_stream=True), 0
+    )
+    said = {o.header.key: o.header.raw_value.decode() for o in answer.immediate_response.headers.set_headers}
+    assert said.get("x-request-id") == told
 
 
 @pytest.mark.parametrize("announced", [True, False])
