@@ -16,6 +16,7 @@ from adsum.errors import AdsumError
 T = TypeVar("T")
 
 LOG_FORMATS: Final = ("text", "json")
+LOG_FORMAT_HELP: Final = "of the log, the ready line and errors: text, or JSON, a line each (default: text)"
 
 SUCCEEDED: Final = 0
 """Also after a drain that a signal asked for."""
@@ -56,11 +57,7 @@ class CommandParser(Parser):
 
 def add_log_format(parser: Any) -> None:
     """`parser`: one, or a group of one."""
-    parser.add_argument(
-        "--log-format",
-        choices=LOG_FORMATS,
-        help="of the log, the ready line and errors: text, or JSON, a line each (default: text)",
-    )
+    parser.add_argument("--log-format", choices=LOG_FORMATS, help=LOG_FORMAT_HELP)
 
 
 def _asks_for_json(given: Sequence[str]) -> bool:

@@ -5,30 +5,31 @@ A flag that selects workers, metrics or clients is never here: it has its effect
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from epp.config.flag_values import duration, quantity
+from epp.config.declared_flags import boolean, duration, quantity
 
-ALWAYS_OFF: Final[Mapping[str, str]] = {
-    "ha-enable-leader-election": "every replica serves: there is no leader",
-}
-"""Boolean flags that have no effect if they are true."""
 
-ALWAYS_ON: Final[Mapping[str, str]] = {
-    "allow-experimental-plugins": "every built-in plugin may be used",
-    "health-checking": "health is always served",
-}
-"""Boolean flags that have no effect if they are false."""
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """`kind` parses the value. `met`: the value that asks for what is so anyhow."""
 
-VALUES: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
-    "grpc-max-send-msg-size": (
-        quantity,
-        "no message is larger than the body that it carries, and --max-body-bytes limits those",
+    kind: Callable[[str], Any]
+    reason: str
+    met: bool | None = None
+
+
+IGNORED: Final[Mapping[str, Ignored]] = {
+    "ha-enable-leader-election": Ignored(boolean, "every replica serves: there is no leader", False),
+    "allow-experimental-plugins": Ignored(boolean, "every built-in plugin may be used", True),
+    "health-checking": Ignored(boolean, "health is always served", True),
+    "grpc-max-send-msg-size": Ignored(
+        quantity, "no message is larger than the body that it carries, and --max-body-bytes limits those"
     ),
-    "refresh-prometheus-metrics-interval": (duration, "gauges are computed when /metrics is read"),
-    "zap-stacktrace-level": (str, "a traceback is logged for a fault of the picker only"),
+    "refresh-prometheus-metrics-interval": Ignored(duration, "gauges are computed when /metrics is read"),
+    "zap-stacktrace-level": Ignored(str, "a traceback is logged for a fault of the picker only"),
 }
-"""Flags with any other value: how it is parsed, and the reason."""
 
 OLDER: Final[Mapping[str, str]] = {
     "model-server-metrics-port": "port of the plugin metrics-data-source, or metrics_port in the worker's metadata",
@@ -42,19 +43,13 @@ OLDER: Final[Mapping[str, str]] = {
 
 def without_effect(given: Mapping[str, object]) -> list[str]:
     """The names of the given flags, by attribute, that do not do what they say."""
-    names = [
-        *(name for name in ALWAYS_OFF if given[_attribute(name)]),
-        *(name for name in ALWAYS_ON if given[_attribute(name)] is False),
-        *(name for name in VALUES if given[_attribute(name)] is not None),
-    ]
-    return sorted(names)
+    return sorted(
+        name
+        for name, ignored in IGNORED.items()
+        if (value := given[name.replace("-", "_")]) is not None and value is not ignored.met
+    )
 
 
 def explain(name: str) -> str:
     """The flag and why it has no effect, for the log."""
-    reason = ALWAYS_OFF.get(name) or ALWAYS_ON.get(name) or VALUES[name][1]
-    return f"--{name} ({reason})"
-
-
-def _attribute(name: str) -> str:
-    return name.replace("-", "_")
+    return f"--{name} ({IGNORED[name].reason})"

@@ -3,12 +3,12 @@
 import argparse
 import logging
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from adsum.command_line import add_log_format
+from adsum.command_line import LOG_FORMAT_HELP, LOG_FORMATS
 from adsum.logs import TIMES, JsonForm, TextForm
 from adsum.quoting import quoted
-from epp.config.flag_values import boolean
+from epp.config.declared_flags import Flag, Group, boolean, declared
 
 _ZAP_LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -16,58 +16,78 @@ _ZAP_LEVELS: Final = {
     "error": logging.ERROR,
     "panic": logging.CRITICAL,
 }
+_DEFAULT_VERBOSITY: Final = 2
 _DEBUG_FROM: Final = 4
 """The verbosity from which everything is logged."""
+
+
+def _level(text: str) -> int:
+    """A name of zap's, or a number above 0, which is a verbosity (controller-runtime's pkg/log/zap/flags.go)."""
+    if (named := _ZAP_LEVELS.get(text.lower())) is not None:
+        return named
+    if text.isascii() and text.isdecimal() and 0 < len(text) < 10 and int(text) > 0:
+        return _level_of(int(text))
+    raise argparse.ArgumentTypeError(
+        f"{quoted(text)} is not a log level; expected debug, info, error, panic or a number above 0"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
     """`level`: of Python's logging. `times`: the name of one of TIMES."""
 
-    level: int = logging.INFO
-    json: bool = False
-    times: str | None = None
+    level: int = declared(
+        logging.INFO,
+        Flag(
+            Group.OBSERVING,
+            "0 warnings, 2 state changes, 4 debug (default: 2)",
+            int,
+            "LEVEL",
+            name="v",
+            short="-v",
+        ),
+        Flag(
+            Group.OBSERVING,
+            "debug, info, error, panic or a number as for -v",
+            _level,
+            "LEVEL",
+            name="zap-log-level",
+        ),
+    )
+    json: bool = declared(
+        False,
+        Flag(Group.OBSERVING, LOG_FORMAT_HELP, name="log-format", choices=LOG_FORMATS),
+        Flag(
+            Group.OBSERVING,
+            "the Go picker's name of --log-format: console is text",
+            name="zap-encoder",
+            choices=("console", "json"),
+        ),
+        Flag(
+            Group.OBSERVING,
+            "false: the log is JSON, unless --zap-encoder says otherwise (default: true)",
+            boolean,
+            name="zap-devel",
+        ),
+    )
+    times: str | None = declared(
+        None,
+        Flag(
+            Group.OBSERVING,
+            f"the times of the log: {', '.join(TIMES)}",
+            metavar="NAME",
+            name="zap-time-encoding",
+            choices=TIMES,
+        ),
+    )
 
     def form(self) -> logging.Formatter:
         return JsonForm(self.times or "rfc3339") if self.json else TextForm(self.times)
 
 
-def add(group: Any) -> None:
-    group.add_argument(
-        "-v",
-        "--v",
-        type=int,
-        default=2,
-        metavar="LEVEL",
-        help="0 warnings, 2 state changes, 4 debug (default: 2)",
-    )
-    group.add_argument(
-        "--zap-log-level",
-        type=_level,
-        metavar="LEVEL",
-        help="debug, info, error, panic or a number as for -v",
-    )
-    add_log_format(group)
-    group.add_argument(
-        "--zap-encoder",
-        choices=("console", "json"),
-        help="the Go picker's name of --log-format: console is text",
-    )
-    group.add_argument(
-        "--zap-devel",
-        nargs="?",
-        const=True,
-        type=boolean,
-        metavar="BOOL",
-        help="false: the log is JSON, unless --zap-encoder says otherwise (default: true)",
-    )
-    group.add_argument(
-        "--zap-time-encoding", choices=TIMES, metavar="NAME", help=f"the times of the log: {', '.join(TIMES)}"
-    )
-
-
 def read(given: argparse.Namespace) -> LogSettings:
-    level = _level_of(given.v) if given.zap_log_level is None else given.zap_log_level
+    verbosity = _DEFAULT_VERBOSITY if given.v is None else given.v
+    level = _level_of(verbosity) if given.zap_log_level is None else given.zap_log_level
     if given.log_format is not None:
         return LogSettings(level, given.log_format == "json", given.zap_time_encoding)
     encoder = given.zap_encoder or ("json" if given.zap_devel is False else "console")
@@ -88,14 +108,3 @@ def _level_of(verbosity: int) -> int:
     if verbosity <= 0:
         return logging.WARNING
     return logging.INFO if verbosity < _DEBUG_FROM else logging.DEBUG
-
-
-def _level(text: str) -> int:
-    """A name of zap's, or a number above 0, which is a verbosity (controller-runtime's pkg/log/zap/flags.go)."""
-    if (named := _ZAP_LEVELS.get(text.lower())) is not None:
-        return named
-    if text.isascii() and text.isdecimal() and 0 < len(text) < 10 and int(text) > 0:
-        return _level_of(int(text))
-    raise argparse.ArgumentTypeError(
-        f"{quoted(text)} is not a log level; expected debug, info, error, panic or a number above 0"
-    )

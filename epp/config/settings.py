@@ -1,15 +1,41 @@
-"""The settings of a picker process, one field per flag; checked before anything is opened."""
+"""The settings of a picker process: each flag is declared on the field that it sets, and nowhere else.
+
+The parser, --help and shell completion follow; tests say what to paste into the chart's schema.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
+from epp.config.declared_flags import (
+    DEFAULT_MESSAGE_SIZE,
+    Flag,
+    Group,
+    boolean,
+    count,
+    declared,
+    duration,
+    flag,
+    host_port,
+    message_size,
+    metric,
+    objective,
+    port,
+    size,
+)
+from epp.config.metric_flags import METRIC_FLAGS
 from epp.config.tls_rules import TlsRules
 from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.scraping.engines import Series
 
+WORKERS, SERVING, SECURITY, METRICS, LIMITS, PICKING, OBSERVING = Group
+
 ALL_INTERFACES = "::"
+
+CONFIG_FILE: Final = "ADSUM_EPP_CONFIG_FILE"
+"""The environment variable that names the configuration file where arguments must stay as they are."""
 
 HEALTH_INTERVAL = 1.0
 """Seconds between a data plane's health checks of a picker."""
@@ -29,58 +55,213 @@ class TransportKind(StrEnum):
     GRPC = "grpc"
 
 
+def _static_url(endpoints: Sequence[str]) -> str:
+    """The source of fixed workers; raises ValueError for the first one that is not `host:port`."""
+    from discovery.static.endpoints_file import parse_host  # imports pydantic, which --help need not wait for
+
+    for endpoint in endpoints:
+        parse_host(endpoint)
+    return "static://" + ",".join(endpoints)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Times in seconds, sizes in bytes; port 0 is any free port. Field names follow the flags.
+    """Times in seconds, sizes in bytes; port 0 is any free port. The fields of a group stand in the order of --help.
 
     `endpoint_target_ports`: lists with commas, one for each time that the flag was given. `refresh_metrics_interval` None:
     short for endpoints with requests, longer for others. `metrics_endpoint_auth` None: as in the Go picker, if it is
     started like one (`worker_source.py`). `debug_address`: `host:port`.
     """
 
-    discovery: str | None = None
-    namespace: str = "default"
-    component: str = "default"
-    host: str = ALL_INTERFACES
-    grpc_port: int = 9002
-    grpc_health_port: int = 9003
-    metrics_address: str | None = None
-    metrics_port: int = 9090
-    secure_serving: bool = True
-    cert_path: Path | None = None
-    enable_cert_reload: bool = False
-    client_ca_file: Path | None = None
-    transport: TransportKind = TransportKind.HTTP2
-    config_file: Path | None = None
-    config_text: str | None = None
-    pool_name: str = ""
-    pool_namespace: str | None = None
-    pool_group: str | None = None
-    endpoint_selector: str | None = None
-    endpoint_target_ports: Sequence[str] = ()
-    metric_names: Mapping[str, Sequence[Series]] = field(default_factory=dict)
-    tls: TlsRules = field(default_factory=TlsRules)
-    metrics_cert_dir: Path | None = None
-    metrics_client_ca_file: Path | None = None
-    metrics_endpoint_auth: bool | None = None
-    debug_address: str | None = None
-    debug_token_file: Path | None = None
-    enable_pprof: bool = False
-    tracing: bool = False
-    enable_grpc_stream_metrics: bool = False
-    disable_endpoint_subset_filter: bool = False
-    emit_endpoint_scores: bool = False
-    models_endpoint: bool = True
-    usage_metrics: bool = False
-    decisions: int = 1000
-    refresh_metrics_interval: float | None = None
-    metrics_staleness_threshold: float = 2.0
-    serving_port_name: str | None = None
-    drain_timeout: float = 30.0
-    grpc_max_recv_msg_size: int = 4 * 1024 * 1024
-    max_body_bytes: int = 64 * 1024 * 1024
-    max_buffered_bytes: int = 1024 * 1024 * 1024
-    body_timeout: float = 60.0
-    protocol_version: ProtocolVersion = ProtocolVersion.V1_0
-    models: frozenset[str] = frozenset()
-    objectives: Mapping[str, int] = field(default_factory=dict)
+    discovery: str | None = declared(
+        None,
+        Flag(WORKERS, "the source of workers, a URL ($ADSUM_DISCOVERY)", metavar="URL"),
+        Flag(
+            WORKERS, "a fixed worker; repeatable", metavar="HOST:PORT", name="endpoint", collect=_static_url
+        ),
+    )
+    namespace: str = flag("default", WORKERS, "of the workers (default: default)")
+    component: str = flag("default", WORKERS, "of the workers (default: default)")
+    serving_port_name: str | None = flag(
+        None,
+        WORKERS,
+        "the Service's port of requests, if the metadata do not name one (default: the one of the metadata)",
+        metavar="NAME",
+    )
+
+    # the Go picker's flags that name workers; `worker_source.py` says what they exclude and need
+    pool_name: str = flag(
+        "",
+        WORKERS,
+        "the workers are the Pods of this InferencePool; with --discovery, the pool's name on the metrics page",
+        metavar="NAME",
+    )
+    pool_namespace: str | None = flag(
+        None, WORKERS, "of the InferencePool or the Pods ($NAMESPACE, default: default)", metavar="NAME"
+    )
+    pool_group: str | None = flag(
+        None, WORKERS, "the InferencePool's API group (default: inference.networking.k8s.io)", metavar="GROUP"
+    )
+    endpoint_selector: str | None = flag(
+        None,
+        WORKERS,
+        "the workers are the Pods that this label selector selects, without an InferencePool: app=vllm",
+        metavar="LABELS",
+    )
+    endpoint_target_ports: Sequence[str] = declared(
+        (),
+        Flag(WORKERS, "the ports of those Pods, each a worker of its own", metavar="PORT,...", collect=tuple),
+    )
+
+    refresh_metrics_interval: float | None = flag(
+        None,
+        WORKERS,
+        "the same for all endpoints, at least 50ms (default: 50ms for endpoints with requests, longer for others)",
+        duration,
+    )
+    metrics_staleness_threshold: float = flag(2.0, WORKERS, "default: 2s", duration)
+
+    host: str = flag(ALL_INTERFACES, SERVING, "address that gRPC listens on (default: all)")
+    grpc_port: int = flag(9002, SERVING, "default: 9002; 0 is any free one", port)
+    grpc_health_port: int = flag(9003, SERVING, "default: 9003", port)
+    metrics_address: str | None = flag(
+        None, SERVING, "address that the metrics page listens on (default: as --host)", metavar="ADDRESS"
+    )
+    metrics_port: int = flag(9090, SERVING, "default: 9090", port)
+    secure_serving: bool = flag(True, SERVING, "default: true", boolean)
+    cert_path: Path | None = flag(None, SERVING, "tls.crt and tls.key (default: self-signed)", Path, "FOLDER")
+    enable_cert_reload: bool = flag(False, SERVING, "reload them when they change (default: false)", boolean)
+    client_ca_file: Path | None = flag(
+        None, SERVING, "serve only clients with a certificate signed by one of these", Path
+    )
+    transport: TransportKind = flag(
+        TransportKind.HTTP2, SERVING, "the gRPC server: our own or grpc.aio (default: http2)", TransportKind
+    )
+
+    tls: TlsRules = declared(
+        TlsRules(),
+        Flag(
+            SECURITY,
+            "VersionTLS12 or VersionTLS13 (default: VersionTLS12)",
+            metavar="VERSION",
+            name="tls-min-version",
+        ),
+        Flag(
+            SECURITY,
+            "for TLS 1.2, by Go's names (default: OpenSSL's choice)",
+            metavar="NAME,...",
+            name="tls-cipher-suites",
+        ),
+    )
+    metrics_cert_dir: Path | None = flag(
+        None, SECURITY, "tls.crt and tls.key: serve the metrics page with TLS", Path, "FOLDER"
+    )
+    metrics_client_ca_file: Path | None = flag(
+        None,
+        SECURITY,
+        "serve the metrics page only to clients with a certificate signed by one of these",
+        Path,
+    )
+    metrics_endpoint_auth: bool | None = flag(
+        None,
+        SECURITY,
+        "the metrics port answers clients whose bearer token the API server accepts "
+        "(default: true with --pool-name or --endpoint-selector)",
+        boolean,
+    )
+
+    metric_names: Mapping[str, Sequence[Series]] = declared(
+        {},
+        *[
+            Flag(METRICS, "its name on the workers' metrics pages (default: vLLM's)", metric, name=name)
+            for name in METRIC_FLAGS
+        ],
+    )
+
+    drain_timeout: float = flag(30.0, LIMITS, "after SIGTERM (default: 30s)", duration)
+    grpc_max_recv_msg_size: int = flag(
+        DEFAULT_MESSAGE_SIZE, LIMITS, "the largest gRPC message (default: 4Mi)", message_size
+    )
+    max_body_bytes: int = flag(64 * 1024 * 1024, LIMITS, "of one request (default: 64Mi)", size)
+    max_buffered_bytes: int = flag(
+        1024 * 1024 * 1024, LIMITS, "of all requests' unfinished bodies together (default: 1Gi)", size
+    )
+    body_timeout: float = flag(
+        60.0, LIMITS, "to receive the body of one request; 0s is none (default: 60s)", duration
+    )
+
+    disable_endpoint_subset_filter: bool = flag(
+        False, PICKING, "ignore the data plane's subset hint (default: false)", boolean
+    )
+    emit_endpoint_scores: bool = flag(
+        False, PICKING, "send the scores of all candidates to the data plane (default: false)", boolean
+    )
+    models_endpoint: bool = flag(
+        True, PICKING, "answer GET /v1/models with the models of all workers (default: true)", boolean
+    )
+    config_file: Path | None = flag(
+        None, PICKING, f"EndpointPickerConfig YAML, read again when it changes (${CONFIG_FILE})", Path
+    )
+    config_text: str | None = flag(None, PICKING, "the same, inline", metavar="YAML")
+    protocol_version: ProtocolVersion = flag(
+        ProtocolVersion.V1_0, PICKING, "of the endpoint picker protocol (default: 1.0.0)", ProtocolVersion
+    )
+    models: frozenset[str] = declared(
+        frozenset(),
+        Flag(
+            PICKING,
+            "a served model; others are answered 404; repeatable",
+            metavar="NAME",
+            name="model",
+            collect=frozenset,
+        ),
+    )
+    objectives: Mapping[str, int] = declared(
+        {},
+        Flag(
+            PICKING,
+            "the priority of requests with the header x-llm-d-inference-objective: NAME; repeatable",
+            objective,
+            name="objective",
+            collect=dict,
+        ),
+    )
+
+    decisions: int = flag(
+        1000,
+        OBSERVING,
+        "keep the last N decisions for /debug/decisions, in 64 MiB at most, with the scores of the first five of a "
+        "second; 0: none (default: 1000)",
+        count,
+        "N",
+    )
+    enable_pprof: bool = flag(
+        False, OBSERVING, "serve /debug/profile?seconds=5 on the metrics port (default: false)", boolean
+    )
+    debug_token_file: Path | None = flag(
+        None,
+        OBSERVING,
+        "show the page and /debug/decisions to who sends this token too, not to this machine alone",
+        Path,
+    )
+    debug_address: str | None = flag(
+        None,
+        OBSERVING,
+        "a port of its own for them, served to all who reach it unless there is a token",
+        host_port,
+    )
+    tracing: bool = flag(
+        False,
+        OBSERVING,
+        "record traces with OpenTelemetry, as OTEL_* say; docs/tracing.md (default: false)",
+        boolean,
+    )
+    usage_metrics: bool = flag(
+        False,
+        OBSERVING,
+        "count tokens and times of answers; Envoy must send their bodies: envoy-config --usage-metrics (default: false)",
+        boolean,
+    )
+    enable_grpc_stream_metrics: bool = flag(
+        False, OBSERVING, "count ext_proc streams by how they end (default: false)", boolean
+    )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from adsum.command_line import Parser, argument, program
 from adsum.quoting import quoted
 from adsum.units import parse_go_duration, write_duration
-from epp.config.flag_values import boolean, count, duration, port, size
+from epp.config.declared_flags import boolean, count, duration, port, size
 from epp.envoy.json_values import Address
 from epp.envoy.overload import connections_by_descriptors
 from epp.envoy.settings import EnvoySettings
