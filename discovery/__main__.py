@@ -62,17 +62,24 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         required=True, dest="command", metavar="COMMAND", parser_class=CommandParser
     )
-    place = CommandParser(add_help=False)
-    place.add_argument("namespace", help="of the workers, as they registered")
-    place.add_argument("component", help="of the workers in it, such as decode")
-    place.add_argument(
+    url = CommandParser(add_help=False)
+    url.add_argument(
         "--discovery",
         metavar="URL",
         help=f"where to look: {SCHEMES}; or a scheme of an installed package",
     )
-    shared = CommandParser(add_help=False, parents=[place])
-    shared.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
-    _add_list_flags(commands.add_parser("list", parents=[shared], help="the ready instances now"))
+    as_json = CommandParser(add_help=False)
+    as_json.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
+    place = CommandParser(add_help=False, parents=[url])
+    place.add_argument("namespace", help="of the workers, as they registered")
+    place.add_argument("component", help="of the workers in it, such as decode")
+    shared = CommandParser(add_help=False, parents=[place, as_json])
+    listing = commands.add_parser(
+        "list", parents=[url, as_json], help="the ready instances now; without names: what is there"
+    )
+    listing.add_argument("namespace", nargs="?", help="of the workers, as they registered")
+    listing.add_argument("component", nargs="?", help="of the workers in it, such as decode")
+    _add_list_flags(listing)
     watching = commands.add_parser(
         "watch", parents=[shared], help="the ready instances and their changes, until Ctrl-C"
     )

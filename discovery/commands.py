@@ -22,12 +22,14 @@ from discovery.explanation import is_faultless
 from discovery.instance import Instance, find_same_address
 from discovery.metadata.document import serving_port
 from discovery.opening import display_url, open
-from discovery.service import ServiceDiscovery
+from discovery.service import ServiceDiscovery, SourceDiscovery
 from discovery.watch import HealthChanges
 
 _LONGEST_SHOWN = 400
 """Characters of a document in one line of text."""
 _COLUMNS = ("ID", "URL", "STATUS")
+_MOST_COMPONENTS: Final = 100
+"""Components that are listed, each with a watch of its own."""
 _LOOKUP_TIMEOUT: Final = 2.0
 """Seconds: a person waits for the list, and one silent worker must not delay it much."""
 
@@ -54,7 +56,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _list(options: argparse.Namespace) -> int:
+    if options.namespace is not None and options.component is None:
+        raise ValueError(f"a component is missing behind {options.namespace!r}; expected both names, or none")
     async with open(options.discovery, token=_token()) as service:
+        if options.namespace is None:
+            return await _list_components(service, options)
         found = await service.list_instances(options.namespace, options.component, timeout=options.timeout)
         if not found:
             await _warn_none_ready(service, options)
@@ -71,6 +77,24 @@ async def _list(options: argparse.Namespace) -> int:
     _warn_no_metadata(lookups, options)
     _warn_same_address([one.instance for one in lookups])
     return 0
+
+
+async def _list_components(service: SourceDiscovery, options: argparse.Namespace) -> int:
+    """Prints what the source holds, by component."""
+    if options.metadata:
+        raise ValueError("--metadata is of one component; expected a namespace and a component before it")
+    counts, more = await service.survey(_MOST_COMPONENTS, timeout=options.timeout)
+    if options.json:
+        for (namespace, component), ready, others in counts:
+            _print_json({"namespace": namespace, "component": component, "ready": ready, "not_ready": others})
+    elif counts:
+        rows = ((*key, str(ready), str(others)) for key, ready, others in counts)
+        _print_table([("NAMESPACE", "COMPONENT", "READY", "NOT READY"), *rows])
+    if more:
+        _tell(f"and {more} more components; expected at most {_MOST_COMPONENTS} at a time")
+    if not counts:
+        _tell(f"nothing is registered at {display_url(options.discovery)}")
+    return SUCCEEDED
 
 
 def _warn_same_address(instances: Sequence[Instance]) -> None:

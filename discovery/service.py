@@ -2,18 +2,31 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol, Self
 from weakref import WeakSet
 
 from discovery import explanation
+from discovery.errors import DiscoveryError, DiscoveryTimeoutError
 from discovery.explanation import Explanation
 from discovery.instance import Instance, InstanceStatus
 from discovery.metadata.client import MetadataClient
 from discovery.shared import SharedWatch
 from discovery.source import ComponentKey, Source, component_key
 from discovery.watch import InstanceEventStream, Truth
+
+
+class ComponentCount(NamedTuple):
+    """The instances of one component, and its candidates that are none."""
+
+    key: ComponentKey
+    ready: int
+    others: int
+
+
+ANY_COMPONENT: Final = ComponentKey("*", "*")
+"""Of a source that lists workers: they are the same under every name."""
 
 
 class ServiceDiscovery(Protocol):
@@ -85,9 +98,40 @@ class SourceDiscovery:
             found = explanation.merge_explained(candidates, await self._source.explain(key))
             explained = await asyncio.gather(*(explanation.explain_candidate(shared, one) for one in found))
             self._check_open()
-            elsewhere = () if explained else tuple(sorted(await self._source.components()))
+            elsewhere: tuple[ComponentKey, ...] = ()
+            if not explained:
+                with suppress(DiscoveryError):  # it is only a hint
+                    elsewhere = tuple(await self._components())
             ordered = explanation.with_shared_addresses(sorted(explained, key=lambda e: e.id))
             return Explanation(key, shared.membership.health, tuple(ordered), elsewhere)
+
+    async def survey(self, most: int, *, timeout: float = 10.0) -> tuple[list[ComponentCount], int]:
+        """What is there: the first `most` components by name, and how many more there are. `timeout` in seconds.
+
+        Raises `DiscoveryError` if the source cannot tell.
+        """
+        self._check_open()
+        try:
+            async with asyncio.timeout(timeout):
+                keys = [ANY_COMPONENT] if self.is_list else await self._components()
+                counts = await asyncio.gather(*(self._count(key, timeout) for key in keys[:most]))
+        except DiscoveryTimeoutError:
+            raise
+        except TimeoutError:
+            raise DiscoveryTimeoutError(
+                f"the source did not list its components within {timeout:g} s"
+            ) from None
+        return counts, len(keys) - len(counts)
+
+    async def _components(self) -> list[ComponentKey]:
+        """Without what others put there under names that no component may have."""
+        return sorted(filter(_is_valid, await self._source.components()))
+
+    async def _count(self, key: ComponentKey, timeout: float) -> ComponentCount:
+        asked = component_key("default", "default") if key == ANY_COMPONENT else key
+        async with self._use_shared(asked, timeout) as shared:
+            ready, candidates = len(shared.membership.instances), len(shared.report.snapshot.candidates)
+            return ComponentCount(key, ready, candidates - ready)
 
     @property
     def is_list(self) -> bool:
@@ -184,6 +228,12 @@ class SourceDiscovery:
     def _check_open(self) -> None:
         if self._closed:
             raise _closed()
+
+
+def _is_valid(key: ComponentKey) -> bool:
+    with suppress(ValueError):
+        return component_key(*key) == key
+    return False
 
 
 def _closed() -> RuntimeError:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Final, NamedTuple, Protocol, TypeGuard
 
 from discovery.copy_on_write import FrozenDict
+from discovery.errors import DiscoveryError
 from discovery.instance import (
     Instance,
     InstanceStatus,
@@ -154,8 +155,8 @@ class Source(Protocol):
         return []
 
     async def components(self) -> list[ComponentKey]:
-        """The components with registrations, to hint at a misspelt name; empty if the source cannot list them."""
-        return []
+        """The components with registrations; raises `DiscoveryError` if the source cannot list them."""
+        raise DiscoveryError("this source cannot list its components: name a namespace and a component")
 
     async def aclose(self) -> None:
         """Free what `run` does not own."""

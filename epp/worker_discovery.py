@@ -23,6 +23,11 @@ from epp.endpoints.metadata_feed import Consequence, MissingWorkers, follow_disc
 _METADATA_TIMEOUT: Final = 1.0
 """Seconds that the start waits, at most, for the metadata of workers that are already known."""
 
+_LOOK_INTERVAL: Final = 5.0
+"""Seconds between two looks at other names while there is no worker, and the longest that one takes."""
+_MOST_ELSEWHERE: Final = 5
+"""Components that are counted for the hint."""
+
 _WHY: Final[Mapping[discovery.InstanceStatus | None, str]] = {
     discovery.InstanceStatus.READY: "its metadata have not arrived",
     discovery.InstanceStatus.NOT_READY: "it says that it is not ready",
@@ -46,6 +51,7 @@ class WorkerDiscovery(ResourceOwner):
         self._found: discovery.SourceDiscovery | None = None
         self._watch: discovery.InstanceEventStream | None = None
         self._metrics: WatchMetrics | None = None
+        self._elsewhere: str | None = None
         self.on_event: list[Callable[[discovery.InstanceEvent], None]] = []
         """Called with each worker that comes, changes or goes."""
 
@@ -55,6 +61,7 @@ class WorkerDiscovery(ResourceOwner):
         return {
             "workers": self._where,
             "watch": {"state": health.state, "reason": health.reason} if health is not None else None,
+            **({"elsewhere": self._elsewhere} if self._elsewhere and not self._datastore.endpoints else {}),
         }
 
     def metrics(self) -> Iterable[WatchMetric]:
@@ -81,6 +88,7 @@ class WorkerDiscovery(ResourceOwner):
         members = await found.list_instances(*self._key)
         if not members:
             self._warn_of_no_worker()
+            self._start(self._look_elsewhere(found))
         await self._wait_for_metadata({member.id for member in members})
         self._start(HealthChanges(log.warning).follow(lambda: watch.health))
         self._start(MissingWorkers(lambda: found.missing(*self._key)).run())
@@ -94,6 +102,30 @@ class WorkerDiscovery(ResourceOwner):
             "no worker of %s/%s is ready at %s yet; to list all candidates: adsum discovery explain %s %s%s",
             namespace, component, self._where, namespace, component, where,
         )  # fmt: skip
+
+    async def _look_elsewhere(self, found: discovery.SourceDiscovery) -> None:
+        """Until there is a worker: says which flags would find those that are registered under other names."""
+        while not self._datastore.endpoints:
+            hint = await self._hint(found)
+            if hint is not None and hint != self._elsewhere:
+                log.warning("%s", hint)
+            self._elsewhere = hint
+            await asyncio.sleep(_LOOK_INTERVAL)
+        self._elsewhere = None
+
+    async def _hint(self, found: discovery.SourceDiscovery) -> str | None:
+        if found.is_list:
+            return None  # it has the same workers under every name
+        try:
+            counts, _ = await found.survey(_MOST_ELSEWHERE, timeout=_LOOK_INTERVAL)
+        except (discovery.AdsumError, OSError):
+            return None  # the watch says what is wrong with the source
+        there = [
+            f"{ready} in {'/'.join(key)}: --namespace {key.namespace} --component {key.component}"
+            for key, ready, _ in counts
+            if ready and key != self._key
+        ]
+        return f"no worker in {'/'.join(self._key)}, but {'; '.join(there)}" if there else None
 
     async def _wait_for_metadata(self, members: set[str]) -> None:
         """Wait for the endpoints of `members`, so that a picker that is ready does not answer 503."""

@@ -6,6 +6,7 @@ import resource
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,8 @@ _NETWORK_PROBE_INTERVAL: Final = 1.0
 """Without file events each probe reads the whole directory from the server."""
 _RETRY_DELAY: Final = 0.02
 """Seconds before a directory that was removed is looked for again."""
+_MAX_LISTED: Final = 10_000
+"""Records that are looked at for the names of components."""
 _THREADS: Final = 8
 """Directories read at once: a hanging network file system must not occupy the threads of the whole process."""
 
@@ -62,7 +65,9 @@ class FilesystemSource(Source):
     async def components(self) -> list[ComponentKey]:
         def find_records() -> list[Path]:
             root = find_root(self._root)
-            return [] if root is None else list(root.path.glob(f"*/*/[!.]*{RECORD_SUFFIX}"))
+            return (
+                [] if root is None else list(islice(root.path.glob(f"*/*/[!.]*{RECORD_SUFFIX}"), _MAX_LISTED))
+            )
 
         records = await in_thread(self._threads, find_records)
         return list({ComponentKey(path.parent.parent.name, path.parent.name) for path in records})

@@ -139,6 +139,14 @@ async def test_40_explain_reports_that_nothing_is_registered(service: ServiceDis
     assert "no Pod in the Kubernetes namespace default has the labels app=worker" in text
 
 
+async def test_40_a_survey_counts_what_is_there(
+    service: SourceDiscovery, open_registry: OpenRegistry
+) -> None:
+    """Every name has the same Pods."""
+    await a_worker(open_registry)
+    assert await service.survey(9, timeout=60) == ([(("*", "*"), 1, 0)], 0)
+
+
 async def test_40_explain_names_other_components(
     service: ServiceDiscovery, open_registry: OpenRegistry
 ) -> None:

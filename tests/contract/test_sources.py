@@ -20,6 +20,7 @@ from discovery import (
     ServiceDiscovery,
     wait_for_instances,
 )
+from discovery.service import SourceDiscovery
 from registry import Contract, InstanceHandle, ServiceRegistry
 from tests.eventually import eventually
 from tests.fake_worker import FakeWorker, serving
@@ -282,6 +283,15 @@ async def test_40_explain_names_other_components(
     await a_worker(open_registry)
     explanation = str(await service.explain("prod", "decoed"))
     assert explanation == "nothing is registered as prod/decoed; there is prod/decode"
+
+
+async def test_40_a_survey_counts_what_is_there(
+    service: SourceDiscovery, open_registry: OpenRegistry
+) -> None:
+    assert await service.survey(9, timeout=60) == ([], 0)
+    await a_worker(open_registry)
+    assert await service.survey(9, timeout=60) == ([(("prod", "decode"), 1, 0)], 0)
+    assert await service.survey(0, timeout=60) == ([], 1)
 
 
 async def test_41_waiting_returns_when_all_are_there_and_stay(

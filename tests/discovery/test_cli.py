@@ -42,6 +42,37 @@ def test_list_shows_a_table_and_json_lines(tmp_path: Path) -> None:
     assert table.returncode == lines.returncode == 0
 
 
+def test_list_without_names_shows_what_is_there(tmp_path: Path) -> None:
+    where = ("--discovery", f"file://{tmp_path}")
+    nothing = run("list", *where)
+    assert (nothing.stdout, nothing.returncode) == ("", 0)
+    assert nothing.stderr == f"nothing is registered at file://{tmp_path}\n"
+    with owner(tmp_path, "w-0"), owner(tmp_path, "w-1"):
+        (tmp_path / "prod" / "decode" / "broken.json").write_text("{")
+        for number in range(100):
+            (tmp_path / "prod" / f"x-{number:03}").mkdir()
+            (tmp_path / "prod" / f"x-{number:03}" / "a.json").write_text("{")
+        (tmp_path / "prod" / "No\nName").mkdir()
+        (tmp_path / "prod" / "No\nName" / "a.json").write_text("{")
+        table, lines = run("list", *where), run("list", "--json", *where)
+    rows = [line.split() for line in table.stdout.splitlines()]
+    assert rows[:2] == [["NAMESPACE", "COMPONENT", "READY", "NOT", "READY"], ["prod", "decode", "2", "1"]]
+    assert len(rows) == 101
+    assert table.stderr == "and 1 more components; expected at most 100 at a time\n"
+    first = {"namespace": "prod", "component": "decode", "ready": 2, "not_ready": 1}
+    assert json.loads(lines.stdout.splitlines()[0]) == first
+
+
+def test_a_list_has_its_workers_under_every_name() -> None:
+    table = run("list", "--discovery", "static://127.0.0.1:1,127.0.0.1:2")
+    assert table.stdout.splitlines()[1].split() == ["*", "*", "2", "0"]
+
+
+def test_metadata_without_names_are_refused() -> None:
+    done = run("list", "--metadata", "--discovery", "memory://x")
+    assert (done.returncode, "--metadata is of one component" in done.stderr) == (2, True)
+
+
 def test_watch_prints_changes_until_it_is_ended(tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -205,7 +236,7 @@ def test_explain_names_the_url_it_asked_and_what_to_do(tmp_path: Path) -> None:
         (
             ("list", "prod"),
             2,
-            "the following arguments are required: component; see python -m discovery list",
+            "a component is missing behind 'prod'; expected both names, or none",
         ),
         (
             ("list", "prod", "decode", "--discovery", "consul://x"),

@@ -18,6 +18,7 @@ from epp.ext_proc import exchange
 from epp.process import serve
 from tests.epp.epp_program import LOCAL, epp_program
 from tests.eventually import eventually
+from tests.owner_process import owner
 
 
 async def ended(*arguments: str) -> tuple[int | None, str]:
@@ -199,6 +200,18 @@ async def said(running: asyncio.subprocess.Process, *parts: str) -> str:
 async def test_an_empty_pool_names_the_directory_that_was_looked_in(tmp_path: Path) -> None:
     async with epp_program(*LOCAL, "--discovery", "file://", ADSUM_ROOT=str(tmp_path)) as running:
         await said(running, "no worker of default/default is ready", f"file://{tmp_path} yet")
+
+
+async def test_an_empty_pool_says_what_is_registered_under_other_names(tmp_path: Path) -> None:
+    hint = "no worker in default/default, but 1 in prod/decode: --namespace prod --component decode"
+    with owner(tmp_path, "w-0"):
+        async with epp_program(*LOCAL, "--discovery", f"file://{tmp_path}") as running:
+            await said(running, hint)
+            assert running.stdout is not None
+            ready = (await running.stdout.readline()).decode()
+            metrics = dict(word.split("=") for word in ready.split()[1:])["metrics"]
+            async with aiohttp.ClientSession() as client, client.get(f"http://{metrics}/status") as answer:
+                assert (await answer.json())["elsewhere"] == hint
 
 
 async def test_endpoints_that_do_not_answer_are_named_with_the_reason() -> None:

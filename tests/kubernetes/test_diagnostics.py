@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from discovery.errors import DiscoveryError
 from discovery.kubernetes import KubernetesSource, LabelSelection, Selection, ServiceSelection
 from discovery.source import ComponentKey, component_key
 from tests.kubernetes.fake.faults import html
@@ -150,7 +151,8 @@ async def test_components_are_where_slices_carry_the_labels(world: World) -> Non
     world.change_service(labels=LABELS)
     assert await source.components() == [KEY]
     world.api.allowed = set()
-    assert await source.components() == []
+    with pytest.raises(DiscoveryError, match="the EndpointSlices cannot be listed"):
+        await source.components()
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> Sequence[str]:

@@ -11,6 +11,7 @@ from functools import partial
 from string import Formatter
 from typing import Final, Protocol, TypeVar
 
+from discovery.errors import DiscoveryError
 from discovery.instance import COMPONENT_LABEL, NAMESPACE_LABEL
 from discovery.kubernetes.api.objects import Pod, Service, pod_problem
 from discovery.kubernetes.api.refusal import GET_SERVICES, LIST_PODS, LIST_SLICES, PolicyRule, explain_refusal
@@ -22,7 +23,7 @@ from discovery.kubernetes.reflector.publisher import SnapshotPublisher
 from discovery.kubernetes.reflector.reflector import Reflector
 from discovery.kubernetes.slices.decoding import EndpointSlice, SliceDecoder
 from discovery.kubernetes.slices.merge import AddressSelection, MergedSet
-from discovery.source import Candidate, ComponentKey, Report, Source, component_key
+from discovery.source import Candidate, ComponentKey, Report, Source
 
 T = TypeVar("T")
 
@@ -123,18 +124,18 @@ class Diagnostics:
         return [*self._service_problems(services, key, pods), *_pod_problems(services, pods, in_slices)]
 
     async def components(self) -> list[ComponentKey]:
-        """The components in the labels of slices; empty when we may not list slices."""
+        """The components in the labels of slices."""
         try:
             found = await self._get(
                 SLICES.format(self._namespace), {}, ObjectList[EndpointSlice], LIST_SLICES
             )
-        except ApiReadError:
-            return []
+        except ApiReadError as error:
+            raise DiscoveryError(f"the EndpointSlices cannot be listed: {error}") from error
         keys = set()
         for item in found.items or ():
             labels = item.metadata.labels
             if labels is not None and labels.namespace and labels.component:
-                keys.add(component_key(labels.namespace, labels.component))
+                keys.add(ComponentKey(labels.namespace, labels.component))
         return sorted(keys)
 
     async def _pods_in_slices(self, key: ComponentKey) -> set[str] | None:
