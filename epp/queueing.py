@@ -10,10 +10,11 @@ from epp.config.picker_config import PickerConfig
 from epp.endpoints.datastore import Datastore
 from epp.flow_control.controller import FlowController, FlowControlSwitch
 from epp.flow_control.eviction import InFlightEviction
+from epp.flow_control.fairness import FairnessPolicy
 from epp.flow_control.pool_load import EFFECTIVE
-from epp.flow_control.program_aware import ProgramAware
 from epp.flow_control.settings import FlowControlSettings
 from epp.scheduling.director import Director
+from epp.scheduling.plugin import UsageFollower
 from epp.telemetry.band_log import BandLog
 from epp.telemetry.counters import Telemetry
 from epp.telemetry.flow_control_metrics import BandGauges, ProgramMetrics, RevocationMetrics
@@ -40,7 +41,7 @@ class Queueing:
         self._switch = FlowControlSwitch(director, datastore, memory)
         self._log = BandLog(telemetry, self._why)
         self._detector_name = ""
-        self._programs: list[ProgramAware] = []
+        self._fairness: list[FairnessPolicy] = []
         director.waiting.observer = self._log
 
     def use(self, config: PickerConfig) -> None:
@@ -50,8 +51,8 @@ class Queueing:
         self._switch.use(config.flow_control, config.detector, self._clock())
         settings = config.flow_control
         self._log.enabled = self._telemetry.flow_control.enabled = settings is not None
-        self._programs = [] if settings is None else _program_policies(settings)
-        self._telemetry.on_usage = [policy.used for policy in self._programs]
+        self._fairness = [] if settings is None else _fairness_policies(settings)
+        self._telemetry.on_usage = [one.used for one in self._fairness if isinstance(one, UsageFollower)]
         self._detector_name = config.detector_name
 
     @property
@@ -79,7 +80,7 @@ class Queueing:
             lambda: self._detector_name,
         )
         revocations = RevocationMetrics(pool_name, self._eviction, self._clock)
-        return bands, revocations, ProgramMetrics(lambda: self._programs)
+        return bands, revocations, ProgramMetrics(lambda: self._fairness)
 
     def describe(self) -> dict[str, Any]:
         """For /status: what waits at each priority; null without flow control."""
@@ -126,10 +127,9 @@ def _describe(controller: FlowController, now: float) -> dict[str, Any]:
     }
 
 
-def _program_policies(settings: FlowControlSettings) -> list[ProgramAware]:
-    """The policies that follow what programs get, each once."""
+def _fairness_policies(settings: FlowControlSettings) -> list[FairnessPolicy]:
+    """Each once: one may serve several bands."""
     bands = [*settings.bands.values(), settings.default_band]
     if settings.default_negative_band is not None:
         bands.append(settings.default_negative_band)
-    found = {id(band.fairness): band.fairness for band in bands}
-    return [one for one in found.values() if isinstance(one, ProgramAware)]
+    return list({id(band.fairness): band.fairness for band in bands}.values())

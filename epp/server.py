@@ -52,7 +52,6 @@ from epp.scheduling.decision import Decision
 from epp.scheduling.director import Director
 from epp.scheduling.plugin import AdmissionController
 from epp.scheduling.policy import Policy
-from epp.scheduling.prefix.producer import Credit
 from epp.scraping.model_lists import ModelListRules, ModelLists
 from epp.scraping.scraper import Scraper
 from epp.telemetry import metrics_port
@@ -318,7 +317,7 @@ class PickerServer(ResourceOwner):
                 flow_control=lambda: self._queueing.controller,
                 decisions=self._decisions,
                 picks=self._telemetry.picks,
-                credits=self._credits,
+                credits=lambda: prefix_credits(self._director.producers),
                 stale_after=self._settings.metrics_staleness_threshold,
                 clock=self._clock,
             )
@@ -326,9 +325,6 @@ class PickerServer(ResourceOwner):
         self._workers.on_event.append(page.discovered)
         self._start(page.run())
         return page
-
-    def _credits(self) -> Mapping[tuple[str, str], Credit]:
-        return prefix_credits(self._director.producers)
 
     def _describe_endpoints(self) -> dict[str, Any]:
         return status.describe(self._pool(), self._queueing.saturation, self._engine)

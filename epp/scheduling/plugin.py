@@ -153,6 +153,14 @@ class RehearsingProducer(Protocol):
 
 
 @runtime_checkable
+class UsageFollower(Protocol):
+    """A fairness policy that learns how many tokens there were, from the answers that are read."""
+
+    def used(self, request: InferenceRequest, prompt: int | None, output: int | None) -> None:
+        """The answer says how many; None: it does not."""
+
+
+@runtime_checkable
 class DataConsumer(Protocol):
     """A built-in filter or scorer that reads what data producers prepared."""
 

@@ -246,13 +246,13 @@ class RevocationMetrics(Collector):
 
 
 class ProgramMetrics(Collector):
-    """`policies`: those in force; without any there is nothing to show. Programs of several policies count together."""
+    """`policies`: those in force; without a program-aware one there is nothing to show. Programs of several count together."""
 
-    def __init__(self, policies: Callable[[], Sequence[ProgramAware]]) -> None:
+    def __init__(self, policies: Callable[[], Sequence[object]]) -> None:
         self._policies = policies
 
     def collect(self) -> Iterator[Metric]:
-        policies = self._policies()
+        policies = [one for one in self._policies() if isinstance(one, ProgramAware)]
         if not policies:
             return
         attained: dict[str, float] = {}
