@@ -1,4 +1,4 @@
-"""`adsum discovery|registry|epp|dispatcher ...`: runs the same code as `python -m NAME`, and imports only that program."""
+"""`adsum discovery|registry|epp|dispatcher|serve ...`: runs the same code as `python -m NAME`, and imports only that program."""
 
 import argparse
 import sys
@@ -25,7 +25,10 @@ PROGRAMS: Final = {
     "registry": "I am here: register a model server that is not ours, from beside it",
     "epp": "which one gets this request? the endpoint picker for Envoy",
     "dispatcher": "when? send queued requests while the pool has room for them",
+    "serve": "all on one machine: the picker and an Envoy in front of your workers",
 }
+_PACKAGES: Final = {"serve": "epp.serve"}
+"""Of programs that do not have the name of their package."""
 SHELLS: Final = ("bash", "zsh", "fish")
 
 
@@ -39,15 +42,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name, *rest = given
     if name not in PROGRAMS:
         return print_error(_unknown(name), WRONG_INPUT)
+    module = package_of(name)
+    # bounded: a name of ours
+    package = module.partition(".")[0]
     try:
-        check_not_shadowed(name, "discovery")
-        code: int = import_module(f"{name}.__main__").main(rest)
+        check_not_shadowed(package, "discovery")
+        code: int = import_module(f"{module}.__main__").main(rest)
     except ShadowedPackageError as error:
         return print_error(str(error), FAILED)
     except ModuleNotFoundError as missing:
-        if missing.name != name:
+        if missing.name != package:
             raise
-        return print_error(f"{name} is not installed; {install_hint(name)}", FAILED)
+        return print_error(f"{package} is not installed; {install_hint(name)}", FAILED)
     return code
 
 
@@ -84,6 +90,11 @@ class _PrintCompletion(argparse.Action):
         sys.exit(SUCCEEDED)
 
 
+def package_of(program: str) -> str:
+    """Where the program's `__main__` is."""
+    return _PACKAGES.get(program, program)
+
+
 def _unknown(name: str) -> str:
     import difflib  # needed for a mistyped name only
 
@@ -108,7 +119,7 @@ def _completion(parser: argparse.ArgumentParser, shell: str) -> str:
 def _parser_of(program: str, about: str) -> argparse.ArgumentParser:
     """Only the name of a program that is not installed is completed."""
     try:
-        parser: argparse.ArgumentParser = import_module(f"{program}.__main__").build_parser()
+        parser: argparse.ArgumentParser = import_module(f"{package_of(program)}.__main__").build_parser()
     except ModuleNotFoundError:
         parser = Parser()
     parser.description = about

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Final
 
-from adsum.__main__ import PROGRAMS
+from adsum.__main__ import PROGRAMS, package_of
 
 _MARKDOWN: Final = re.compile(r"([\\*_\[\]|])")
 
@@ -16,7 +16,7 @@ def programs() -> str:
     """Markdown: a section for each program and one for each command, with a table of arguments for each group."""
     sections: list[str] = []
     for name, about in PROGRAMS.items():
-        parser: argparse.ArgumentParser = import_module(f"{name}.__main__").build_parser()
+        parser: argparse.ArgumentParser = import_module(f"{package_of(name)}.__main__").build_parser()
         sections += _program(f"adsum {name}", about, parser, level=2)
     return "\n\n".join(sections)
 

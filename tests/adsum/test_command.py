@@ -11,7 +11,7 @@ import pytest
 
 ADSUM = Path(sys.executable).with_name("adsum")
 ROOT = Path(__file__).parents[2]
-PROGRAMS = ("discovery", "registry", "epp", "dispatcher")
+PROGRAMS = ("discovery", "registry", "epp", "dispatcher")  # and `serve`: tests/epp/serve
 
 _MODULES = """
 import runpy, sys
@@ -72,7 +72,7 @@ def test_an_error_names_the_command_too(command: tuple[str, ...], form: str) -> 
     assert said.stderr.endswith(f"; see {form} --help\n")
 
 
-_EXPECTED = "expected one of discovery, registry, epp, dispatcher"
+_EXPECTED = "expected one of discovery, registry, epp, dispatcher, serve"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def _printed(shell: str) -> str:
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ([""], {"discovery", "registry", "epp", "dispatcher"}),
+        ([""], {"discovery", "registry", "epp", "dispatcher", "serve"}),
         (["ep"], {"epp"}),
         (["--p"], {"--print-completion"}),
         (["--print-completion", ""], {"bash", "zsh", "fish"}),

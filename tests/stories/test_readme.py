@@ -12,6 +12,8 @@ from dispatcher.config.config_file import read_config
 from dispatcher.gates.catalogue import parse_gate
 from epp.config.settings import Settings
 from epp.envoy.settings import EnvoySettings
+from epp.serve import flags
+from epp.serve.plan import Plan
 from registry import InstanceHandle
 
 ROOT = Path(__file__).parents[2]
@@ -72,12 +74,16 @@ async def test_an_application_that_serves_the_contract_itself() -> None:
         assert await service.list_instances("dynamo", "decode") == []
 
 
-def test_the_picker_and_the_envoy_that_the_readme_starts_agree() -> None:
+def test_the_picker_and_the_envoy_of_the_defaults_agree() -> None:
     picker, envoy = Settings(), EnvoySettings()
     assert picker.secure_serving == envoy.secure
     assert [address.port for address in envoy.pickers] == [picker.grpc_port]
-    assert f":{envoy.listen.port}/v1/chat/completions" in README
-    assert f":{picker.metrics_port}`" in README
+
+
+def test_the_readme_names_the_ports_of_the_command_that_it_starts() -> None:
+    openai, page, _ = Plan.of(flags.parse([])).ports
+    assert f":{openai}/v1/chat/completions" in README
+    assert f":{page}`" in README
 
 
 def test_the_dispatcher_s_configuration_is_one() -> None:
@@ -86,8 +92,9 @@ def test_the_dispatcher_s_configuration_is_one() -> None:
     (queue,) = config.queues
     gate = parse_gate(queue.gate, "gate")
     assert gate.type == "endpoint-scrape"
-    assert f":{EnvoySettings().listen.port}" in text
-    assert f":{Settings().metrics_port}/metrics" in text
+    openai, page, _ = Plan.of(flags.parse([])).ports
+    assert f":{openai}" in text
+    assert f":{page}/metrics" in text
 
 
 @pytest.mark.parametrize(

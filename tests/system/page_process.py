@@ -27,6 +27,7 @@ _ENVOY: Final = r"(^|&& |/)envoy -c "
 _ALONE: Final = (_PICKER, _ENVOY)
 _SERVES: Final[dict[str, str | int]] = {
     _PICKER: "ready ",
+    r"adsum serve ": "ready ",
     r"(adsum|-m) registry ": "",
     r"(adsum|-m) dispatcher --(?!.*--dry-run)": "ready ",
     r"(adsum|-m) discovery eds (?!.*--once)": "ready ",

@@ -1,0 +1,108 @@
+"""Which commands `adsum serve` starts, with which arguments: those that a user could type."""
+
+import argparse
+import shlex
+import socket
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+
+from adsum.addresses import authority, is_ip
+from epp.config import flags as picker_flags
+from epp.envoy import flags as envoy_flags
+from epp.envoy.config import render
+from epp.serve.flags import MORE_PORTS
+
+ENVOY_OPTIONS: Final = (
+    "--disable-hot-restart",
+    "--log-level",
+    "warning",
+    "--file-flush-interval-msec",
+    "500",
+)
+_LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`picker`, `dispatcher`: arguments of these programs. `envoy_config`: of `adsum epp envoy-config`.
+
+    `local`: the address of this machine at which clients on it reach `host`.
+    """
+
+    host: str
+    local: str
+    ports: tuple[int, ...]
+    picker: list[str]
+    envoy_config: list[str]
+    dispatcher: list[str] | None
+
+    @classmethod
+    def of(cls, given: argparse.Namespace) -> "Plan":
+        """Exits with 2 where a flag that is passed on is wrong."""
+        ports = _ports(given.port)
+        openai, page, grpc = ports
+        plan = cls(
+            host=given.host,
+            local=_local(given.host),
+            ports=ports,
+            picker=[*_workers(given), *_listening(given, page, grpc), *given.picker],
+            envoy_config=[
+                *("--listen-address", given.host, "--listen-port", str(openai), "--admin-port", "0"),
+                *("--epp", f"{_LOOPBACK}:{grpc}", "--secure=false", "--access-log", "", *given.envoy),
+            ],
+            dispatcher=None if given.with_dispatcher is None else ["--config", str(given.with_dispatcher)],
+        )
+        picker_flags.parse(plan.picker)
+        envoy_flags.parse(plan.envoy_config)
+        return plan
+
+    def bootstrap(self) -> str:
+        """Envoy's configuration."""
+        return render(envoy_flags.parse(self.envoy_config))
+
+    def url(self, port: int) -> str:
+        return f"http://{authority(self.local, port)}"
+
+
+def as_script(plan: Plan) -> str:
+    """A shell script that starts the same, without what supervises it."""
+    commands = [["adsum", "epp", *plan.picker]]
+    if plan.dispatcher is not None:
+        commands.append(["adsum", "dispatcher", *plan.dispatcher])
+    lines = [f"{shlex.join(command)} &" for command in commands]
+    lines += ["cat > envoy.yaml <<'END'", plan.bootstrap().rstrip("\n"), "END"]
+    lines.append(shlex.join(["envoy", "--config-path", "envoy.yaml", *ENVOY_OPTIONS]))
+    return "\n".join(lines) + "\n"
+
+
+def _workers(given: argparse.Namespace) -> list[str]:
+    named = {"--discovery": given.discovery, "--namespace": given.namespace, "--component": given.component}
+    flags = [word for name, value in named.items() if value is not None for word in (name, value)]
+    flags += [word for endpoint in given.endpoint for word in ("--endpoint", endpoint)]
+    return flags if given.config_file is None else [*flags, "--config-file", str(given.config_file)]
+
+
+def _listening(given: argparse.Namespace, page: int, grpc: int) -> list[str]:
+    """Only Envoy asks the picker, on this machine: in plain text, as nothing leaves it."""
+    return [
+        *("--host", _LOOPBACK, "--grpc-port", str(grpc), "--grpc-health-port", "0", "--secure-serving=false"),
+        *("--metrics-address", given.host, "--metrics-port", str(page)),
+        *("--drain-timeout", f"{given.drain_timeout:g}s"),
+    ]
+
+
+def _local(host: str) -> str:
+    if not is_ip(host) or not (address := ip_address(host)).is_unspecified:
+        return host
+    return _LOOPBACK if address.version == 4 else "::1"
+
+
+def _ports(first: int) -> tuple[int, ...]:
+    if first:
+        return tuple(range(first, first + MORE_PORTS + 1))
+    probes = [socket.create_server((_LOOPBACK, 0)) for _ in range(MORE_PORTS + 1)]
+    free = tuple(probe.getsockname()[1] for probe in probes)
+    for probe in probes:
+        probe.close()
+    return free
