@@ -9,6 +9,8 @@ from typing import Final
 from adsum.command_line import Parser, ShowVersion, argument
 from epp.config.declared_flags import duration, port
 
+PORT: Final = 8800
+"""vLLM listens on 8000, llama.cpp on 8080, the dispatcher on 8081."""
 MORE_PORTS: Final = 2
 """Behind --port: the page, and what Envoy asks the picker at."""
 
@@ -49,8 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="ADDRESS",
         help="address that clients connect to (default: 127.0.0.1)",
     )
-    ports = "the OpenAI address; the page is on the next port, and the one after it is Envoy's way to the picker; 0: any (default: 8080)"
-    add("--port", type=port, default=8080, metavar="PORT", help=ports)
+    ports = f"the OpenAI address; the page is on the next port, and the one after it is Envoy's way to the picker; 0: any (default: {PORT})"
+    add("--port", type=port, default=PORT, metavar="PORT", help=ports)
     add(
         "--with-dispatcher",
         type=Path,

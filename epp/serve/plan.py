@@ -49,7 +49,8 @@ class Plan:
             picker=[*_workers(given), *_listening(given, page, grpc), *given.picker],
             envoy_config=[
                 *("--listen-address", given.host, "--listen-port", str(openai), "--admin-port", "0"),
-                *("--epp", f"{_LOOPBACK}:{grpc}", "--secure=false", "--access-log", "", *given.envoy),
+                *("--epp", f"{_LOOPBACK}:{grpc}", "--eds-server", f"{_LOOPBACK}:{grpc}", "--secure=false"),
+                *("--access-log", "", *given.envoy),
             ],
             dispatcher=None if given.with_dispatcher is None else ["--config", str(given.with_dispatcher)],
         )

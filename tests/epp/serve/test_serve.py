@@ -247,7 +247,9 @@ def test_it_prints_a_script_with_the_configuration_of_envoy(tmp_path: Path) -> N
     before, config, after = re.split(r"cat > envoy.yaml <<'END'\n|\nEND\n", printed.stdout)
     assert before.startswith("adsum epp --endpoint 127.0.0.1:9 ")
     assert "\nadsum dispatcher --config 'a b.yaml' &\n" in before
-    [listener] = yaml.safe_load(config)["static_resources"]["listeners"]
+    resources = yaml.safe_load(config)["static_resources"]
+    assert "EDS" in [cluster.get("type") for cluster in resources["clusters"]]
+    [listener] = resources["listeners"]
     assert listener["address"]["socket_address"] == {"address": "127.0.0.1", "port_value": 7000}
     assert after.startswith("envoy --config-path envoy.yaml ")
 
