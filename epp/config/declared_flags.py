@@ -163,7 +163,10 @@ def flag(
 
 def declared(default: T, *flags: Flag) -> T:
     """A field that these flags set: one of its own name, and those that collect; what else is code of who parses."""
-    return field(default_factory=lambda: default, metadata={"flags": flags})
+    metadata = {"flags": flags}
+    if default.__hash__ is None:  # a dict, which a dataclass refuses as a default
+        return field(default_factory=lambda: default, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def flags_of(settings: type[Any]) -> Iterator[tuple[str, Flag]]:

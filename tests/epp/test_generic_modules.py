@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 EPP = Path(__file__).parents[2] / "epp"
-MODULES = sorted(
-    path for path in EPP.glob("*.py") if path.name != "extension.py"
-)  # that lists what others may import
+# extension.py lists what others may import
+MODULES = sorted(path for path in EPP.glob("*.py") if path.name != "extension.py")
 
 NO_PLUGINS = {
     "FairnessPolicy",  # a Protocol
