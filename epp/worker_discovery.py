@@ -52,7 +52,9 @@ class WorkerDiscovery(ResourceOwner):
         self._watch: discovery.InstanceEventStream | None = None
         self._metrics: WatchMetrics | None = None
         self._elsewhere: str | None = None
-        self.on_event: list[Callable[[discovery.InstanceEvent], None]] = []
+        # bounded: by what is left of them at the source
+        self._gone: set[str] = set()
+        self.on_event: list[Callable[[discovery.InstanceEvent], None]] = [self._note_gone]
         """Called with each worker that comes, changes or goes."""
 
     def describe(self) -> dict[str, Any]:
@@ -91,8 +93,28 @@ class WorkerDiscovery(ResourceOwner):
             self._start(self._look_elsewhere(found))
         await self._wait_for_metadata({member.id for member in members})
         self._start(HealthChanges(log.warning).follow(lambda: watch.health))
-        self._start(MissingWorkers(lambda: found.missing(*self._key)).run())
-        self._start(MissingWorkers(lambda: found.without_document(*self._key), Consequence.NO_DOCUMENT).run())
+        self._start(MissingWorkers(self._missing).run())
+        self._start(MissingWorkers(self._without_document, Consequence.NO_DOCUMENT).run())
+
+    def _note_gone(self, event: discovery.InstanceEvent) -> None:
+        if isinstance(event, discovery.InstanceRemovedEvent) and event.reason == "deleted":
+            self._gone.add(event.instance_id)
+        else:
+            self._gone.discard(event.instance_id)
+
+    def _missing(self) -> dict[str, str]:
+        """Why workers are missing, by id, but not what is left of those that are gone: the log has told it."""
+        missing = {} if self._found is None else self._found.missing(*self._key)
+        self._gone.intersection_update(missing)
+        return {name: reason for name, reason in missing.items() if name not in self._gone}
+
+    def _without_document(self) -> dict[str, str]:
+        """Why workers have no document, by id, but not of those whose death the log has told."""
+        reasons = {} if self._found is None else self._found.without_document(*self._key)
+        if not reasons:
+            return reasons
+        dead = {one.id for one in self._datastore.endpoints if self._datastore.seems_dead(one.key)}
+        return {name: reason for name, reason in reasons.items() if name not in dead}
 
     def _warn_of_no_worker(self) -> None:
         namespace, component = self._key

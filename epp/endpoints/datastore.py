@@ -24,6 +24,7 @@ class Datastore(ChangeHooks):
         self._columns = LoadColumns(metrics)
         self._cache_tokens: dict[Key, int] = {}
         self._unreachable, self._lost, self._ejected = set[Key](), set[Key](), set[Key]()
+        self._told_dead = set[Key]()
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -84,6 +85,7 @@ class Datastore(ChangeHooks):
             self._lost.discard(key)  # it answered discovery since
         if endpoint.reachable:
             self._unreachable.discard(key)
+            self._told_dead.discard(key)
         else:
             self._unreachable.add(key)
         self._mark_reachable(key)
@@ -97,7 +99,7 @@ class Datastore(ChangeHooks):
         if endpoint is None:
             return None
         self._columns.remove(key)
-        for keys in self._unreachable, self._lost, self._ejected:
+        for keys in self._unreachable, self._lost, self._ejected, self._told_dead:
             keys.discard(key)
         self._cache_tokens.pop(key, None)
         # an endpoint that is only not ready may come back with its cache
@@ -177,10 +179,23 @@ class Datastore(ChangeHooks):
 
     def set_lost(self, endpoint: Endpoint, *, lost: bool) -> bool:
         """Whether nothing accepts connections there: a hint beside that of discovery. Returns whether this is new."""
+        if not lost:
+            self._told_dead.discard(endpoint.key)
         return self._mark(self._lost, endpoint, marked=lost)
 
     def is_lost(self, endpoint: Endpoint) -> bool:
         return endpoint.key in self._lost
+
+    def first_sign_of_death(self, key: Key) -> bool:
+        """Whether that it seems dead is news. Further signs are none, until it answers or is gone: one death, one log line."""
+        if key not in self._members.endpoints or key in self._told_dead:
+            return False
+        self._told_dead.add(key)
+        return True
+
+    def seems_dead(self, key: Key) -> bool:
+        """Whether there was a first sign of death, and it has not answered since."""
+        return key in self._told_dead
 
     def set_ejected(self, endpoint: Endpoint, *, ejected: bool) -> None:
         """Whether it is avoided because it failed requests; it counts as unreachable, and new processes begin without."""

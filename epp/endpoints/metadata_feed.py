@@ -32,7 +32,7 @@ async def follow_discovery(
     ignored: dict[Key, tuple[str, ...]] = {}
     limited = RateLimitedLog(logger, most=LINES_A_MINUTE)
     async for event in events:
-        limited.info(type(event).__name__, "%s", _describe(event))
+        _log_event(limited, event, datastore)
         for told in on_event:
             told(event)
         document: Mapping[str, Any] | None = None
@@ -50,6 +50,26 @@ async def follow_discovery(
                     limited.warning("ignored", "%s: %s", endpoint.id, one)
 
 
+def _log_event(limited: RateLimitedLog, event: InstanceEvent, datastore: Datastore) -> None:
+    if _is_news(event, datastore):
+        is_lost = not event.instance.reachable and not isinstance(event, InstanceRemovedEvent)
+        (limited.warning if is_lost else limited.info)(type(event).__name__, "%s", _describe(event))
+
+
+def _is_news(event: InstanceEvent, datastore: Datastore) -> bool:
+    """False if the log has said already that the worker seems dead, and this is a further sign of it."""
+    key = event.instance.id, event.instance.incarnation
+    match event:
+        case InstanceRemovedEvent(_, reason):
+            return reason not in ("deleted", "replaced") or not datastore.seems_dead(key)
+        case InstanceUpdatedEvent(old, new) if old.reachable and not new.reachable:
+            return datastore.first_sign_of_death(key)
+    return True
+
+
+_AVOIDED: Final = "is avoided until it answers or is gone: its GET /metadata was cut off or is silent, or it says that it is not ready"
+
+
 def _describe(event: InstanceEvent) -> str:
     who = f"{event.instance.id} (metadata at {event.instance.authority})"
     match event:
@@ -58,7 +78,7 @@ def _describe(event: InstanceEvent) -> str:
         case InstanceAddedEvent(instance):
             return f"{who} is there{'' if instance.reachable else ', and avoided: it does not answer or is not ready'}"
         case InstanceUpdatedEvent(old, new) if old.reachable != new.reachable:
-            return f"{who} {'answers again' if new.reachable else 'is avoided: it does not answer or is not ready'}"
+            return f"{who} {'answers again' if new.reachable else _AVOIDED}"
     return f"{who} changed"
 
 

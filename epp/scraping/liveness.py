@@ -35,10 +35,12 @@ class Liveness:
         self._timeout = timeout
         self._looked_at = float("-inf")
         self._was_refused = False
+        self._has_answered = False
 
     def answered(self) -> None:
         """It answered, whatever it said."""
         self._datastore.set_lost(self._endpoint, lost=False)
+        self._has_answered = True
         if self._was_refused:
             self._was_refused = False
             self._datastore.process_replaced(self._endpoint)
@@ -92,6 +94,8 @@ class Liveness:
         self._datastore.set_lost(worker, lost=is_lost)
         if is_lost and not self._was_refused:
             self._was_refused = True
+            if self._has_answered and not self._datastore.first_sign_of_death(worker.key):
+                return
             logger.warning("%s (%s) is avoided until it answers: %s", worker.id, worker.destination, error)
 
     async def _connect(self, worker: Endpoint) -> OSError | None:

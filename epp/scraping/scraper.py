@@ -249,7 +249,7 @@ class Scraper:
         schedule.fail(time.monotonic(), in_use=bool(self._datastore.inflight(endpoint)))
 
     def _report_failure(self, endpoint: Endpoint, reason: str, *, first: bool, has_page: bool = True) -> None:
-        if first:
+        if first and not self._datastore.is_lost(endpoint):  # of one that is lost, Liveness says so
             text = (
                 "no metrics of %s (%s): %s; until they are back it counts as full and ranks behind endpoints whose load is known"
                 if has_page

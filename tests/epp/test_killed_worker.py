@@ -1,10 +1,12 @@
 """SIGKILL of a worker that holds no GET: how soon a whole picker stops to pick it."""
 
 import asyncio
+import contextlib
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -14,6 +16,9 @@ from grpc import aio
 from benchmarks.picking.one_pick import picks_over
 from epp.config.settings import Settings
 from epp.server import PickerServer
+from tests.epp.epp_program import LOCAL, epp_program
+from tests.examples.test_simulator_process import simulator
+from tests.free_port import free_port
 from tests.model_server_process import model_server
 
 KILLS = 3
@@ -31,13 +36,17 @@ class Picks:
         self._metrics_port = metrics_port
 
     async def pages_are_read(self) -> bool:
-        """Whether the metrics page of each worker was read."""
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"http://127.0.0.1:{self._metrics_port}/debug/endpoints") as answer,
-        ):
-            pool = await answer.json()
-        return all(endpoint["age"] is not None for endpoint in pool["endpoints"])
+        return await pages_are_read(f"127.0.0.1:{self._metrics_port}")
+
+
+async def pages_are_read(metrics: str) -> bool:
+    """Whether the picker with this metrics port has read the metrics page of each worker."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{metrics}/debug/endpoints") as answer,
+    ):
+        pool = await answer.json()
+    return all(endpoint["age"] is not None for endpoint in pool["endpoints"])
 
 
 @asynccontextmanager
@@ -85,3 +94,39 @@ async def test_a_killed_worker_is_picked_no_more(
             f"\nSIGKILL to the last pick: median {statistics.median(took) * 1000:.1f} ms, max {max(took) * 1000:.1f} ms"
         )
     assert statistics.median(took) < 10 * CLAIMED
+
+
+@pytest.mark.parametrize("kind", ["filesystem", "static"])
+async def test_a_death_is_one_line_in_the_log(kind: str, tmp_path: Path) -> None:
+    """It says who, why, and what follows."""
+    root = f"file://{tmp_path}"
+    async with AsyncExitStack() as stack:
+        ports = [free_port() for _ in range(3)]
+        workers = [
+            await stack.enter_async_context(
+                simulator("--instance-id", f"w{at}", "--discovery", root, "--port", str(port))
+            )
+            for at, port in enumerate(ports)
+        ]
+        url = root if kind == "filesystem" else "static://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        running = await stack.enter_async_context(
+            epp_program(*LOCAL, "--namespace=default", "--component=default", "--discovery", url)
+        )
+        assert running.stdout is not None
+        assert running.stderr is not None
+        ready = (await running.stdout.readline()).decode()
+        metrics = dict(word.split("=") for word in ready.split()[1:])["metrics"]
+        async with asyncio.timeout(90):
+            while not await pages_are_read(metrics):
+                await asyncio.sleep(0.05)
+        workers[0].process.kill()
+        said: list[str] = []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5):  # further parts told of it for 3 s
+                while line := (await running.stderr.readline()).decode():
+                    of_it = "w0 " in line or f":{ports[0]}" in line
+                    came = " is there" in line or " serves " in line
+                    said += [line] if of_it and not came else []
+        assert len(said) == 1, said
+        assert "WARNING" in said[0]
+        assert "is avoided until it answers" in said[0]
