@@ -47,6 +47,14 @@ web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None)
 """
 
 
+DISPATCHER = """
+broker: memory://
+http: {port: 0}
+targets: [{name: pool, url: "http://127.0.0.1:9"}]
+queues: [{name: batch, target: pool, gate: {type: constant}}]
+"""
+
+
 def until(condition: Callable[[], object], within: float = 120.0) -> None:
     """A bound for hangs."""
     deadline = time.monotonic() + within
@@ -142,7 +150,9 @@ def served(tmp_path: Path) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Its worker comes only once the command says that it waits for one."""
-    group = Served(tmp_path_factory.mktemp("serve"))
+    folder = tmp_path_factory.mktemp("serve")
+    (folder / "dispatcher.yaml").write_text(DISPATCHER)
+    group = Served(folder, "--with-dispatcher", str(folder / "dispatcher.yaml"))
     try:
         until(lambda: "no worker answers at" in group.log.read_text() or group.process.poll() is not None)
         assert group.said.read_text() == ""
@@ -159,11 +169,12 @@ def test_it_says_what_it_waits_for_and_then_serves(lasting: Served) -> None:
     assert lasting.said.read_text() == f"ready openai={address}/v1 page=http://127.0.0.1:{lasting.port + 1}\n"
     with lasting.ask() as answer:
         assert (answer.status, answer.read()) == (200, b"first last")
+    until(lambda: lasting.pids("dispatcher"))
     lines = lasting.log.read_text().splitlines()
-    assert {line[:10].rstrip() for line in lines} <= {"serve", "picker", "envoy"}
+    assert {line[:10].rstrip() for line in lines} == {"serve", "picker", "dispatcher"}
 
 
-@pytest.mark.parametrize("part", ["picker", "envoy"])
+@pytest.mark.parametrize("part", ["picker", "envoy", "dispatcher"])
 def test_a_part_that_is_killed_starts_again_on_its_ports(lasting: Served, part: str) -> None:
     before = lasting.pids(part)
     os.kill(before[-1], signal.SIGKILL)
