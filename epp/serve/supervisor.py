@@ -38,7 +38,7 @@ def run(given: argparse.Namespace, envoy: str) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="adsum-serve-") as folder:
             return asyncio.run(
-                _run(Group(given, plan, _envoy_command(envoy, plan, Path(folder)), Path(folder)))
+                _run(PartGroup(given, plan, _envoy_command(envoy, plan, Path(folder)), Path(folder)))
             )
     except PartError as error:
         return print_error(error, error.code)
@@ -46,7 +46,7 @@ def run(given: argparse.Namespace, envoy: str) -> int:
         return print_error(error, FAILED)
 
 
-async def _run(group: "Group") -> int:
+async def _run(group: "PartGroup") -> int:
     with stop_signals() as signals:
         try:
             await until_signalled(signals, group.serve())
@@ -58,7 +58,7 @@ async def _run(group: "Group") -> int:
     return SUCCEEDED
 
 
-class Group:
+class PartGroup:
     """The parts, in the order in which they start."""
 
     def __init__(self, given: argparse.Namespace, plan: Plan, envoy: list[str], folder: Path) -> None:
