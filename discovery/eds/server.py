@@ -24,7 +24,7 @@ from discovery.eds.messages.eds_pb2 import (
     HealthCheckRequest,
     HealthCheckResponse,
 )
-from discovery.eds.subscription import METHOD, SERVICE, Publication, Subscription
+from discovery.eds.subscription import METHOD, SERVICE, Publication, EndpointSubscription
 from discovery.errors import AdsumError
 
 _SERVING, _NOT_SERVING = 1, 2
@@ -146,7 +146,7 @@ class EndpointService:
     async def _converse(self, context: "aio.ServicerContext[Any, Any]") -> None:
         publication, subscription, changed = (
             self._publication,
-            Subscription(self._publication),
+            EndpointSubscription(self._publication),
             asyncio.Event(),
         )
         publication.subscribers.add(changed.set)
@@ -166,7 +166,7 @@ class EndpointService:
 
 
 async def _read(
-    context: "aio.ServicerContext[Any, Any]", subscription: Subscription, changed: asyncio.Event
+    context: "aio.ServicerContext[Any, Any]", subscription: EndpointSubscription, changed: asyncio.Event
 ) -> None:
     """Until the Envoy ends the stream."""
     try:

@@ -58,7 +58,7 @@ class Publication:
             wake()
 
 
-class Subscription:
+class EndpointSubscription:
     """One stream of an Envoy: what it asked for and got."""
 
     def __init__(self, publication: Publication) -> None:

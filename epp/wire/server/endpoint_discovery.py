@@ -7,7 +7,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from discovery.eds.messages.eds_pb2 import DiscoveryRequest
-from discovery.eds.subscription import METHOD, SERVICE, Publication, Subscription
+from discovery.eds.subscription import METHOD, SERVICE, Publication, EndpointSubscription
 from epp.wire.http2.limits import TokenBucket
 from epp.wire.server.grpc_call import Call, Method, traceback_text
 from epp.wire.server.grpc_messages import GrpcStatus, StatusError
@@ -23,10 +23,10 @@ _SHUTTING_DOWN: Final = "the picker is shutting down"
 
 def endpoint_methods(publication: Publication, clock: Callable[[], float]) -> dict[bytes, Method]:
     """The methods of the endpoint discovery service, by path."""
-    return {f"/{SERVICE}/{METHOD}".encode(): lambda call: _Stream(call, publication, clock)}
+    return {f"/{SERVICE}/{METHOD}".encode(): lambda call: _EndpointStream(call, publication, clock)}
 
 
-class _Stream:
+class _EndpointStream:
     """Handler of StreamEndpoints: lasts for as long as its Envoy is connected."""
 
     __slots__ = ("_bucket", "_call", "_publication", "_subscription")
@@ -34,7 +34,7 @@ class _Stream:
     def __init__(self, call: Call, publication: Publication, clock: Callable[[], float]) -> None:
         self._call = call
         self._publication = publication
-        self._subscription = Subscription(publication)
+        self._subscription = EndpointSubscription(publication)
         self._bucket = TokenBucket(_BURST, _REQUESTS_PER_SECOND, clock)
 
     def message(self, payload: bytes) -> None:
