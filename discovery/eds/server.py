@@ -24,7 +24,7 @@ from discovery.eds.messages.eds_pb2 import (
     HealthCheckRequest,
     HealthCheckResponse,
 )
-from discovery.eds.subscription import METHOD, SERVICE, Publication, EndpointSubscription
+from discovery.eds.subscription import METHOD, SERVICE, EndpointSubscription, Publication
 from discovery.errors import AdsumError
 
 _SERVING, _NOT_SERVING = 1, 2

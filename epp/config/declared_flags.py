@@ -90,7 +90,7 @@ def objective(text: str) -> tuple[str, int]:
     return name, number
 
 
-class Group(Enum):
+class FlagGroup(Enum):
     """The titles in --help, in its order."""
 
     WORKERS = "workers"
@@ -124,7 +124,7 @@ class Flag:
     `group` None: it is not shown. `short`: another spelling.
     """
 
-    group: Group | None
+    group: FlagGroup | None
     help: str
     kind: Callable[[str], Any] = str
     metavar: str | None = None
@@ -155,7 +155,11 @@ class Flag:
 
 
 def flag(
-    default: T, group: Group, help: str, kind: Callable[[str], T] | None = None, metavar: str | None = None
+    default: T,
+    group: FlagGroup,
+    help: str,
+    kind: Callable[[str], T] | None = None,
+    metavar: str | None = None,
 ) -> T:
     """A field of a dataclass that the flag of the same name sets; `kind` None: to its text."""
     return declared(default, Flag(group, help, str if kind is None else kind, metavar))
@@ -178,7 +182,7 @@ def flags_of(settings: type[Any]) -> Iterator[tuple[str, Flag]]:
 
 def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
     flags = list(flags)
-    for group in Group:
+    for group in FlagGroup:
         shown = parser.add_argument_group(group.value)
         for one in flags:
             if one.group is group:

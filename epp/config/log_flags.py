@@ -8,7 +8,7 @@ from typing import Final
 from adsum.command_line import LOG_FORMAT_HELP, LOG_FORMATS
 from adsum.logs import TIMES, JsonForm, TextForm
 from adsum.quoting import quoted
-from epp.config.declared_flags import Flag, Group, boolean, declared
+from epp.config.declared_flags import Flag, FlagGroup, boolean, declared
 
 _ZAP_LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -39,7 +39,7 @@ class LogSettings:
     level: int = declared(
         logging.INFO,
         Flag(
-            Group.OBSERVING,
+            FlagGroup.OBSERVING,
             "0 warnings, 2 state changes, 4 debug (default: 2)",
             int,
             "LEVEL",
@@ -47,7 +47,7 @@ class LogSettings:
             short="-v",
         ),
         Flag(
-            Group.OBSERVING,
+            FlagGroup.OBSERVING,
             "debug, info, error, panic or a number as for -v",
             _level,
             "LEVEL",
@@ -56,15 +56,15 @@ class LogSettings:
     )
     json: bool = declared(
         False,
-        Flag(Group.OBSERVING, LOG_FORMAT_HELP, name="log-format", choices=LOG_FORMATS),
+        Flag(FlagGroup.OBSERVING, LOG_FORMAT_HELP, name="log-format", choices=LOG_FORMATS),
         Flag(
-            Group.OBSERVING,
+            FlagGroup.OBSERVING,
             "the Go picker's name of --log-format: console is text",
             name="zap-encoder",
             choices=("console", "json"),
         ),
         Flag(
-            Group.OBSERVING,
+            FlagGroup.OBSERVING,
             "false: the log is JSON, unless --zap-encoder says otherwise (default: true)",
             boolean,
             name="zap-devel",
@@ -73,7 +73,7 @@ class LogSettings:
     times: str | None = declared(
         None,
         Flag(
-            Group.OBSERVING,
+            FlagGroup.OBSERVING,
             f"the times of the log: {', '.join(TIMES)}",
             metavar="NAME",
             name="zap-time-encoding",

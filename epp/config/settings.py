@@ -12,7 +12,7 @@ from typing import Final
 from epp.config.declared_flags import (
     DEFAULT_MESSAGE_SIZE,
     Flag,
-    Group,
+    FlagGroup,
     boolean,
     count,
     declared,
@@ -30,7 +30,7 @@ from epp.config.tls_rules import TlsRules
 from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.scraping.engines import Series
 
-WORKERS, SERVING, SECURITY, METRICS, LIMITS, PICKING, OBSERVING = Group
+WORKERS, SERVING, SECURITY, METRICS, LIMITS, PICKING, OBSERVING = FlagGroup
 
 ALL_INTERFACES = "::"
 
