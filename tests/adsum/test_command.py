@@ -60,7 +60,7 @@ def test_an_error_names_the_form_that_was_used(program: str) -> None:
 @pytest.mark.parametrize(
     ("command", "form"),
     [
-        (("discovery", "list"), "adsum discovery list"),
+        (("discovery", "list", "--no-such"), "adsum discovery list"),
         (("epp", "validate"), "adsum epp validate"),
         (("epp", "envoy-config", "--mode", "x"), "adsum epp envoy-config"),
         (("dispatcher", "status"), "adsum dispatcher status"),

@@ -47,7 +47,7 @@ def test_it_has_all_four_programs_and_their_extras() -> None:
         rest for word, rest in stages()["build"] if word == "RUN" and "install --no-cache" in rest
     ]
     (extras,) = re.findall(r"'\.\[([a-z,]+)\]'", installed)
-    assert set(extras.split(",")) == PROJECT["project"]["optional-dependencies"].keys() - {"demo"}
+    assert set(extras.split(",")) == PROJECT["project"]["optional-dependencies"].keys() - {"demo", "serve"}
     assert "HATCH_BUILD_HOOK_ENABLE_MYPYC=1" in installed
 
 
