@@ -28,7 +28,7 @@ PROGRAMS: Final = {
     "serve": "all on one machine: the picker and an Envoy in front of your workers",
 }
 _PACKAGES: Final = {"serve": "epp.serve"}
-"""Of programs that do not have the name of their package."""
+"""Programs whose package has another name."""
 SHELLS: Final = ("bash", "zsh", "fish")
 
 

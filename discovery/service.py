@@ -26,7 +26,7 @@ class ComponentCount(NamedTuple):
 
 
 ANY_COMPONENT: Final = ComponentKey("*", "*")
-"""Of a source that lists workers: they are the same under every name."""
+"""Stands for every name where a source lists workers: they are the same under each."""
 
 
 class ServiceDiscovery(Protocol):
@@ -106,9 +106,9 @@ class SourceDiscovery:
             return Explanation(key, shared.membership.health, tuple(ordered), elsewhere)
 
     async def survey(self, most: int, *, timeout: float = 10.0) -> tuple[list[ComponentCount], int]:
-        """What is there: the first `most` components by name, and how many more there are. `timeout` in seconds.
+        """Count the first `most` components by name; also returns how many more there are. `timeout` in seconds.
 
-        Raises `DiscoveryError` if the source cannot tell.
+        Raises `DiscoveryError` if the source cannot list them, `DiscoveryTimeoutError` if it takes longer.
         """
         self._check_open()
         try:

@@ -1,4 +1,4 @@
-"""What each Envoy asked for and is told: the state of the protocol of EDS, state of the world. Knows no transport.
+"""Follows what each Envoy asked for and got, by the state-of-the-world form of EDS. Knows no transport.
 
 https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol
 """
@@ -70,7 +70,7 @@ class EndpointSubscription:
         self._nonces = itertools.count(1)
 
     def next_response(self) -> DiscoveryResponse | None:
-        """What is to be sent now; None: nothing that this Envoy does not have."""
+        """The response to send now; None if this Envoy has the present endpoints, or asked for none."""
         current = self._publication.response
         if current is None or not self._subscribed or self._told == current.version_info:
             return None

@@ -1,6 +1,7 @@
 """How a flag is declared, on the field that it sets, and how values are parsed: ports, sizes, booleans, objectives."""
 
 import argparse
+import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -169,7 +170,7 @@ def declared(default: T, *flags: Flag) -> T:
     """A field that these flags set: one of its own name, and those that collect; what else is code of who parses."""
     metadata = {"flags": flags}
     if default.__hash__ is None:  # a dict, which a dataclass refuses as a default
-        return field(default_factory=lambda: default, metadata=metadata)
+        return field(default_factory=lambda: copy.copy(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 

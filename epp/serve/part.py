@@ -161,6 +161,9 @@ class EnvoyPart(Part):
 
     async def drain(self, timeout: float) -> None:
         """Accept no more connections, and let requests under way end within the timeout; then end it."""
+        if not self._address.exists():  # it never listened: there is nothing to wait for
+            await self.terminate(5.0)
+            return
         try:
             async with asyncio.timeout(timeout):
                 await self._ask("POST", "/drain_listeners")

@@ -59,7 +59,7 @@ class Plan:
         return plan
 
     def bootstrap(self) -> str:
-        """Envoy's configuration."""
+        """Envoy's configuration, YAML, as `adsum epp envoy-config` prints it with the same flags."""
         return render(envoy_flags.parse(self.envoy_config))
 
     def url(self, port: int) -> str:

@@ -39,7 +39,8 @@ class _EndpointStream:
 
     def message(self, payload: bytes) -> None:
         subscribers = self._publication.subscribers
-        if not self._bucket.take() or len(subscribers) >= _MAX_STREAMS:
+        is_full = len(subscribers) >= _MAX_STREAMS and self._tell not in subscribers
+        if not self._bucket.take() or is_full:
             raise StatusError(GrpcStatus.RESOURCE_EXHAUSTED, "too many requests for endpoints; ask later")
         try:
             self._subscription.receive(DiscoveryRequest.FromString(payload))
