@@ -50,6 +50,7 @@ class Subscriptions:
         self._client = client
         self._channels = {name: _Channel(handler) for name, handler in handlers.items()}
         self._pubsub: PubSub | None = None
+        self._sending = asyncio.Lock()
         self._tasks = BackgroundTasks()
 
     async def __aenter__(self) -> Self:
@@ -82,21 +83,30 @@ class Subscriptions:
                 await self._send("unsubscribe", name)
 
     async def _send(self, command: str, name: str) -> None:
-        if self._pubsub is not None:
-            with suppress(RedisError, OSError):  # the next connection subscribes to all channels
-                await getattr(self._pubsub, command)(name)
+        async with self._sending:
+            if self._pubsub is not None:
+                with suppress(RedisError, OSError):  # the next connection subscribes to all channels
+                    await getattr(self._pubsub, command)(name)
 
     async def _run(self) -> None:
         while True:
             try:
                 async with self._client.pubsub() as pubsub:
-                    await self._listen(pubsub)
+                    try:
+                        await self._listen(pubsub)
+                    finally:
+                        await self._stop_sending()
             except (RedisError, OSError):
                 pass  # not logged here: the next command to the broker fails and is
             except Exception:  # without this task no wake-up would ever come
                 log.exception("internal error in a subscription to the broker; it goes on")
-            self._pubsub = None
             await asyncio.sleep(RECONNECT_DELAY)
+
+    async def _stop_sending(self) -> None:
+        """A `PubSub` that is closed under a command fails with AttributeError, or leaves the command's new connection open."""
+        self._pubsub = None
+        async with self._sending:
+            pass
 
     async def _listen(self, pubsub: PubSub) -> None:
         known = set(self._channels)
