@@ -10,9 +10,12 @@ import pytest
 
 from epp.config import go_flags
 from epp.config.catalogue import PLUGINS
+from epp.config.declared_flags import flags_of
 from epp.config.document import FlowControl, PriorityBandSection
 from epp.config.flags import parse
+from epp.config.log_flags import LogSettings
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
+from epp.config.settings import Settings
 from epp.plugins.declaration import Role
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -54,6 +57,19 @@ def test_every_flag_that_is_named_is_there(capsys: pytest.CaptureFixture[str]) -
         with contextlib.suppress(SystemExit):
             parse([f"{flag}=1"])
         assert "unknown" not in capsys.readouterr().err, flag
+
+
+def test_every_declared_flag_has_a_row() -> None:
+    page = (DOCS / "picker.md").read_text().replace(OLDER, "")
+    go_table, _, own_table = page.partition("\n| our flag |")
+    explained = set(
+        re.findall(r"`(--?[a-z-]+)", " ".join(re.findall(r"^\| (`-.*?) \|", go_table, re.MULTILINE)))
+    )
+    flags = [flag for settings in (LogSettings, Settings) for _, flag in flags_of(settings)]
+    own = [flag for flag in flags if not {f"--{flag.name}", flag.short} & explained]
+    expected = [f"| `--{flag.name}` | {flag.help} |" for flag in own]
+    shown = re.findall(r"^\| `--.*", own_table.partition("\n\n")[0], re.MULTILINE)
+    assert shown == expected, "put below `| our flag |` of docs/picker.md:\n" + "\n".join(expected)
 
 
 def test_flags_of_older_go_pickers_stop_the_start_and_have_a_substitute(

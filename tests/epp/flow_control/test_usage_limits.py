@@ -1,5 +1,6 @@
 """Usage limits over a pool whose saturation stays as it is: who goes, and how many."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,3 +114,17 @@ def test_lower_priorities_are_held_back_first(stage: Any) -> None:
     it.detector.value = 0.6
     assert it.turn()[0] == 2
     assert [request.priority for request in it.went] == [100, 0]
+
+
+def test_a_lower_priority_never_has_a_higher_ceiling(stage: Any) -> None:
+    class Rising:
+        per_request = False
+
+        def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
+            return [0.4, 0.9, 0.6][: len(priorities)]
+
+    it = stage(Rising())
+    it.controller.dispatch(NOW)
+    assert [band.ceiling for band in it.controller.bands] == [0.4, 0.4, 0.4]
+    it.detector.value = 0.5
+    assert [it.ask(priority) for priority in (-50, 0, 100)] == [False] * 3

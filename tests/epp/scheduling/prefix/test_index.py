@@ -45,6 +45,10 @@ def test_leaves_go_before_roots_and_what_was_not_used_goes_first() -> None:
     index.record([8], A, 5)
     assert matched(index, [1, 20, 30], POOL[:1]) == [1]
     assert matched(index, [1, 2, 3], POOL[:1]) == [3]
+    index.record([9], A, 5)
+    assert matched(index, [1, 2, 3], POOL[:1]) == [2], (
+        "the end of a chain, though its beginning is another run"
+    )
 
 
 def test_of_a_chain_that_is_too_long_the_beginning_is_kept() -> None:
