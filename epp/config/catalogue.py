@@ -1,12 +1,14 @@
 """The built-in plugin types. Each declares itself beside its algorithm; a new one is a line here.
 
-And the Go picker's types that are not supported, with what a file can use instead. Their names: llm-d-router,
-cmd/epp/runner/runner.go, August 2026.
+The error for an unknown type stands here too: for a type of the Go picker that is not supported it names what a file can use
+instead. Their names: llm-d-router, cmd/epp/runner/runner.go, August 2026.
 """
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from adsum.config.problems import did_you_mean
 from epp.config.data_layer import DATA_LAYER
 from epp.flow_control.eviction import EVICTION_ORDER_POLICY, SHEDDABLE_EVICTION_FILTER
 from epp.flow_control.fairness import GLOBAL_STRICT_FAIRNESS_POLICY, ROUND_ROBIN_FAIRNESS_POLICY
@@ -182,3 +184,15 @@ GO_ONLY: Final[Mapping[str, str]] = {
     name: advice for advice, names in _BY_ADVICE.items() for name in names
 } | {name: _CLUSTERS.format(one) for name, one in _MULTICLUSTER.items()}
 """The remedy for each type, for the error when a file names one."""
+
+
+def unknown_type(name: str, installed: Iterable[str]) -> str:
+    """The problem of a type that is not there. `installed`: those that packages declare."""
+    if (instead := GO_ONLY.get(name)) is not None:
+        return f"{name!r} is a plugin of the Go picker that adsum does not have; {instead}"
+    known = (*PLUGINS, *installed)
+    near = difflib.get_close_matches(name[:100], (*known, *GO_ONLY), n=1)
+    problem = f"{name[:60]!r} is not a plugin type; {did_you_mean(name, near or known)}"
+    if near and near[0] in GO_ONLY:
+        return f"{problem} That is a plugin of the Go picker that adsum does not have; {GO_ONLY[near[0]]}"
+    return problem

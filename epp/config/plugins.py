@@ -1,6 +1,5 @@
 """The plugins of one configuration by name: builds each once, where it is first used, and checks that references fit their roles."""
 
-import difflib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from adsum.config.problems import ConfigError, Problems, config_error, did_you_mean
 from adsum.entry_points import PluginError
-from epp.config.catalogue import GO_ONLY, PLUGINS
+from epp.config.catalogue import PLUGINS, unknown_type
 from epp.config.data_layer import CORE_METRICS_EXTRACTOR
 from epp.config.document import PluginSpec, read_section
 from epp.config.installed import GROUP, PluginType, plugin_type
@@ -311,7 +310,7 @@ class Plugins:
             raise config_error(())  # reported when the file was read
         try:
             kind = plugin_type(spec.type)
-            unknown = _unknown_type(spec.type) if kind is None else ""
+            unknown = unknown_type(spec.type, GROUP.packages()) if kind is None else ""
         except PluginError as error:
             raise ConfigError(f"{place}.type", str(error)) from error
         if kind is None:
@@ -378,14 +377,3 @@ class Context:
 def _is_same(one: object, other: object) -> bool:
     """Plugins by identity: two that were built alike know different things."""
     return one == other if isinstance(one, Section | tuple | bool) else one is other
-
-
-def _unknown_type(name: str) -> str:
-    if (instead := GO_ONLY.get(name)) is not None:
-        return f"{name!r} is a plugin of the Go picker that adsum does not have; {instead}"
-    known = (*PLUGINS, *GROUP.packages())
-    near = difflib.get_close_matches(name[:100], (*known, *GO_ONLY), n=1)
-    problem = f"{name[:60]!r} is not a plugin type; {did_you_mean(name, near or known)}"
-    if near and near[0] in GO_ONLY:
-        return f"{problem} That is a plugin of the Go picker that adsum does not have; {GO_ONLY[near[0]]}"
-    return problem

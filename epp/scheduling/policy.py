@@ -1,4 +1,4 @@
-"""The operator's rules for requests, and requests as they are under these rules. Pure."""
+"""The operator's rules for requests; gives each request its priority, fairness id and model by them. Pure."""
 
 import random
 from collections.abc import Callable, Mapping
