@@ -139,6 +139,12 @@ class ResourceOwner:
         self.tasks.append(task)
         self._stack.push_async_callback(cancel_and_wait, task)
 
+    async def _enter(self, *parts: "ResourceOwner") -> None:
+        """Own these parts, one after the other; what must not end there must not end here."""
+        for part in parts:
+            await self._stack.enter_async_context(part)
+            self.tasks += part.tasks
+
     async def _open(self) -> None:
         raise NotImplementedError
 

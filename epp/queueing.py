@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Never
 
-from prometheus_client.registry import Collector
-
 from epp.config.picker_config import PickerConfig
 from epp.endpoints.datastore import Datastore
 from epp.flow_control.controller import FlowController, FlowControlSwitch
@@ -43,6 +41,7 @@ class Queueing:
         self._detector_name = ""
         self._fairness: list[FairnessPolicy] = []
         director.waiting.observer = self._log
+        self._show(telemetry.pool_name)
 
     def use(self, config: PickerConfig) -> None:
         """Apply the settings of `config`; a picker that never had any stays as it is."""
@@ -72,16 +71,6 @@ class Queueing:
         """None: flow control is off."""
         return self._switch.controller
 
-    def gauges(self, pool_name: str) -> tuple[Collector, ...]:
-        bands = BandGauges(
-            pool_name,
-            lambda: self._switch.controller,
-            lambda: self._datastore.pool(self._clock()),
-            lambda: self._detector_name,
-        )
-        revocations = RevocationMetrics(pool_name, self._eviction, self._clock)
-        return bands, revocations, ProgramMetrics(lambda: self._fairness)
-
     def describe(self) -> dict[str, Any]:
         """For /status: what waits at each priority; null without flow control."""
         controller, now = self._switch.controller, self._clock()
@@ -98,6 +87,17 @@ class Queueing:
             while waiting:
                 await asyncio.sleep(_LOG_INTERVAL)
                 waiting = self._log.end_spells(self._clock())
+
+    def _show(self, pool_name: str) -> None:
+        bands = BandGauges(
+            pool_name,
+            lambda: self._switch.controller,
+            lambda: self._datastore.pool(self._clock()),
+            lambda: self._detector_name,
+        )
+        revocations = RevocationMetrics(pool_name, self._eviction, self._clock)
+        for gauges in (bands, revocations, ProgramMetrics(lambda: self._fairness)):
+            self._telemetry.gauges.register(gauges)
 
     def _eviction(self) -> InFlightEviction | None:
         controller = self._switch.controller

@@ -5,6 +5,8 @@ import contextlib
 import logging
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,9 +17,11 @@ from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
 from discovery.watch import HealthChanges
 from discovery.watch_metrics import WatchMetric, WatchMetrics
+from epp.config.picker_config import PickerConfig
 from epp.config.settings import Settings
 from epp.config.worker_source import WorkerSource
 from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint_document import EndpointDefaults
 from epp.endpoints.metadata_feed import Consequence, MissingWorkers, follow_discovery
 
 _METADATA_TIMEOUT: Final = 1.0
@@ -39,13 +43,14 @@ log = logging.getLogger(__name__)
 
 
 class WorkerDiscovery(ResourceOwner):
-    """An async context manager; once entered, the workers that are known are endpoints of `datastore`.
+    """An async context manager; once entered, the workers that are known are endpoints of `datastore`. A `ConfiguredPart`.
 
     Entering raises AdsumError and OSError.
     """
 
     def __init__(self, source: WorkerSource, settings: Settings, datastore: Datastore) -> None:
-        self._source = source
+        self.source = source
+        self._settings = settings
         self._key = settings.namespace, settings.component
         self._datastore = datastore
         self._found: discovery.SourceDiscovery | None = None
@@ -56,6 +61,9 @@ class WorkerDiscovery(ResourceOwner):
         self._gone: set[str] = set()
         self.on_event: list[Callable[[discovery.InstanceEvent], None]] = [self._note_gone]
         """Called with each worker that comes, changes or goes."""
+
+    def prepare(self, config: PickerConfig) -> Callable[[], None]:
+        return partial(self._datastore.reread, endpoint_defaults(config, self._settings))
 
     def describe(self) -> dict[str, Any]:
         """Where the workers are looked for, and whether that source is in reach: a part of /status."""
@@ -81,7 +89,7 @@ class WorkerDiscovery(ResourceOwner):
         return reasons | self._found.missing(*self._key)
 
     async def _open(self) -> None:
-        found = await self._stack.enter_async_context(_open_discovery(self._source))
+        found = await self._stack.enter_async_context(_open_discovery(self.source))
         self._found = found
         watch = await self._stack.enter_async_context(found.watch(*self._key, metadata=True))
         metrics = WatchMetrics("/".join(self._key), lambda: found.excluded(*self._key))
@@ -118,7 +126,7 @@ class WorkerDiscovery(ResourceOwner):
 
     def _warn_of_no_worker(self) -> None:
         namespace, component = self._key
-        url = self._source.url
+        url = self.source.url
         where = f" --discovery {shlex.quote(url)}" if url else ""
         log.warning(
             "no worker of %s/%s is ready at %s yet; to list all candidates: adsum discovery explain %s %s%s",
@@ -162,8 +170,13 @@ class WorkerDiscovery(ResourceOwner):
 
     @property
     def _where(self) -> str:
-        file = self._source.file
-        return file.path if file is not None else display_url(self._source.url)
+        file = self.source.file
+        return file.path if file is not None else display_url(self.source.url)
+
+
+def endpoint_defaults(config: PickerConfig, settings: Settings) -> EndpointDefaults:
+    """What counts for workers that do not say it."""
+    return replace(config.defaults, serving_port_name=settings.serving_port_name)
 
 
 async def _counted(

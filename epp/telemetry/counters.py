@@ -42,12 +42,12 @@ class Telemetry:
 
     An `epp.ext_proc.request_report.Observer` and an `epp.scheduling.waiting.QueueObserver`. The families of the queue
     are shown from the first request that waits, or while flow control is on (`flow_control.enabled`). `registry` may be read
-    in any thread. `pool_name`: the InferencePool.
+    in any thread, `gauges`, of what is computed, only on the event loop. `pool_name`: the InferencePool.
     """
 
     def __init__(self, label_sets: int = LABEL_SETS, pool_name: str = "") -> None:
-        self.registry = CollectorRegistry()
-        self._pool_name = pool_name
+        self.registry, self.gauges = CollectorRegistry(), CollectorRegistry()
+        self.pool_name = pool_name
         self._said: set[Pick] = set()
         """Picks under way whose answer said how many tokens the prompt has."""
         self._queued: dict[InferenceRequest, RequestTally] = {}
@@ -184,9 +184,9 @@ class Telemetry:
             scheduler.add_metric((), self._scheduler.buckets(), self._scheduler.total)
             yield scheduler
         if self._anything_queued or self.flow_control.enabled:
-            yield from queue_families(tallies, histograms, self._pool_name)
+            yield from queue_families(tallies, histograms, self.pool_name)
         if self.flow_control.enabled:
-            yield from self.flow_control.families(self._pool_name)
+            yield from self.flow_control.families(self.pool_name)
 
     def _tally(self, pick: Pick) -> RequestTally:
         """The tally that counted the pick first, so that every gauge returns to 0."""

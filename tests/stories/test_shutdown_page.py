@@ -11,7 +11,7 @@ from adsum.serving.pages import ConnectionLimits
 from dispatcher.config.config_file import Config, QueueConfig
 from dispatcher.pump.lane import STORE_TIMEOUT
 from epp.config.settings import LAME_DUCK, Settings
-from epp.server import RECENT
+from epp.data_plane_ports import RECENT
 from epp.wire.server.transport import GOAWAY_TIMEOUT
 from registry.handle import _IDLE_SECONDS, RegisteredInstance
 from registry.server import _SHUTDOWN_TIMEOUT

@@ -1,0 +1,92 @@
+"""What the metrics port and --debug-address show of a picker: metrics, /status, its page, decisions."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from adsum.tasks import ResourceOwner
+from discovery.opening import default_url
+from epp.config.settings import Settings
+from epp.config.worker_source import asks_for_tokens
+from epp.decisions.query import DecisionReader
+from epp.decisions.ring import DecisionRing
+from epp.picking import Picking
+from epp.scraping.scraper import Scraper
+from epp.telemetry import metrics_port
+from epp.telemetry import pages as status
+from epp.telemetry.counters import Telemetry
+from epp.telemetry.decision_pages import DecisionPages, ExplainPage
+from epp.telemetry.picker_metrics import BuildInfo
+from epp.telemetry.plugin_metrics import prefix_credits
+from epp.telemetry.pool_metrics import DiscoveryMetrics
+from epp.web.picker_page import PickerPage, PickerParts
+from epp.worker_discovery import WorkerDiscovery
+
+
+@dataclass(eq=False)
+class PickerPages(ResourceOwner):
+    """An async context manager; once entered, the ports are open. `described`: what each part says for /status; may grow."""
+
+    settings: Settings
+    telemetry: Telemetry
+    picking: Picking
+    workers: WorkerDiscovery
+    scraper: Scraper
+    described: Sequence[Callable[[], Mapping[str, Any]]]
+
+    @property
+    def addresses(self) -> str:
+        """For the ready line."""
+        debug = self._ports.debug
+        return f"metrics={self._ports.metrics}" + (f" debug={debug}" if debug else "")
+
+    async def _open(self) -> None:
+        registry, gauges = self.telemetry.registry, self.telemetry.gauges
+        registry.register(BuildInfo())
+        gauges.register(DiscoveryMetrics(self.workers.metrics))
+        shown = self._describe_endpoints, self._describe_status, self._open_page().page
+        app, debug_app = status.application(registry, gauges, *shown), web.Application()
+        status.add_debug_routes(debug_app, *shown)
+        ring = DecisionRing(0) if self.picking.decisions is None else self.picking.decisions
+        reader = DecisionReader(ring, self.picking.clock, time.time)
+        kept, explained = DecisionPages(reader), ExplainPage(self.picking.explain, reader)
+        for one in (app, debug_app):
+            kept.add_to(one)
+            explained.add_to(one)
+        source = self.workers.source
+        reviewed_at = (source.url or default_url()) if asks_for_tokens(self.settings, source) else None
+        ports = metrics_port.serve_metrics(app, self.settings, self._start, reviewed_at, debug_app)
+        self._ports = await self._stack.enter_async_context(ports)
+
+    def _open_page(self) -> PickerPage:
+        picking = self.picking
+        page = PickerPage(
+            PickerParts(
+                name=self.telemetry.pool_name,
+                pool=picking.pool,
+                engine=self.scraper.engine,
+                engines_detected=lambda: self.scraper.engines_detected,
+                saturation=lambda: picking.queueing.saturation,
+                status=self._describe_status,
+                absent=self.workers.absent,
+                outliers=lambda: picking.outliers.avoided,
+                flow_control=lambda: picking.queueing.controller,
+                decisions=picking.decisions,
+                picks=self.telemetry.picks,
+                credits=lambda: prefix_credits(picking.director.producers),
+                stale_after=self.settings.metrics_staleness_threshold,
+                clock=picking.clock,
+            )
+        )
+        self.workers.on_event.append(page.discovered)
+        self._start(page.run())
+        return page
+
+    def _describe_endpoints(self) -> dict[str, Any]:
+        return status.describe(self.picking.pool(), self.picking.queueing.saturation, self.scraper.engine)
+
+    def _describe_status(self) -> dict[str, Any]:
+        return {name: value for part in self.described for name, value in part().items()}
