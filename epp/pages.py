@@ -20,7 +20,6 @@ from epp.telemetry import pages as status
 from epp.telemetry.counters import Telemetry
 from epp.telemetry.decision_pages import DecisionPages, ExplainPage
 from epp.telemetry.picker_metrics import BuildInfo
-from epp.telemetry.plugin_metrics import prefix_credits
 from epp.telemetry.pool_metrics import DiscoveryMetrics
 from epp.web.picker_page import PickerPage, PickerParts
 from epp.worker_discovery import WorkerDiscovery
@@ -76,7 +75,7 @@ class PickerPages(ResourceOwner):
                 flow_control=lambda: picking.queueing.controller,
                 decisions=picking.decisions,
                 picks=self.telemetry.picks,
-                credits=lambda: prefix_credits(picking.director.producers),
+                credits=picking.credits,
                 stale_after=self.settings.metrics_staleness_threshold,
                 clock=picking.clock,
             )

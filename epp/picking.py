@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, Never
+from typing import Any, Final, Never
 
 from adsum.tasks import ResourceOwner
 from epp.config.picker_config import PickerConfig
@@ -15,20 +15,22 @@ from epp.decisions.recorder import PickRecorder
 from epp.decisions.ring import DecisionRing
 from epp.decisions.spans import PickSpans
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import EndpointPool
+from epp.endpoints.endpoint import EndpointPool, Key
 from epp.outlier_watch import OutlierWatch
+from epp.plugins.declaration import PluginDeclaration
 from epp.queueing import Queueing
 from epp.request.model_rewrite import ModelRewrites
 from epp.request.subset import Subset
 from epp.scheduling.decision import Decision
 from epp.scheduling.director import Director
-from epp.scheduling.plugin import AdmissionController
+from epp.scheduling.pick import Credit
+from epp.scheduling.plugin import AdmissionController, CreditingProducer
 from epp.scheduling.policy import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.telemetry.counters import Telemetry, TimedDirector, TimedScheduling
 from epp.telemetry.picker_metrics import RewriteDecisions
-from epp.telemetry.plugin_metrics import PluginDurations, PrefixMetrics
-from epp.telemetry.pool_metrics import InFlightMetrics, OutlierMetrics, PoolGauges
+from epp.telemetry.plugin_metrics import PluginDurations, PluginMetrics
+from epp.telemetry.pool_metrics import OutlierMetrics, PoolGauges
 
 _MIN_PAUSE: Final = 0.001
 """The least seconds between two turns of the admission, if it names a time that has passed."""
@@ -86,6 +88,11 @@ class Picking(ResourceOwner):
     def pool(self) -> EndpointPool:
         return self._datastore.pool(self.clock())
 
+    def credits(self) -> Mapping[Key, Credit]:
+        """By the first data producer that notes them: several see the same prompts."""
+        noted = [one.credits for one in self.director.producers if isinstance(one, CreditingProducer)]
+        return noted[0] if noted else {}
+
     def explain(self, headers: Mapping[str, str], body: bytes | None, subset: Subset | None) -> Decision:
         return self.director.explain(headers, body, subset, self.clock())
 
@@ -99,6 +106,7 @@ class Picking(ResourceOwner):
         self._use_rules(config)
 
     def _use_rules(self, config: PickerConfig) -> None:
+        self._plugins = config.plugins
         if self._admission is None:
             self.queueing.use(config)
         self.outliers.use(config.outliers, config.slow_start)
@@ -128,6 +136,9 @@ class Picking(ResourceOwner):
             fairness_headers=config.fairness_headers,
         )
 
+    def _plugins_in_use(self) -> Mapping[str, tuple[PluginDeclaration, Sequence[Any]]]:
+        return self._plugins.by_type((*self.director.producers, *self.queueing.fairness))
+
     def _show(self, telemetry: Telemetry) -> None:
         rewritten = RewriteDecisions()
         self.rewrites.on_decision = rewritten.count
@@ -136,8 +147,7 @@ class Picking(ResourceOwner):
         name, stale_after = telemetry.pool_name, self._settings.metrics_staleness_threshold
         for gauges in (
             PoolGauges(name, self.pool, self.queueing.saturations, stale_after),
-            PrefixMetrics(lambda: self.director.producers),
-            InFlightMetrics(lambda: self.director.producers),
+            PluginMetrics(self._plugins_in_use),
             OutlierMetrics(name, self.outliers),
         ):
             telemetry.gauges.register(gauges)

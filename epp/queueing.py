@@ -15,7 +15,7 @@ from epp.scheduling.director import Director
 from epp.scheduling.plugin import UsageFollower
 from epp.telemetry.band_log import BandLog
 from epp.telemetry.counters import Telemetry
-from epp.telemetry.flow_control_metrics import BandGauges, ProgramMetrics, RevocationMetrics
+from epp.telemetry.flow_control_metrics import BandGauges, RevocationMetrics
 
 _LOG_INTERVAL: Final = 1.0
 """Seconds between two looks whether requests still wait."""
@@ -39,7 +39,8 @@ class Queueing:
         self._switch = FlowControlSwitch(director, datastore, memory)
         self._log = BandLog(telemetry, self._why)
         self._detector_name = ""
-        self._fairness: list[FairnessPolicy] = []
+        self.fairness: list[FairnessPolicy] = []
+        """The policies in force."""
         director.waiting.observer = self._log
         self._show(telemetry.pool_name)
 
@@ -50,8 +51,8 @@ class Queueing:
         self._switch.use(config.flow_control, config.detector, self._clock())
         settings = config.flow_control
         self._log.enabled = self._telemetry.flow_control.enabled = settings is not None
-        self._fairness = [] if settings is None else _fairness_policies(settings)
-        self._telemetry.on_usage = [one.used for one in self._fairness if isinstance(one, UsageFollower)]
+        self.fairness = [] if settings is None else _fairness_policies(settings)
+        self._telemetry.on_usage = [one.used for one in self.fairness if isinstance(one, UsageFollower)]
         self._detector_name = config.detector_name
 
     @property
@@ -96,7 +97,7 @@ class Queueing:
             lambda: self._detector_name,
         )
         revocations = RevocationMetrics(pool_name, self._eviction, self._clock)
-        for gauges in (bands, revocations, ProgramMetrics(lambda: self._fairness)):
+        for gauges in (bands, revocations):
             self._telemetry.gauges.register(gauges)
 
     def _eviction(self) -> InFlightEviction | None:

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -15,7 +15,7 @@ from epp.config.document import PluginSpec, read_section
 from epp.config.installed import GROUP, PluginType, plugin_type
 from epp.endpoints.worker_metrics import WorkerMetric
 from epp.ext_proc.exchange_settings import ResponseHeaders
-from epp.plugins.declaration import ParameterError, Role
+from epp.plugins.declaration import ParameterError, PluginDeclaration, Role
 from epp.plugins.section import Section
 from epp.scheduling.plugin import DataProducer
 
@@ -196,6 +196,15 @@ class Plugins:
 
     def response_headers(self) -> list[ResponseHeaders]:
         return [one for plugin in self._built.values() for one in plugin.response_headers]
+
+    def by_type(self, used: Iterable[object]) -> dict[str, tuple[PluginDeclaration, list[Any]]]:
+        """Those of `used` that are plugins of this file, each once, by their type, with its declaration."""
+        kinds = {id(plugin.built): plugin.kind for plugin in self._built.values()}
+        found: dict[str, tuple[PluginDeclaration, list[Any]]] = {}
+        for one in used:
+            if (kind := kinds.pop(id(one), None)) is not None:
+                found.setdefault(kind.name, (kind.declaration, []))[1].append(one)
+        return found
 
     def independent_producers(self, *, handled: bool) -> list[DataProducer]:
         """The producers that run though no plugin of a profile says that it reads them.

@@ -4,17 +4,20 @@ Values: llm-d-router, plugins/flowcontrol/fairness/program-aware, strategy las (
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Literal
 
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
 from pydantic import Field
 
 from epp.endpoints.endpoint import Endpoint
 from epp.flow_control.fairness import Flow, FlowSelector
 from epp.flow_control.flow_queue import QueuedRequest
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.labels import PREFIX, label_value
 from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.plugin import RequestFollower
@@ -191,6 +194,47 @@ def _build(given: ProgramAwareParameters, context: PluginContext) -> ProgramAwar
     return policy
 
 
+def program_metrics(policies: Sequence[ProgramAware]) -> Iterator[Metric]:
+    """What the metrics page has of programs. Those of several policies count together."""
+    attained: dict[str, float] = {}
+    waits: dict[str, tuple[float, int]] = {}
+    for policy in policies:
+        for name, tokens in policy.attained().items():
+            label, program = label_value(name), policy.programs[name]
+            attained[label] = attained.get(label, 0.0) + tokens
+            waited, requests = waits.get(label, (0.0, 0))
+            waits[label] = waited + program.waited, requests + program.requests
+    averages = {name: 1000.0 * waited / count for name, (waited, count) in waits.items() if count}
+    index = GaugeMetricFamily(
+        PREFIX + "program_aware_jains_fairness_index",
+        "Jain's index of the average waits of programs; 1 is fair.",
+    )
+    index.add_metric((), _jain(list(averages.values())))
+    yield index
+    yield _by_program("avg_wait_time_milliseconds", "The average wait of a program's requests.", averages)
+    yield _by_program(
+        "attained_service_tokens",
+        "Tokens that a program got, those of answers twice; old ones count less.",
+        attained,
+    )
+
+
+def _by_program(name: str, help_text: str, values: dict[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"{PREFIX}program_aware_{name}", help_text, labels=("program_id",))
+    for program, value in values.items():
+        family.add_metric((program,), value)
+    return family
+
+
+def _jain(values: Sequence[float]) -> float:
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if len(values) > 1 and squares else 1.0
+
+
 PROGRAM_AWARE_FAIRNESS: Final = PluginDeclaration(
-    type="program-aware-fairness", role=Role.FAIRNESS, parameters=ProgramAwareParameters, build=_build
+    type="program-aware-fairness",
+    role=Role.FAIRNESS,
+    parameters=ProgramAwareParameters,
+    build=_build,
+    metrics=program_metrics,
 )

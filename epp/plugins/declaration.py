@@ -1,13 +1,16 @@
 """The declaration of a plugin type. Installed packages import it from `epp.extension` (docs/extending.md)."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from epp.endpoints.worker_metrics import WorkerMetric
 from epp.plugins.section import NoParameters, Section
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 P = TypeVar("P")
 S = TypeVar("S", bound=Section)
@@ -103,7 +106,8 @@ class PluginDeclaration:
     whose fields are camelCase in the file; a picker's derive from PickerParameters. `reads_metrics`: a scorer reads the
     workers' metrics, so endpoints with stale numbers are ranked last. `type`: the name in the file; of an installed
     package, the name of the entry point. `also`: a second role. `read_by_handlers`: of a data producer that profile handlers
-    may read, so that it runs where one decides. `single`: why a file can use only one, if that is so.
+    may read, so that it runs where one decides. `single`: why a file can use only one, if that is so. `metrics`: from all plugins
+    of the type that are in use, what the metrics page has of them.
     """
 
     role: Role
@@ -114,6 +118,7 @@ class PluginDeclaration:
     also: Role | None = None
     read_by_handlers: bool = False
     single: str = ""
+    metrics: Callable[[Any], Iterable["Metric"]] = lambda plugins: ()
 
     @property
     def roles(self) -> frozenset[Role]:

@@ -134,6 +134,16 @@ def _check(headers: Mapping[str, str]) -> None:
             )
 
 
+class Credit:
+    """Bytes of all prompts that were sent to one endpoint, and of these what it was believed to hold."""
+
+    __slots__ = ("held", "total")
+
+    def __init__(self, held: int = 0, total: int = 0) -> None:
+        self.held = held
+        self.total = total
+
+
 class DecisionLog(Protocol):
     """Keeps what is noted of picks, and says how much that is."""
 

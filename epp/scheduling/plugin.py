@@ -3,10 +3,10 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Mask
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Key, Mask
 from epp.request.inference_request import InferenceRequest, PrefixChain
 from epp.scheduling.decision import PluginLabels
-from epp.scheduling.pick import Pick
+from epp.scheduling.pick import Credit, Pick
 from epp.scheduling.profile_result import Results
 from epp.scheduling.waiting import WaitingRequest
 
@@ -150,6 +150,15 @@ class RehearsingProducer(Protocol):
 
     def rehearse(self, request: InferenceRequest, pool: EndpointPool) -> Callable[[], None]:
         """`prepare` for a request that is only explained; the returned function takes back what it changed."""
+
+
+@runtime_checkable
+class CreditingProducer(Protocol):
+    """A data producer that notes how much of the prompts it believed to be held where they were sent."""
+
+    @property
+    def credits(self) -> Mapping[Key, Credit]:
+        """By endpoint."""
 
 
 @runtime_checkable

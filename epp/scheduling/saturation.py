@@ -6,7 +6,7 @@ Formula of the refusal: llm-d-router, plugins/requestcontrol/admitter/probabilis
 import math
 import random
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import Field
@@ -30,6 +30,14 @@ class SaturationDetector(Protocol):
 
     def saturation(self, pool: EndpointPool) -> float:
         """0 is idle, 1 or more is full; a pool without endpoints is full."""
+
+
+@runtime_checkable
+class StalenessAware(Protocol):
+    """A detector that does not trust old numbers."""
+
+    def stale(self, pool: EndpointPool) -> int:
+        """How many endpoints count as full because their numbers are old or unknown."""
 
 
 _MAX_LOAD: Final = 3.0
@@ -62,7 +70,6 @@ class UtilizationDetector:
         return float(np.minimum(loads, _MAX_LOAD).mean())
 
     def stale(self, pool: EndpointPool) -> int:
-        """How many endpoints count as full because their numbers are old or unknown."""
         return int((~pool.fresh(self.staleness) & ~pool.pageless).sum())
 
     def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:

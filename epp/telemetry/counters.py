@@ -13,6 +13,7 @@ from epp.endpoints.endpoint import EndpointPool
 from epp.ext_proc.request_report import Deferral, RequestDirector
 from epp.ext_proc.response_body import ResponseBodyReader, ResponseHead
 from epp.outliers.settings import Failure
+from epp.plugins.labels import EXTENSION_PREFIX, PREFIX
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import OwnAnswer, Rejection
 from epp.request.subset import Subset
@@ -21,7 +22,6 @@ from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.waiting import Dequeued, RequestScheduler, WaitingRequest
 from epp.telemetry.answer_meter import AnswerMeter, open_prompt_meter
 from epp.telemetry.flow_control_metrics import DISPATCHED, FlowControlTally, queue_families
-from epp.telemetry.labels import EXTENSION_PREFIX, PREFIX
 from epp.telemetry.request_families import request_metrics
 from epp.telemetry.request_tally import LABEL_SETS, QUEUE_BUCKETS, STEP_BUCKETS, RequestTallies, RequestTally
 

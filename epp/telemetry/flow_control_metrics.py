@@ -11,12 +11,11 @@ from adsum.histogram import Histogram
 from epp.endpoints.endpoint import EndpointPool
 from epp.flow_control.controller import FlowController
 from epp.flow_control.eviction import InFlightEviction
-from epp.flow_control.program_aware import ProgramAware
+from epp.plugins.labels import EXTENSION_PREFIX, PREFIX, REQUEST_LABELS, RequestLabels
 from epp.request.rejection import Rejection
 from epp.scheduling.candidates import NO_ENDPOINTS
-from epp.scheduling.saturation import SATURATED, UtilizationDetector
+from epp.scheduling.saturation import SATURATED, StalenessAware
 from epp.scheduling.waiting import Dequeued
-from epp.telemetry.labels import EXTENSION_PREFIX, PREFIX, REQUEST_LABELS, RequestLabels, label_value
 from epp.telemetry.request_tally import QUEUE_BUCKETS, STEP_BUCKETS, RequestHistograms, RequestTally
 
 DISPATCHED: Final = "Dispatched"
@@ -170,7 +169,7 @@ class BandGauges(Collector):
             yield self._of_all("requests", waiting / settings.max_requests)
         if settings.max_bytes is not None:
             yield self._of_all("bytes", sum(band.bytes for band in bands) / settings.max_bytes)
-        if isinstance(controller.detector, UtilizationDetector):
+        if isinstance(controller.detector, StalenessAware):
             stale = GaugeMetricFamily(
                 PREFIX + "flow_control_stale_endpoints",
                 "Endpoints whose numbers are older than metricsStalenessThreshold, or unknown.",
@@ -243,48 +242,3 @@ class RevocationMetrics(Collector):
         )
         family.add_metric((self._pool_name,), value)
         return family
-
-
-class ProgramMetrics(Collector):
-    """`policies`: those in force; without a program-aware one there is nothing to show. Programs of several count together."""
-
-    def __init__(self, policies: Callable[[], Sequence[object]]) -> None:
-        self._policies = policies
-
-    def collect(self) -> Iterator[Metric]:
-        policies = [one for one in self._policies() if isinstance(one, ProgramAware)]
-        if not policies:
-            return
-        attained: dict[str, float] = {}
-        waits: dict[str, tuple[float, int]] = {}
-        for policy in policies:
-            for name, tokens in policy.attained().items():
-                label, program = label_value(name), policy.programs[name]
-                attained[label] = attained.get(label, 0.0) + tokens
-                waited, requests = waits.get(label, (0.0, 0))
-                waits[label] = waited + program.waited, requests + program.requests
-        averages = {name: 1000.0 * waited / count for name, (waited, count) in waits.items() if count}
-        index = GaugeMetricFamily(
-            PREFIX + "program_aware_jains_fairness_index",
-            "Jain's index of the average waits of programs; 1 is fair.",
-        )
-        index.add_metric((), _jain(list(averages.values())))
-        yield index
-        yield _by_program("avg_wait_time_milliseconds", "The average wait of a program's requests.", averages)
-        yield _by_program(
-            "attained_service_tokens",
-            "Tokens that a program got, those of answers twice; old ones count less.",
-            attained,
-        )
-
-
-def _by_program(name: str, help_text: str, values: dict[str, float]) -> Metric:
-    family = GaugeMetricFamily(f"{PREFIX}program_aware_{name}", help_text, labels=("program_id",))
-    for program, value in values.items():
-        family.add_metric((program,), value)
-    return family
-
-
-def _jain(values: Sequence[float]) -> float:
-    squares = sum(value * value for value in values)
-    return sum(values) ** 2 / (len(values) * squares) if len(values) > 1 and squares else 1.0

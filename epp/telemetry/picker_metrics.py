@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from adsum.histogram import Histogram
 from epp.config.live_config import LiveConfig
-from epp.telemetry.labels import EXTENSION_PREFIX, OTHER, PREFIX, label_value
+from epp.plugins.labels import EXTENSION_PREFIX, OTHER, PREFIX, label_value
 from epp.telemetry.request_tally import LABEL_SETS
 
 

@@ -8,6 +8,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from adsum.histogram import Histogram
+from epp.plugins.labels import OBJECTIVE_PREFIX, OTHER, PREFIX, REQUEST_LABELS, RequestLabels
 from epp.telemetry.answer_meter import (
     BOUNDS,
     CACHED,
@@ -19,7 +20,6 @@ from epp.telemetry.answer_meter import (
     TTFT,
     TTFT_STREAMED,
 )
-from epp.telemetry.labels import OBJECTIVE_PREFIX, OTHER, PREFIX, REQUEST_LABELS, RequestLabels
 from epp.telemetry.request_tally import (
     DURATIONS,
     NO_LABELS,

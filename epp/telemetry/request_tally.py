@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from adsum.histogram import Histogram
+from epp.plugins.labels import OTHER, RequestLabels, label_value
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.waiting import Dequeued
-from epp.telemetry.labels import OTHER, RequestLabels, label_value
 
 LABEL_SETS: Final = 1000
 """Distinct sets of labels that clients can create; later ones are counted under "other"."""

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from epp.endpoints.endpoint import Endpoint, Floats, Key
-from epp.scheduling.prefix.producer import Credit
+from epp.scheduling.pick import Credit
 
 INTERVAL: Final = 15.0
 """Seconds between two samples."""

@@ -21,7 +21,7 @@ from epp.decisions.ring import DecisionRing
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Key
 from epp.flow_control.controller import FlowController
 from epp.outliers.outlier_record import Cause, OutlierRecord
-from epp.scheduling.prefix.producer import Credit
+from epp.scheduling.pick import Credit
 from epp.web.decision_view import DecisionView
 from epp.web.event_log import EventLog
 from epp.web.pick_history import INTERVAL, PickHistory

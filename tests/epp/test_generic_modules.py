@@ -2,20 +2,31 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 EPP = Path(__file__).parents[2] / "epp"
-# extension.py lists what others may import
-MODULES = sorted(path for path in EPP.glob("*.py") if path.name != "extension.py")
+NAMING = {
+    "config.catalogue": "the list of them",
+    "config.flow_control": "a burst waits without flow control",
+    "config.picker_config": "agent-identity names headers of the fairness id",
+    "extension": "what others may import",
+    "flow_control.pool_load": "measures as the detector does, with what was sent since",
+    "flow_control.settings": "the default policies",
+    "scheduling.scheduler": "the default profile handler",
+}
+"""The generic modules that name plugins, and why."""
 
 NO_PLUGINS = {
-    "FairnessPolicy",  # a Protocol
+    "FairnessPolicy",
+    "SaturationDetector",
+    "StalenessAware",
     "InFlightEviction",  # what all eviction policies work on
-    "PageTls",  # a section of the configuration
+    "SATURATED",  # the reason of a refusal
 }
-"""What stands beside plugins and is none."""
+"""Protocols, and what else stands beside plugins and is none."""
 
 
 def imported(path: Path) -> Iterator[tuple[str, str]]:
@@ -24,12 +35,14 @@ def imported(path: Path) -> Iterator[tuple[str, str]]:
             yield from ((node.module, alias.name) for alias in node.names)
 
 
+@cache
 def plugin_modules() -> set[str]:
     """Those that the catalogue lists, and the others of the folder of a plugin that has one of its own."""
     declared = {
         module for module, _ in imported(EPP / "config" / "catalogue.py") if module.startswith("epp.")
     }
-    declared.discard("epp.plugins.declaration")
+    # types without code of their own, whose parameters other parts of the picker read
+    declared -= {"epp.plugins.declaration", "epp.config.data_layer"}
     folders = {module.rpartition(".")[0] for module in declared if module.count(".") == 3}
     return declared | {f"{folder}.{path.stem}" for folder in folders for path in _files(folder)}
 
@@ -42,8 +55,22 @@ def test_the_modules_of_plugins_are_found() -> None:
     assert {"epp.flow_control.program_aware", "epp.scheduling.prefix.producer"} <= plugin_modules()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
-def test_a_generic_module_names_no_plugin(path: Path) -> None:
-    plugins = plugin_modules()
-    named = {name for module, name in imported(path) if module in plugins} - NO_PLUGINS
-    assert not named, "declare it on the plugin, or ask for a Protocol of epp/scheduling/plugin.py"
+def named_plugins(path: Path) -> set[str]:
+    return {name for module, name in imported(path) if module in plugin_modules()} - NO_PLUGINS
+
+
+@cache
+def generic_modules() -> dict[str, Path]:
+    found = {".".join(path.relative_to(EPP).with_suffix("").parts): path for path in EPP.rglob("*.py")}
+    return {name: path for name, path in found.items() if f"epp.{name}" not in plugin_modules()}
+
+
+@pytest.mark.parametrize("name", sorted(generic_modules().keys() - NAMING.keys()))
+def test_a_generic_module_names_no_plugin(name: str) -> None:
+    advice = "declare it on the plugin, or ask for a Protocol of epp/scheduling/plugin.py"
+    assert not named_plugins(generic_modules()[name]), advice
+
+
+@pytest.mark.parametrize("name", NAMING)
+def test_an_exception_names_plugins(name: str) -> None:
+    assert named_plugins(generic_modules()[name]), "it names none any more: take it off the list"

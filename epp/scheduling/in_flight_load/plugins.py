@@ -4,17 +4,21 @@ Values: llm-d-router, plugins/scheduling/scorer/tokenload and plugins/flowcontro
 needs no metrics page, so it sees a burst at once, and it does not see what other pickers send.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Final, Literal
 
 import numpy as np
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
 from pydantic import Field
 
 from epp.endpoints.endpoint import EndpointPool, Floats, Mask
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.labels import PREFIX, label_value
 from epp.plugins.section import Headroom, Limit, Section
-from epp.request.inference_request import InferenceRequest
+from epp.request.inference_request import DEFAULT_FAIRNESS_ID, InferenceRequest
 from epp.scheduling.in_flight_load.producer import (
     DEFAULT_OUTPUT_RATIO,
     PRODUCER,
@@ -62,8 +66,45 @@ def _producer(given: InflightLoadParameters, context: PluginContext) -> InFlight
     return load
 
 
+_METRIC_LABELS: Final = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
+
+
+def in_flight_metrics(producers: Sequence[InFlightLoadProducer]) -> Iterator[Metric]:
+    """An endpoint has one sample, 0, once all that was sent there has ended."""
+    requests = GaugeMetricFamily(
+        PREFIX + "inflight_requests", "Requests sent there that have not ended.", labels=_METRIC_LABELS
+    )
+    tokens = GaugeMetricFamily(
+        PREFIX + "inflight_tokens", "Tokens sent there that are not computed yet.", labels=_METRIC_LABELS
+    )
+    for producer in producers:
+        for labels, (count, size) in _samples(producer).items():
+            requests.add_metric(labels, count)
+            tokens.add_metric(labels, size)
+    yield from (requests, tokens)
+
+
+def _samples(producer: InFlightLoadProducer) -> Mapping[tuple[str, ...], tuple[int, int]]:
+    """Requests and tokens by the values of the labels. Ids that are shown alike count together: one sample must not be there
+    twice, and clients choose their fairness ids."""
+    sums: dict[tuple[str, ...], tuple[int, int]] = {}
+    for (name, namespace, fairness_id, priority), load in producer.labelled.items():
+        labels = (name, namespace, producer.name, label_value(fairness_id), str(priority))
+        requests, tokens = sums.get(labels, (0, 0))
+        sums[labels] = requests + load.requests, tokens + load.tokens
+    busy = {labels[:2] for labels in sums}
+    for endpoint in producer.endpoints:
+        if (endpoint.id, endpoint.namespace) not in busy:
+            sums[endpoint.id, endpoint.namespace, producer.name, DEFAULT_FAIRNESS_ID, "0"] = 0, 0
+    return sums
+
+
 INFLIGHT_LOAD_PRODUCER: Final = PluginDeclaration(
-    type=PRODUCER, role=Role.PRODUCER, parameters=InflightLoadParameters, build=_producer
+    type=PRODUCER,
+    role=Role.PRODUCER,
+    parameters=InflightLoadParameters,
+    build=_producer,
+    metrics=in_flight_metrics,
 )
 
 

@@ -1,14 +1,19 @@
 """The declarations of approx-prefix-cache-producer and prefix-cache-scorer; apart from them, because they are compiled."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Final
 
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from pydantic import Field, model_validator
 
+from adsum.histogram import Histogram
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.labels import EXTENSION_PREFIX, PREFIX
 from epp.plugins.section import Quantity, Section
 from epp.scheduling.plugin import PrefixMatchProducer
-from epp.scheduling.prefix.index import MAX_BYTES, PrefixIndex
-from epp.scheduling.prefix.producer import MIN_BLOCK_TOKENS, PRODUCER, PrefixCacheProducer
+from epp.scheduling.prefix.index import BLOCK_BYTES, MAX_BYTES, PrefixIndex
+from epp.scheduling.prefix.producer import BYTES, MIN_BLOCK_TOKENS, PRODUCER, RATIOS, PrefixCacheProducer
 from epp.scheduling.prefix.scorer import PrefixCacheScorer
 
 
@@ -98,12 +103,65 @@ def _scorer(given: PrefixScorerParameters, context: PluginContext) -> PrefixCach
     return PrefixCacheScorer(matches, given.match_length_weight, given.match_length_scale_tokens)
 
 
+_LABELS = ("plugin_name", "plugin_type")
+_SIZE = "Blocks in the prefix index, each counted once for every worker that is believed to hold it."
+_USED = "Memory of the prefix index, estimated."
+_LIMIT = "The most memory of the prefix index: maxIndexBytes."
+_EVICTED = "Blocks that the index forgot for want of memory, though the worker's cache has room for them."
+_RATIO = "The share of a prompt that its worker was believed to hold."
+_BYTES = "Bytes of a prompt that its worker was believed to hold."
+
+
+def prefix_metrics(producers: Sequence[PrefixCacheProducer]) -> Iterator[Metric]:
+    """A picker has one producer, unless scorers name several: these are numbered.
+
+    The older names have no labels, so there all producers count together.
+    """
+    size = GaugeMetricFamily(PREFIX + "prefix_indexer_size", _SIZE, labels=_LABELS)
+    used = GaugeMetricFamily(PREFIX + "prefix_indexer_bytes", _USED, labels=_LABELS)
+    limit = GaugeMetricFamily(PREFIX + "prefix_indexer_limit_bytes", _LIMIT, labels=_LABELS)
+    evicted = CounterMetricFamily(PREFIX + "prefix_indexer_evicted_blocks", _EVICTED, labels=_LABELS)
+    ratio = HistogramMetricFamily(PREFIX + "prefix_indexer_hit_ratio", _RATIO, labels=_LABELS)
+    held = HistogramMetricFamily(PREFIX + "prefix_indexer_hit_bytes", _BYTES, labels=_LABELS)
+    for number, producer in enumerate(producers, 1):
+        labels, hits = (PRODUCER if number == 1 else f"{PRODUCER}-{number}", PRODUCER), producer.hits
+        blocks = len(producer.index)
+        size.add_metric(labels, blocks)
+        used.add_metric(labels, blocks * BLOCK_BYTES)
+        limit.add_metric(labels, producer.index.max_bytes)
+        evicted.add_metric(labels, producer.index.evicted)
+        ratio.add_metric(labels, hits.ratios.buckets(), hits.ratios.total)
+        held.add_metric(labels, hits.bytes.buckets(), hits.bytes.total)
+    yield from (size, used, limit, evicted, ratio, held)
+    blocks = sum(len(producer.index) for producer in producers)
+    yield GaugeMetricFamily(EXTENSION_PREFIX + "prefix_indexer_size", _SIZE, blocks)
+    ratios = _sum(RATIOS, (producer.hits.ratios for producer in producers))
+    yield _unlabelled("prefix_indexer_hit_ratio", _RATIO, ratios)
+    yield _unlabelled(
+        "prefix_indexer_hit_bytes", _BYTES, _sum(BYTES, (producer.hits.bytes for producer in producers))
+    )
+
+
+def _sum(bounds: Sequence[float], histograms: Iterable[Histogram]) -> Histogram:
+    total = Histogram(bounds)
+    for histogram in histograms:
+        total.add(histogram)
+    return total
+
+
+def _unlabelled(name: str, help_text: str, histogram: Histogram) -> Metric:
+    family = HistogramMetricFamily(EXTENSION_PREFIX + name, help_text)
+    family.add_metric((), histogram.buckets(), histogram.total)
+    return family
+
+
 APPROX_PREFIX_CACHE_PRODUCER: Final = PluginDeclaration(
     type=PRODUCER,
     role=Role.PRODUCER,
     parameters=PrefixProducerParameters,
     build=_producer,
     read_by_handlers=True,
+    metrics=prefix_metrics,
 )
 PREFIX_CACHE_SCORER: Final = PluginDeclaration(
     type="prefix-cache-scorer",

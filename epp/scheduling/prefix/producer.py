@@ -15,6 +15,7 @@ from xxhash import xxh3_64_intdigest
 from adsum.histogram import Histogram
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain
+from epp.scheduling.pick import Credit
 from epp.scheduling.prefix.index import Key, PrefixIndex
 
 
@@ -45,16 +46,6 @@ class BlockEnds:
 RATIOS: Final[Sequence[float]] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """A Sequence: mypyc 2.4 takes a Final tuple that begins with floats for unset."""
 BYTES: Final = (0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
-
-
-class Credit:
-    """Bytes of all prompts that were sent to one endpoint, and of these what it was believed to hold."""
-
-    __slots__ = ("held", "total")
-
-    def __init__(self, held: int = 0, total: int = 0) -> None:
-        self.held = held
-        self.total = total
 
 
 class PrefixHits:
@@ -213,6 +204,10 @@ class PrefixCacheProducer:
         units[-1] = prefix.units
         held: Floats = units[matched]
         return held
+
+    @property
+    def credits(self) -> Mapping[Key, Credit]:
+        return self.hits.credits
 
     @property
     def plugin_type(self) -> str:

@@ -7,9 +7,8 @@ import pytest
 import yaml
 
 from epp.flow_control.flow_queue import QueuedRequest
-from epp.flow_control.program_aware import ProgramAware, ProgramAwareSettings
+from epp.flow_control.program_aware import ProgramAware, ProgramAwareSettings, program_metrics
 from epp.request.inference_request import InferenceRequest
-from epp.telemetry.flow_control_metrics import ProgramMetrics
 
 CASES: dict[str, list[Any]] = yaml.safe_load((Path(__file__).parent / "go_policies.yaml").read_text())
 
@@ -141,7 +140,7 @@ def test_the_metrics_tell_how_fair_it_is() -> None:
     policy.picked(request("b", 50), ())  # at once
     found = {
         (family.name.removeprefix("llm_d_epp_program_aware_"), *sample.labels.values()): sample.value
-        for family in ProgramMetrics(lambda: [policy]).collect()
+        for family in program_metrics([policy])
         for sample in family.samples
     }
     assert found == {
@@ -151,4 +150,3 @@ def test_the_metrics_tell_how_fair_it_is() -> None:
         ("avg_wait_time_milliseconds", "b"): 1500,
         ("jains_fairness_index",): pytest.approx(2500**2 / (2 * (1000**2 + 1500**2))),
     }
-    assert list(ProgramMetrics(list).collect()) == []

@@ -19,30 +19,31 @@ from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, En
 from epp.ext_proc.response_body import ResponseHead
 from epp.flow_control.controller import FlowController
 from epp.flow_control.eviction import InFlightEviction
-from epp.flow_control.program_aware import ProgramAware, ProgramAwareSettings
+from epp.flow_control.program_aware import ProgramAware, ProgramAwareSettings, program_metrics
 from epp.flow_control.settings import FlowControlSettings
 from epp.outlier_watch import OutlierWatch
 from epp.outliers.settings import OutlierSettings
+from epp.plugins.labels import REQUEST_LABELS
 from epp.request.rejection import Rejection
+from epp.scheduling.in_flight_load.plugins import in_flight_metrics
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick, SchedulingContext
+from epp.scheduling.prefix.declarations import prefix_metrics
 from epp.scheduling.prefix.producer import PrefixCacheProducer
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.waiting import Dequeued, WaitingRequests
 from epp.scraping.scraper import ScrapeErrors
 from epp.telemetry.counters import Telemetry
-from epp.telemetry.flow_control_metrics import BandGauges, ProgramMetrics, RevocationMetrics
-from epp.telemetry.labels import REQUEST_LABELS
+from epp.telemetry.flow_control_metrics import BandGauges, RevocationMetrics
 from epp.telemetry.picker_metrics import (
     BuildInfo,
     ConfigGauges,
     RewriteDecisions,
     StreamCounts,
 )
-from epp.telemetry.plugin_metrics import PluginDurations, PrefixMetrics
+from epp.telemetry.plugin_metrics import PluginDurations
 from epp.telemetry.pool_metrics import (
     DiscoveryMetrics,
-    InFlightMetrics,
     OutlierMetrics,
     PoolGauges,
     ScrapeErrorCounts,
@@ -104,11 +105,11 @@ def everything(picking: Any) -> Iterator[Metric]:
     yield from RevocationMetrics("pool", lambda: eviction, lambda: 1.0).collect()
     programs = ProgramAware(ProgramAwareSettings(), lambda: 1.0)
     programs.picked(pick.request, pick.endpoints)
-    yield from ProgramMetrics(lambda: [programs]).collect()
-    yield from PrefixMetrics(lambda: [PrefixCacheProducer()]).collect()
+    yield from program_metrics([programs])
+    yield from prefix_metrics([PrefixCacheProducer()])
     load = InFlightLoadProducer()
     load.picked(pick.request, pick.endpoints)
-    yield from InFlightMetrics(lambda: [load]).collect()
+    yield from in_flight_metrics([load])
     yield from OutlierMetrics("pool", watch_of_an_ejection()).collect()
     decisions = RewriteDecisions()
     decisions.count("rule", "a", "b")

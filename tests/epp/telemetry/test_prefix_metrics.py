@@ -1,13 +1,17 @@
+import random
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from epp.config.picker_config import load_config
 from epp.endpoints.endpoint import NO_NUMBERS, EndpointPool
+from epp.plugins.declaration import PluginDeclaration, Role
 from epp.request.inference_request import parse_request
+from epp.scheduling.prefix.declarations import APPROX_PREFIX_CACHE_PRODUCER
 from epp.scheduling.prefix.index import BLOCK_BYTES, PrefixIndex
-from epp.scheduling.prefix.producer import PrefixCacheProducer
-from epp.telemetry.plugin_metrics import PrefixMetrics
+from epp.scheduling.prefix.producer import PRODUCER, PrefixCacheProducer
+from epp.telemetry.plugin_metrics import PluginMetrics
 
 NAMED = {"plugin_name": "approx-prefix-cache-producer", "plugin_type": "approx-prefix-cache-producer"}
 
@@ -19,7 +23,7 @@ def producer() -> PrefixCacheProducer:
 
 def page(*producers: PrefixCacheProducer) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(PrefixMetrics(lambda: producers))
+    registry.register(PluginMetrics(lambda: {PRODUCER: (APPROX_PREFIX_CACHE_PRODUCER, producers)}))
     return registry
 
 
@@ -54,8 +58,28 @@ def test_the_older_names_count_all_producers_together(producer: PrefixCacheProdu
     )
 
 
-def test_without_producers_there_are_no_families() -> None:
-    assert list(page().collect()) == []
+def test_only_plugins_in_use_have_families() -> None:
+    config = load_config("", rng=random.Random(1))
+    used = config.plugins.by_type(config.scheduler.producers)
+    assert PRODUCER in used
+    twice = config.plugins.by_type([*config.scheduler.producers, *config.scheduler.producers])
+    assert twice == used, "a policy may follow requests, too"
+    assert config.plugins.by_type([PrefixCacheProducer()]) == {}, "no plugin of that file"
+    assert list(PluginMetrics(dict).collect()) == []
+
+
+def test_a_plugin_whose_metrics_fail_hides_no_others(
+    producer: PrefixCacheProducer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(plugins: Any) -> list[Any]:
+        raise ValueError("no number")
+
+    broken = PluginDeclaration(role=Role.PRODUCER, build=lambda given, context: None, metrics=fails)
+    shown = {"acme": (broken, [producer]), PRODUCER: (APPROX_PREFIX_CACHE_PRODUCER, [producer])}
+    names = {family.name for family in PluginMetrics(lambda: shown).collect()}
+    assert "llm_d_epp_prefix_indexer_size" in names
+    assert "acme" in caplog.text
+    assert "no number" in caplog.text
 
 
 def test_its_memory_and_what_it_forgot_for_want_of_it(picking: Any) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
 from epp.outliers.outlier_record import Cause, OutlierRecord, OutlierState
-from epp.scheduling.prefix.producer import Credit
+from epp.scheduling.pick import Credit
 from epp.web.pick_history import PickHistory
 from epp.web.pool_view import EndpointStatus, PoolView, absent, statuses
 

@@ -19,12 +19,13 @@ from epp.endpoints.load import Load
 from epp.request.inference_request import InferenceRequest
 from epp.request.subset import Subset
 from epp.scheduling.director import Director
+from epp.scheduling.in_flight_load.plugins import INFLIGHT_LOAD_PRODUCER
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer, InFlightTokens
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer, RequestFollower
 from epp.scheduling.policy import Policy
 from epp.scheduling.scheduler import Scheduler
-from epp.telemetry.pool_metrics import InFlightMetrics
+from epp.telemetry.plugin_metrics import PluginMetrics
 
 TEXT = yaml.safe_dump(
     {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig", "plugins": [{"type": "token-load-scorer"}]}
@@ -64,8 +65,8 @@ class Picker:
         return pick
 
     @property
-    def metrics(self) -> InFlightMetrics:
-        return InFlightMetrics(lambda: [self.load])
+    def metrics(self) -> PluginMetrics:
+        return PluginMetrics(lambda: {"load": (INFLIGHT_LOAD_PRODUCER, [self.load])})
 
     def shown_once(self) -> bool:
         """Whether no two samples have the same labels."""
