@@ -239,9 +239,9 @@ class ConfigDocument(Section):
     request_handler: RequestHandler = RequestHandler()
     """How bodies are read."""
     outlier_detection: OutlierDetectionSection | None = None
-    """Ejects workers that fail; without it none is ejected."""
+    """Ejects workers that fail; a file without it ejects none."""
     slow_start: SlowStartSection | None = None
-    """Sends new workers fewer requests at first; without it as many as others."""
+    """Sends new workers fewer requests at first; a file without it as many as others."""
     saturation_detector: DetectorRef | None = None
     """The older place of `flowControl.saturationDetector`."""
     parser: Ref | None = None

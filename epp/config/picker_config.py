@@ -64,8 +64,12 @@ schedulingProfiles:
   plugins:
   - {pluginRef: least-cost-scorer}
   - {pluginRef: max-score-picker}
+outlierDetection: {}
+slowStart: {}
 """
-"""The default: where a request costs least (docs/routing.md)."""
+"""The default: where a request costs least (docs/routing.md), without workers that fail (docs/failing-workers.md).
+
+A file is not completed by it: it decides as written, as with the Go picker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -280,6 +280,7 @@ async def test_secure_serving(messages: Any, tmp_path: Path, own: bool, transpor
 async def test_the_status_page_says_whether_it_serves(nobody: str) -> None:
     async with PickerServer(local(discovery=nobody)) as server:
         page = json.loads(await fetch(ports(server)["metrics"], "/status"))
+        assert page["outliers"] == [], "ejection is on by default"
         assert (page["serving"], page["reason"], page["workers"]) == (True, None, nobody)
         assert page["watch"] == {"state": "synced", "reason": None}
         assert "/status" in await fetch(ports(server)["metrics"], "/")

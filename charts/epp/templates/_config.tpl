@@ -52,5 +52,7 @@ schedulingProfiles:
   - {pluginRef: least-cost-scorer}
   {{- end }}
   - {pluginRef: max-score-picker}
+outlierDetection: {}
+slowStart: {}
 {{- end -}}
 {{- end }}

@@ -22,9 +22,16 @@ def load(**sections: Any) -> PickerConfig:
     return load_config(yaml.safe_dump(head | sections), rng=random.Random(1))
 
 
-def test_without_the_sections_nothing_is_ejected_and_nothing_warmed_up() -> None:
+def test_a_file_without_the_sections_ejects_nothing_and_warms_up_nothing() -> None:
     config = load()
     assert (config.outliers, config.slow_start) == (None, None)
+
+
+@pytest.mark.parametrize("text", [None, "", "\n"])
+def test_without_a_configuration_both_are_on(text: str | None) -> None:
+    config = load_config(text, rng=random.Random(1))
+    assert (config.outliers, config.slow_start) == (OutlierSettings(), SlowStartSettings())
+    assert config.steps[:2] == load(outlierDetection={}, slowStart={}).steps[:2]
 
 
 def test_empty_sections_are_the_defaults() -> None:
