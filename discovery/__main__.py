@@ -18,7 +18,7 @@ from adsum.command_line import (
     program,
 )
 from discovery.errors import AdsumError
-from discovery.source import SCHEMES
+from discovery.source import SOURCE_URLS
 
 DEFAULT_LISTEN = "127.0.0.1:8082"
 
@@ -66,7 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
     url.add_argument(
         "--discovery",
         metavar="URL",
-        help=f"where to look: {SCHEMES}; or a scheme of an installed package",
+        help=f"where to look: {SOURCE_URLS}; or a scheme of an installed package",
     )
     as_json = CommandParser(add_help=False)
     as_json.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")

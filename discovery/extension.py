@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from adsum.entry_points import PluginGroup
 from discovery.instance import Instance, InstanceStatus
-from discovery.source import Candidate, ComponentKey, Report, Snapshot, Source
+from discovery.source import SCHEMES, Candidate, ComponentKey, Report, Snapshot, Source
 
 __all__ = [
     "Candidate",
@@ -21,9 +21,7 @@ __all__ = [
     "Source",
 ]
 
-SOURCES: Final = PluginGroup(
-    "adsum.sources", "URL scheme", ("etcd", "file", "kubernetes", "memory", "static")
-)
+SOURCES: Final = PluginGroup("adsum.sources", "URL scheme", SCHEMES.keys())
 
 _MEMBERS: Final = ("run", "suspect", "explain", "components", "aclose")
 

@@ -11,7 +11,7 @@ from discovery.extension import SOURCES, installed_schemes, open_installed
 from discovery.metadata.client import MetadataClient
 from discovery.metadata.silence import silence_timings
 from discovery.service import SourceDiscovery
-from discovery.source import SCHEMES, Source
+from discovery.source import SOURCE_URLS, Source
 
 _POD_VARIABLE: Final = "KUBERNETES_SERVICE_HOST"
 
@@ -56,7 +56,7 @@ def open(
 def open_source(url: str) -> Source:
     """The source for `url`; imports its backend, so that others cost nothing."""
     scheme, _, rest = url.partition("://")
-    if rest and scheme.lower() not in SOURCES.built_in:  # a new scheme below needs its name there too
+    if rest and scheme.lower() not in SOURCES.built_in:
         return open_installed(url, scheme.lower()) or _raise_unknown(url)
     if scheme.lower() == "etcd":
         return _open_etcd(url)
@@ -95,7 +95,7 @@ def _raise_unknown(url: str) -> NoReturn:
         raise ValueError(
             f"{url!r} is not a discovery URL; for servers at fixed addresses: static://host:port,host:port"
         )
-    expected = f"expected one of {SCHEMES}{installed_schemes(SOURCES)}"
+    expected = f"expected one of {SOURCE_URLS}{installed_schemes(SOURCES)}"
     raise ValueError(f"{url!r} is not a discovery URL; {expected}")
 
 

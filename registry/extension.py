@@ -10,13 +10,12 @@ from typing import Final, Protocol
 from adsum.entry_points import PluginGroup
 from discovery.errors import RegistrationError
 from discovery.instance import Instance, InstanceStatus
+from discovery.source import SCHEMES
 from registry.handle import Membership
 
 __all__ = ["Instance", "InstanceStatus", "Membership", "OpenMembership", "RegistrationError"]
 
-REGISTRIES: Final = PluginGroup(
-    "adsum.registries", "URL scheme", ("etcd", "file", "kubernetes", "memory", "static")
-)
+REGISTRIES: Final = PluginGroup("adsum.registries", "URL scheme", SCHEMES.keys())
 
 
 class OpenMembership(Protocol):

@@ -92,5 +92,5 @@ def test_a_name_that_is_none_is_said_as_of_any_module(package: str) -> None:
 
 
 def test_a_module_of_a_lazy_package_is_there_once_it_is_named() -> None:
-    statements = "import discovery; assert discovery.opening.SCHEMES and discovery.metadata.client"
+    statements = "import discovery; assert discovery.opening.SOURCES and discovery.metadata.client"
     assert "msgspec" in heavy_imports(statements)
