@@ -17,10 +17,10 @@ async def main():
     await FilesystemMembership(root).join(Instance(instance_id, "prod", "decode", "127.0.0.1", 80, "one"))
     if fork and os.fork() == 0:
         print("child", os.getpid(), flush=True)
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
         os._exit(0)
     print("joined", os.getpid(), flush=True)
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 
 asyncio.run(main())
 """

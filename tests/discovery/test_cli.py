@@ -43,7 +43,7 @@ def test_list_shows_a_table_and_json_lines(tmp_path: Path) -> None:
 
 
 def test_list_without_names_shows_what_is_there(tmp_path: Path) -> None:
-    where = ("--discovery", f"file://{tmp_path}")
+    where = ("--discovery", f"file://{tmp_path}", "--timeout=80")
     nothing = run("list", *where)
     assert (nothing.stdout, nothing.returncode) == ("", 0)
     assert nothing.stderr == f"nothing is registered at file://{tmp_path}\n"
