@@ -10,14 +10,17 @@ _OUTLIERS: Final = "outlierDetection: {}\n"
 @dataclass(frozen=True, slots=True)
 class FailingArm:
     """`fallbacks`: picks name three workers, and Envoy, which knows all by EDS, goes through them. Without, Envoy has one
-    attempt."""
+    attempt. `default`: the picker has no configuration."""
 
     name: str
     outliers: bool
     fallbacks: bool
+    default: bool = False
 
     @property
-    def config(self) -> str:
+    def config(self) -> str | None:
+        if self.default:
+            return None
         count = 3 if self.fallbacks else 1
         picker = f"- {{type: max-score-picker, parameters: {{maxNumOfEndpoints: {count}}}}}\n"
         return _HEAD + picker + (_OUTLIERS if self.outliers else "")
@@ -28,4 +31,5 @@ ARMS: Final = (
     FailingArm("fallbacks", outliers=False, fallbacks=True),
     FailingArm("ejection", outliers=True, fallbacks=False),
     FailingArm("both", outliers=True, fallbacks=True),
+    FailingArm("default", outliers=True, fallbacks=True, default=True),
 )

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 
 import aiohttp
@@ -13,9 +14,22 @@ _TOKENS: Final = 12
 
 
 class SteadyUsers:
-    """`streamed`: the share of requests whose answer is streamed. `patience`: seconds for a whole answer."""
+    """`streamed`: the share of requests whose answer is streamed. `patience`: seconds for a whole answer.
 
-    def __init__(self, port: int, *, rate: float, streamed: float, patience: float, seed: int) -> None:
+    `prompt`: of the request with this number.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        *,
+        rate: float,
+        streamed: float,
+        patience: float,
+        seed: int,
+        prompt: Callable[[int], str] = "request {}".format,
+    ) -> None:
+        self._prompt = prompt
         self._url = f"http://127.0.0.1:{port}/v1/completions"
         self._gap = 1.0 / rate
         self._streamed = streamed
@@ -36,7 +50,7 @@ class SteadyUsers:
         return Counter(task.result() for task in tasks)
 
     async def _ask(self, session: aiohttp.ClientSession, number: int, *, streamed: bool) -> str:
-        body = {"model": "tiny", "prompt": f"request {number}", "max_tokens": _TOKENS, "stream": streamed}
+        body = {"model": "tiny", "prompt": self._prompt(number), "max_tokens": _TOKENS, "stream": streamed}
         status = 0
         try:
             async with asyncio.timeout(self._patience), session.post(self._url, json=body) as answer:

@@ -7,13 +7,13 @@ streamed answers. Nothing happens for a quarter of the time.
 import argparse
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.failing.arms import ARMS, FailingArm
 from benchmarks.failing.client import OK, SteadyUsers
-from benchmarks.failing.scenarios import SCENARIOS, FailingWorker, Scenario
-from benchmarks.failing.stage import failing_stage
+from benchmarks.failing.scenarios import POISONED, SCENARIOS, WORKERS, Scenario
+from benchmarks.failing.stage import FailingStage, failing_stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,17 @@ class FailingPlan:
     patience: float = 10.0
     streamed: float = 0.5
     only: str = ""
+    arm: str = ""
+    workers: int = WORKERS
 
     @classmethod
     def from_flags(cls, flags: argparse.Namespace) -> "FailingPlan":
-        return cls(seconds=8.0 if flags.quick else 16.0, only=flags.failing_scenario)
+        return cls(
+            seconds=8.0 if flags.quick else 16.0,
+            only=flags.failing_scenario,
+            arm=flags.failing_arm,
+            workers=flags.failing_workers,
+        )
 
 
 def add_flags(group: argparse._ArgumentGroup) -> None:
@@ -37,34 +44,47 @@ def add_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--failing-scenario", default="", metavar="TEXT", help="only scenarios with this in their name"
     )
+    group.add_argument("--failing-arm", default="", metavar="TEXT", help="only arms with this in their name")
+    group.add_argument("--failing-workers", type=int, default=WORKERS, metavar="N", help="of each pool")
 
 
 async def main(plan: FailingPlan) -> None:
-    total = int(plan.seconds * plan.rate)
+    total, arms = int(plan.seconds * plan.rate), [arm for arm in ARMS if plan.arm in arm.name]
     print(f"{total} requests in {plan.seconds:g} s; the fault begins after {plan.seconds / 4:g} s")
-    print(f"\n| | {' | '.join(arm.name for arm in ARMS)} |\n|---|{'---|' * len(ARMS)}")
+    print(f"\n| | {' | '.join(arm.name for arm in arms)} |\n|---|{'---|' * len(arms)}")
     for name, scenario in SCENARIOS.items():
         if plan.only in name:
-            cells = [_cell(await lost(arm, scenario, plan)) for arm in ARMS]
+            cells = [_cell(await lost(arm, scenario, plan)) for arm in arms]
             print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 async def lost(arm: FailingArm, scenario: Scenario, plan: FailingPlan) -> Counter[str]:
-    """What became of all requests, by cause."""
-    async with failing_stage(arm) as stage:
+    """What became of all requests of users, by cause; and the ejections, where somebody poisons the pool."""
+    async with failing_stage(arm, plan.workers) as stage:
         users = SteadyUsers(
             stage.port, rate=plan.rate, streamed=plan.streamed, patience=plan.patience, seed=len(arm.name)
         )
         async with asyncio.TaskGroup() as group:
-            happening = group.create_task(_later(plan.seconds / 4, scenario, stage.workers))
+            happening = group.create_task(_happen(scenario, stage, plan))
             outcomes = await users.send(plan.seconds)
             happening.cancel()
-        return outcomes
+        ejections = await stage.ejections() if scenario is SCENARIOS[POISONED] else 0
+        return outcomes + Counter({"healthy worker ejected": ejections})
 
 
-async def _later(seconds: float, scenario: Scenario, workers: Sequence[FailingWorker]) -> None:
-    await asyncio.sleep(seconds)
-    await scenario(workers)
+async def _happen(scenario: Scenario, stage: FailingStage, plan: FailingPlan) -> None:
+    await asyncio.sleep(plan.seconds / 4)
+    await scenario(stage.workers)
+    if scenario is SCENARIOS[POISONED]:
+        poisoner = SteadyUsers(
+            stage.port,
+            rate=plan.rate / 4,
+            streamed=1.0,
+            patience=plan.patience,
+            seed=0,
+            prompt="poison".format,
+        )
+        await poisoner.send(plan.seconds)
 
 
 def _cell(outcomes: Counter[str]) -> str:

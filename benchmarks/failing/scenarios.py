@@ -68,6 +68,21 @@ async def _one_flaps(workers: Sequence[FailingWorker]) -> None:
     await workers[0].fail(Fault.FLAP)
 
 
+async def _one_is_unavailable(workers: Sequence[FailingWorker]) -> None:
+    await workers[0].fail(Fault.UNAVAILABLE)
+
+
+async def _one_fails_every_other(workers: Sequence[FailingWorker]) -> None:
+    await workers[0].fail(Fault.ALTERNATE)
+
+
+async def _poison_fails(workers: Sequence[FailingWorker]) -> None:
+    for worker in workers:
+        await worker.fail(Fault.POISON)
+
+
+POISONED: Final = "500 for the poison of one client"
+"""The one scenario in which somebody sends poison, besides the users."""
 SCENARIOS: Final[dict[str, Scenario]] = {
     "nothing happens": _nothing,
     "SIGKILL": _kill,
@@ -77,4 +92,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "500 from half of the pool": _half_fail,
     "500 every other second": _one_flaps,
     "accepts, never answers": _one_stalls,
+    "503 at once": _one_is_unavailable,
+    "500 to every other request": _one_fails_every_other,
+    POISONED: _poison_fails,
 }

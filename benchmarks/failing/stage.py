@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
+import aiohttp
 import yaml
 
 from benchmarks.envoy_process import envoy
@@ -32,19 +33,28 @@ class FailingStage:
 
     port: int
     workers: list[FailingWorker]
+    metrics: int
+    """The picker's metrics port."""
+
+    async def ejections(self) -> int:
+        """So many since the picker began; none where it ejects nobody."""
+        url = f"http://{_HOST}:{self.metrics}/metrics"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            page = await answer.text()
+        return sum(int(float(count)) for count in re.findall(r"_ejections_total\{.*\} (.*)", page))
 
 
 @contextlib.asynccontextmanager
-async def failing_stage(arm: FailingArm) -> AsyncIterator[FailingStage]:
+async def failing_stage(arm: FailingArm, count: int = WORKERS) -> AsyncIterator[FailingStage]:
     async with contextlib.AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        workers = list(await asyncio.gather(*[enter(_worker(number)) for number in range(WORKERS)]))
+        workers = list(await asyncio.gather(*[enter(_worker(number)) for number in range(count)]))
         where = "static://" + ",".join(f"{_HOST}:{worker.port}" for worker in workers)
         program = [sys.executable, "-m", "epp", "--discovery", where, f"--host={_HOST}", "-v=0"]
         program += ["--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0", "--secure-serving=false"]
-        program += ["--config-text", arm.config]
+        program += [] if arm.config is None else ["--config-text", arm.config]
         picker = await enter(started(program, None))
-        port = await _port(picker, rb"grpc=[^ ]+:(\d+)")
+        port, metrics = await _ports(picker, rb" grpc=[^ ]+:(\d+).* metrics=[^ ]+:(\d+)")
         settings = EnvoySettings(
             listen=Address(_HOST, 0),
             admin=Address(_HOST, 0),
@@ -56,7 +66,7 @@ async def failing_stage(arm: FailingArm) -> AsyncIterator[FailingStage]:
         )
         _, listens = await enter(envoy(yaml.safe_dump(bootstrap(settings))))
         await asyncio.sleep(_SETTLE)
-        yield FailingStage(listens, workers)
+        yield FailingStage(listens, workers, metrics)
 
 
 @contextlib.asynccontextmanager
@@ -76,12 +86,13 @@ async def _endpoints(where: str) -> AsyncIterator[str]:
 async def _worker(number: int) -> AsyncIterator[FailingWorker]:
     options = ("--no-register", "--faults", "--instance-id", f"w{number}")
     async with started((sys.executable, "-m", "examples.simulator", *options), None) as process:
-        yield FailingWorker(process.pid, await _port(process, _READY))
+        [port] = await _ports(process, _READY)
+        yield FailingWorker(process.pid, port)
 
 
-async def _port(process: asyncio.subprocess.Process, pattern: bytes) -> int:
+async def _ports(process: asyncio.subprocess.Process, pattern: bytes) -> list[int]:
     assert process.stdout is not None
     async with asyncio.timeout(_DEADLINE):
         found = re.search(pattern, await process.stdout.readline())
     assert found is not None
-    return int(found[1])
+    return [int(port) for port in found.groups()]

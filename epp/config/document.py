@@ -152,13 +152,15 @@ class OutlierDetectionSection(Section):
     consecutive_local_origin_failure: Count = _DEFAULTS.consecutive_local_origin_failure
     """So many requests in a row that could not be sent there, were cut, or timed out, eject it."""
     failure_percentage_threshold: Percent = _DEFAULTS.failure_percentage_threshold
-    """So many percent of its requests that failed in one `interval` eject it."""
+    """So many percent of its last requests that failed eject it, if at most half as many of the others' did. Envoy: 85."""
     failure_percentage_minimum_hosts: Count = _DEFAULTS.failure_percentage_minimum_hosts
     """That rule needs so many workers with enough requests. Envoy: 5."""
-    failure_percentage_request_volume: Count = _DEFAULTS.failure_percentage_request_volume
-    """That rule needs so many requests of one worker in one `interval`."""
+    failure_percentage_request_volume: Annotated[Count, Field(ge=1, le=1_000)] = (
+        _DEFAULTS.failure_percentage_request_volume
+    )
+    """So many of its last requests make a percentage. Envoy: 50 of one `interval`."""
     interval: Pause = _DEFAULTS.interval
-    """Over which percentages are counted."""
+    """After one without an ejection the next pause is shorter; a failed probe is repeated after one."""
     base_ejection_time: Pause = _DEFAULTS.base_ejection_time
     """The first pause; each further ejection in short succession makes it longer by as much."""
     max_ejection_time: Pause | None = None

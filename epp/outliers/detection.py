@@ -140,7 +140,6 @@ class OutlierDetection:
             self._look_for_stalls(records, now)
         if now - self._interval_began >= self.settings.interval:
             self._interval_began = now
-            self._look_at_percentages(records, now)
             for record in records:
                 record.end_interval()
 
@@ -172,9 +171,10 @@ class OutlierDetection:
         if self._is_requesters_fault(record, requester, now, failed=failed):
             self._end_trial(record, request)
             return
-        record.count(status, failure, frozenset(requester or ()))
+        volume = self.settings.failure_percentage_request_volume
+        record.count(status, failure, frozenset(requester or ()), volume)
         if record.state is OutlierState.SERVING:
-            if failed and (cause := record.fault(self.settings)) is not None:
+            if failed and (cause := record.fault(self.settings) or self._fails_more(record)) is not None:
                 self._eject(record, cause, now)
         elif record.state is OutlierState.TRIAL and record.trial is request and request is not None:
             if failed:
@@ -193,7 +193,7 @@ class OutlierDetection:
         found = self._requesters.failed(requester, record.endpoint.key, now)
         if found is None:
             return False
-        first = self._records.get(found.first)
+        first = self._records.get(found.first) if found.elsewhere else None
         if first is not None and first.acquit(found.key, now):
             log.info("the pause of %s ends: the requests that failed there fail elsewhere too", _name(first))
         return True
@@ -315,16 +315,23 @@ class OutlierDetection:
             if record is not None and (self._datastore.is_lost(endpoint) or (late is not None and late[row])):
                 record.alive_since = now
 
-    def _look_at_percentages(self, records: Sequence[OutlierRecord], now: float) -> None:
+    def _fails_more(self, record: OutlierRecord) -> Cause | None:
+        """Whether so many of its last answers are failures, and at most half as many of the others'."""
         settings = self.settings
-        threshold = settings.failure_percentage_threshold
-        judged = [one for one in records if one.answers >= settings.failure_percentage_request_volume]
-        if not threshold or len(judged) < settings.failure_percentage_minimum_hosts:
-            return
-        for record in judged:
-            failing = record.failure_percentage >= threshold
-            if failing and record.state is OutlierState.SERVING:
-                self._eject(record, Cause.FAILURE_PERCENTAGE, now)
+        volume, percentage = settings.failure_percentage_request_volume, record.failure_percentage
+        if not 0 < settings.failure_percentage_threshold <= percentage or record.answers < volume:
+            return None
+        others = [
+            one.failure_percentage
+            for one in self._records.values()
+            if one is not record and one.answers >= volume
+        ]
+        if len(others) + 1 < settings.failure_percentage_minimum_hosts:
+            return None
+        if others and 2 * sum(others) / len(others) > percentage:
+            record.forget_percentage()  # all fail; to be looked at again after as many answers
+            return None
+        return Cause.FAILURE_PERCENTAGE
 
     def _changed(self) -> None:
         """Endpoints were added, removed or changed."""

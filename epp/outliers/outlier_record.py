@@ -110,8 +110,8 @@ class OutlierRecord:
         "ejections",
         "endpoint",
         "errors_in_row",
-        "failures",
         "failures_in_row",
+        "recent",
         "shared",
         "state",
         "trial",
@@ -129,26 +129,30 @@ class OutlierRecord:
         self.errors_in_row = 0
         self.failures_in_row = 0
         self.answers = 0
-        """In the current interval, failures included."""
-        self.failures = 0
+        """The last ones, as many as make a percentage; failures included."""
+        self.recent = 0
+        """A bit for each of them, 1 for a failure; the last one is the lowest."""
         self.shared: frozenset[object] = frozenset()
         """What all requests have in common that failed in a row, or before the ejection: a fairness id, a prompt."""
         self.trial: object | None = None
         """The request that it got on trial."""
         self.unanswered = Unanswered()
 
-    def count(self, status: int, failure: Failure | None, keys: frozenset[object] = frozenset()) -> None:
-        """One request is answered; `failure`: by the data plane in its place. `keys`: what it may share with others."""
-        self.answers += 1
-        if failure is not None or status >= 500:
+    def count(self, status: int, failure: Failure | None, keys: frozenset[object], volume: int) -> None:
+        """One request is answered; `failure`: by the data plane in its place. `keys`: what it may share with others.
+
+        `volume`: answers that make a percentage.
+        """
+        failed = failure is not None or status >= 500
+        self.answers = min(self.answers + 1, volume)
+        self.recent = (self.recent << 1 | failed) & ((1 << volume) - 1)
+        if failed:
             self.shared = self.shared & keys if self.errors_in_row or self.failures_in_row else keys
         if failure is not None:
             self.failures_in_row += 1
-            self.failures += 1
         elif status >= 500:
             self.errors_in_row += 1
             self.failures_in_row = 0
-            self.failures += 1
         else:
             self.errors_in_row = self.failures_in_row = 0
 
@@ -162,7 +166,7 @@ class OutlierRecord:
 
     @property
     def failure_percentage(self) -> float:
-        return 100.0 * self.failures / self.answers if self.answers else 0.0
+        return 100.0 * self.recent.bit_count() / self.answers if self.answers else 0.0
 
     def eject(self, cause: Cause, now: float, settings: OutlierSettings) -> float:
         """Returns the seconds of the pause."""
@@ -189,12 +193,15 @@ class OutlierRecord:
 
     def clear(self) -> None:
         """Forget what was counted."""
-        self.errors_in_row = self.failures_in_row = self.answers = self.failures = 0
+        self.errors_in_row = self.failures_in_row = 0
         self.shared = frozenset()
         self.trial = None
+        self.forget_percentage()
+
+    def forget_percentage(self) -> None:
+        self.answers = self.recent = 0
 
     def end_interval(self) -> None:
         """A while without ejection makes the next one shorter, as in Envoy."""
-        self.answers = self.failures = 0
         if self.state is OutlierState.SERVING and self.ejections:
             self.ejections -= 1

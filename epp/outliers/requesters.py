@@ -33,10 +33,11 @@ def hash_prompt(request: InferenceRequest) -> int:
 
 
 class Discredited(NamedTuple):
-    """A failure that says nothing about its worker: `key` failed at worker `first` before."""
+    """A failure that says nothing about its worker: `key` failed at worker `first` before; `elsewhere`: now at another."""
 
     key: object
     first: WorkerKey
+    elsewhere: bool
 
 
 class _Known:
@@ -46,14 +47,12 @@ class _Known:
         self.succeeded_at = self.failed_at = float("-inf")
         self.first: WorkerKey | None = None
         """The worker at which it failed first, and since then."""
-        self.several = False
-        """It failed at others too."""
 
 
 class Requesters:
-    """A prompt, or a fairness id, that failed at another worker and succeeded nowhere is itself what fails.
+    """A prompt, or a fairness id, that succeeded nowhere may be itself what fails: it counts against the first worker, once.
 
-    A fairness id is judged only while requests of others succeed: where everything fails, the workers may be at fault.
+    Once it succeeds anywhere, its failures count. A fairness id is judged only while requests of others succeed: where everything fails, the workers may be at fault.
     """
 
     def __init__(self) -> None:
@@ -72,14 +71,13 @@ class Requesters:
         found: Discredited | None = None
         for key in (requester.fairness_id, requester.prompt):
             known = self._of(key)
-            if now - known.failed_at > WINDOW or known.succeeded_at > known.failed_at:
-                known.first, known.several = worker, False
-            known.failed_at = now
             first = known.first
-            known.several |= first != worker
+            if now - known.failed_at > WINDOW or known.succeeded_at > known.failed_at:
+                known.first, first = worker, None
+            known.failed_at = now
             judged = key is requester.prompt or now - self._succeeded_at <= WINDOW
-            if judged and known.several and first is not None and now - known.succeeded_at > WINDOW:
-                found = Discredited(key, first)
+            if judged and first is not None and now - known.succeeded_at > WINDOW:
+                found = Discredited(key, first, elsewhere=first != worker)
         return found
 
     def _of(self, key: object) -> _Known:

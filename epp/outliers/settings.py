@@ -17,8 +17,9 @@ class OutlierSettings:
     """Times in seconds; 0 turns a rule off.
 
     https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/cluster/v3/outlier_detection.proto has the fields and their
-    defaults. Two bounds differ, because pools of workers are small: Envoy ejects 10 % at most, which is none of 3 workers,
-    and looks at percentages only where 5 hosts have answered. Failures of the data plane's own
+    defaults. Bounds differ, because pools of workers are small and their requests few: Envoy ejects 10 % at most, which is none
+    of 3 workers, and looks at percentages where 5 hosts have answered 50 requests each, at the end of an interval; here the last
+    answers of a worker are compared with those of the others at each failure. Failures of the data plane's own
     (`consecutive_local_origin_failure`) count apart from the answers of workers, as with Envoy's
     `split_external_local_origin_errors`.
 
@@ -28,14 +29,14 @@ class OutlierSettings:
 
     consecutive_5xx: int = 5
     consecutive_local_origin_failure: int = 5
-    failure_percentage_threshold: float = 85.0
+    failure_percentage_threshold: float = 50.0
     failure_percentage_minimum_hosts: int = 2
-    failure_percentage_request_volume: int = 50
+    failure_percentage_request_volume: int = 12
     interval: float = 10.0
     base_ejection_time: float = 30.0
     max_ejection_time: float = 300.0
     max_ejection_percent: float = 50.0
-    suspect_timeout: float = 1.0
+    suspect_timeout: float = 0.5
     stall_timeout: float = 10.0
     stalled_requests: int = 3
     probe_path: str = "/health"

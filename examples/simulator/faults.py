@@ -12,12 +12,18 @@ _SERVED = "/v1/"
 
 
 class Fault(StrEnum):
-    """ERROR: 500 for every request. STALL: accepted and never answered. FLAP: ERROR every other second."""
+    """ERROR: 500 for every request. UNAVAILABLE: 503. STALL: accepted and never answered. FLAP: ERROR every other second.
+
+    ALTERNATE: ERROR every other request. POISON: ERROR for a body that has the word poison in it.
+    """
 
     NONE = "none"
     ERROR = "error"
     STALL = "stall"
     FLAP = "flap"
+    UNAVAILABLE = "unavailable"
+    ALTERNATE = "alternate"
+    POISON = "poison"
 
 
 class Faults:
@@ -26,6 +32,7 @@ class Faults:
     def __init__(self) -> None:
         self._fault = Fault.NONE
         self._changed = asyncio.Event()
+        self._asked = 0
 
     async def choose(self, request: web.Request) -> web.Response:
         """Answers 400 for a name that is none."""
@@ -45,7 +52,15 @@ class Faults:
             return await handler(request)
         while self._fault is Fault.STALL:
             await self._changed.wait()
-        if self._fault is Fault.ERROR or (self._fault is Fault.FLAP and int(time.monotonic()) % 2):
-            await request.read()
-            return web.json_response({"error": {"message": "a fault", "type": "server_error"}}, status=500)
+        if self._fault is not Fault.NONE and self._fails(await request.read()):
+            status = 503 if self._fault is Fault.UNAVAILABLE else 500
+            return web.json_response({"error": {"message": "a fault", "type": "server_error"}}, status=status)
         return await handler(request)
+
+    def _fails(self, body: bytes) -> bool:
+        self._asked += 1
+        return {
+            Fault.FLAP: int(time.monotonic()) % 2 == 1,
+            Fault.ALTERNATE: self._asked % 2 == 1,
+            Fault.POISON: b"poison" in body,
+        }.get(self._fault, True)

@@ -87,6 +87,8 @@ def test_a_long_base_is_the_longest_time_too() -> None:
         ({"baseEjectionTime": "100h"}, "outlierDetection.baseEjectionTime"),
         ({"stallTimeout": -1}, "outlierDetection.stallTimeout"),
         ({"stalledRequests": 0}, "outlierDetection.stalledRequests"),
+        ({"failurePercentageRequestVolume": 0}, "outlierDetection.failurePercentageRequestVolume"),
+        ({"failurePercentageRequestVolume": 1001}, "outlierDetection.failurePercentageRequestVolume"),
         ({"probePath": "health"}, "expected a path such as /health"),
         ({"probePath": "/a b"}, "expected a path such as /health"),
         ({"probePath": "/a\r\nX: y"}, "expected a path such as /health"),
