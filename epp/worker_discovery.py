@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import discovery
-from adsum.tasks import ResourceOwner
+from adsum.tasks import ResourceOwner, background
 from discovery.opening import display_url
 from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
@@ -98,7 +98,8 @@ class WorkerDiscovery(ResourceOwner):
         members = await found.list_instances(*self._key)
         if not members:
             self._warn_of_no_worker()
-            self._start(self._look_elsewhere(found))
+            # not by `_start`: it ends with the first worker, and the picker must not end with it
+            await self._stack.enter_async_context(background(self._look_elsewhere(found)))
         await self._wait_for_metadata({member.id for member in members})
         self._start(HealthChanges(log.warning).follow(lambda: watch.health))
         self._start(MissingWorkers(self._missing).run())

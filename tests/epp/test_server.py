@@ -18,6 +18,7 @@ from grpc import aio
 from adsum.config.problems import ConfigError
 from adsum.serving.sockets import ListenError
 from discovery import DiscoveryError
+from epp import worker_discovery
 from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL, LAME_DUCK, Settings, TransportKind
 from epp.ext_proc.protocol import SUBSET_NAMESPACE
 from epp.request.control_headers import SCORES, SUBSET
@@ -539,6 +540,31 @@ schedulingProfiles:
     with pytest.raises(ConfigError, match="give one of them"):
         async with PickerServer(local(config_text=text, discovery="static://127.0.0.1:9")):
             pass
+
+
+async def test_a_picker_that_began_without_workers_outlasts_its_search_for_them(
+    tmp_path: Path, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks under other names only until it has a worker."""
+    monkeypatch.setattr(worker_discovery, "_LOOK_INTERVAL", 0.01)
+    listed = tmp_path / "endpoints.yaml"
+    listed.write_text("endpoints: []\n")
+
+    def looks() -> bool:
+        names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
+        return "WorkerDiscovery._look_elsewhere" in names
+
+    async with (
+        Worker(waiting=0).serving() as worker,
+        PickerServer(local(discovery=f"static://{listed}")) as server,
+    ):
+        assert looks()
+        failure = asyncio.ensure_future(server.wait_for_failure())
+        listed.write_text(f"endpoints: [{{name: w, address: 127.0.0.1, port: {worker.port}}}]\n")
+        await eventually(lambda: not looks())
+        finished, _ = await asyncio.wait([failure], timeout=0.1)
+        assert not finished
+        failure.cancel()
 
 
 async def test_a_task_that_ends_although_it_must_not_is_a_failure() -> None:
