@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Never, TypeVar
 
 from adsum.config.problems import ConfigError
 from adsum.errors import os_reason
@@ -98,7 +98,7 @@ class FileChanges:
         """Have the file read now. For SIGHUP."""
         self._requested.set()
 
-    async def run(self, read: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, read: Callable[[], Awaitable[None]]) -> Never:
         """Await `read` after each change of the file, and every POLL_INTERVAL, until cancelled.
 
         It watches the directory, not the file: editors replace the file, and the kubelet replaces the directory behind the

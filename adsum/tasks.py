@@ -7,14 +7,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Never, Self, TypeVar
 
 import anyio
 
 Result = TypeVar("Result")
 
-StartTask = Callable[[Coroutine[Any, Any, None]], None]
-"""Starts a task that runs as long as its owner, who ends it."""
+StartTask = Callable[[Coroutine[Any, Any, Never]], None]
+"""Starts a task that runs as long as its owner, who ends it: a coroutine that returns is an error of types."""
 
 
 async def first_of(*awaitables: Awaitable[Result]) -> Result:
@@ -86,7 +86,7 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __len__(self) -> int:
-        """How many run."""
+        """The tasks that are not done yet."""
         return len(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, object], name: str | None = None) -> None:
@@ -118,8 +118,8 @@ def _report_failure(future: asyncio.Future[Any]) -> None:
 class ResourceOwner:
     """Base class of async context managers that enter other ones, and start tasks that last as long as they do.
 
-    Subclasses enter what they own on `self._stack` in `_open`, and start tasks with `_start`; leaving ends it all, last in,
-    first out. When `_open` raises, what was entered so far is closed first.
+    Subclasses enter what they own on `self._stack` in `_open`, and start tasks that never return with `_start` (others:
+    `background`); leaving ends it all, last in, first out. When `_open` raises, what was entered so far is closed first.
     """
 
     _stack: AsyncExitStack
@@ -134,7 +134,7 @@ class ResourceOwner:
             task.result()
         raise RuntimeError(f"{ended[0].get_name()} ended, but must last as long as {type(self).__name__}")
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, Never]) -> None:
         task = asyncio.create_task(work, name=getattr(work, "__qualname__", None))
         self.tasks.append(task)
         self._stack.push_async_callback(cancel_and_wait, task)

@@ -128,7 +128,7 @@ def is_ready(instance: Instance | None) -> TypeGuard[Instance]:
 
 
 class Report(Protocol):
-    """What `Source.run` calls with each snapshot, which replaces the one before."""
+    """Takes each snapshot from `Source.run`; it replaces the one before."""
 
     @property
     def reader(self) -> MetadataReader:

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanag
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType, TracebackType
-from typing import Final, Self
+from typing import Final, Never, Self
 
 from discovery.copy_on_write import FrozenDict
 from discovery.events import (
@@ -58,7 +58,7 @@ class HealthChanges:
             self._tell("the source answers again")
         self._degraded = degraded
 
-    async def follow(self, read: Callable[[], WatchHealth]) -> None:
+    async def follow(self, read: Callable[[], WatchHealth]) -> Never:
         """Until cancelled. `read`: the health now."""
         while True:
             self.note(read())

@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from typing import Never
 
 from aiohttp import web
 from prometheus_client.registry import Collector
@@ -166,7 +167,7 @@ class DispatcherServer(ResourceOwner):
     def _unready_reason(self) -> str:
         return self._unready or self._broker_away or self._lanes.unready_reason()
 
-    async def _ping(self, broker: Broker) -> None:
+    async def _ping(self, broker: Broker) -> Never:
         """Readiness must fail during an outage even if no queue has work."""
         while True:
             try:
@@ -183,7 +184,7 @@ class DispatcherServer(ResourceOwner):
             self._set_broker_outage(reason)
             await asyncio.sleep(PING_INTERVAL)
 
-    async def _sample_results(self) -> None:
+    async def _sample_results(self) -> Never:
         while True:
             await asyncio.sleep(STEP)
             self._recent.sample()

@@ -40,7 +40,7 @@ class Configuration(ResourceOwner):
         self._rng = random.Random()
         self._file: LiveConfig | None = None
         self.parts: Sequence[ConfiguredPart] = ()
-        """What a change is applied to, in this order."""
+        """The parts that a change is applied to, in this order."""
         path, text = settings.config_file, settings.config_text
         if path is not None:
             text = read_text(path)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Never
 
 import discovery
 from adsum.tasks import ResourceOwner, background
@@ -94,11 +94,10 @@ class WorkerDiscovery(ResourceOwner):
         watch = await self._stack.enter_async_context(found.watch(*self._key, metadata=True))
         metrics = WatchMetrics("/".join(self._key), lambda: found.excluded(*self._key))
         self._watch, self._metrics = watch, metrics
-        self._start(follow_discovery(_counted(watch, metrics), self._datastore, self.on_event))
+        self._start(self._follow(_counted(watch, metrics)))
         members = await found.list_instances(*self._key)
         if not members:
             self._warn_of_no_worker()
-            # not by `_start`: it ends with the first worker, and the picker must not end with it
             await self._stack.enter_async_context(background(self._look_elsewhere(found)))
         await self._wait_for_metadata({member.id for member in members})
         self._start(HealthChanges(log.warning).follow(lambda: watch.health))
@@ -133,6 +132,10 @@ class WorkerDiscovery(ResourceOwner):
             "no worker of %s/%s is ready at %s yet; to list all candidates: adsum discovery explain %s %s%s",
             namespace, component, self._where, namespace, component, where,
         )  # fmt: skip
+
+    async def _follow(self, events: AsyncIterator[discovery.InstanceEvent]) -> Never:
+        await follow_discovery(events, self._datastore, self.on_event)
+        raise RuntimeError("the watch of the workers ended")
 
     async def _look_elsewhere(self, found: discovery.SourceDiscovery) -> None:
         """Until there is a worker: says which flags would find those that are registered under other names."""

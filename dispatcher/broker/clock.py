@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from typing import Never
 
 from adsum.logs import RateLimitedLog
 from dispatcher.broker.contract.queue import QueueError
@@ -39,7 +40,7 @@ class BrokerClock:
         # deadlines as passed that are not.
         self._offset = now - self._monotonic() * 1000
 
-    async def run(self) -> None:
+    async def run(self) -> Never:
         """Sample for ever; the last sample stays in use while the broker is away."""
         limited_log = RateLimitedLog(log)
         while True:

@@ -61,7 +61,7 @@ class SourceSpec(Ref):
     """A data source and its extractors."""
 
     extractors: list[Ref] = Field(default_factory=list)
-    """What reads the source's answers."""
+    """The plugins that read the source's answers."""
 
 
 class DataLayer(Section):
@@ -89,7 +89,7 @@ class DetectorRef(Section):
 
 
 class PriorityBandSection(Section):
-    """What may wait at one priority."""
+    """The limits on requests that wait at one priority."""
 
     priority: int = Field(default=0, ge=-(2**63), lt=2**63)
     """The priority of the requests in this band; the defaults of bands need none."""
@@ -123,7 +123,7 @@ class FlowControl(Section):
     usage_limit_policy_plugin_ref: str | None = None
     """How full the pool may be for each priority; without it `static-usage-limit-policy`."""
     saturation_detector: DetectorRef | None = None
-    """What says that the pool is full; without it a `utilization-detector`."""
+    """The plugin that says when the pool is full; without it a `utilization-detector`."""
     enable_eviction: bool = False
     """Requests of negative priority make room for higher ones."""
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Never
 
 from adsum.changing_files import FileChanges, check_no_pipe
 from adsum.config.problems import ConfigError
@@ -49,7 +49,7 @@ class LiveConfig:
         self._on_request = True
         self._changes.trigger()
 
-    async def run(self, prepare: Prepare) -> None:
+    async def run(self, prepare: Prepare) -> Never:
         """Follow the file until cancelled."""
         await self._changes.run(partial(self._read, prepare))
 

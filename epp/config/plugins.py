@@ -24,7 +24,7 @@ S = TypeVar("S", bound=Section)
 
 
 class _Use(NamedTuple):
-    """What a plugin got from its context."""
+    """One call of a plugin to its context, and the result."""
 
     verb: str
     arguments: tuple[Any, ...]
@@ -157,7 +157,7 @@ class Plugins:
                 self._problems.of(partial(self.build, plugin))
 
     def build(self, plugin: Plugin) -> Any:
-        """What the plugin is: a filter, a scorer, ...; raises ConfigError."""
+        """Build the plugin (a filter, a scorer, ...) unless it is built; raises ConfigError."""
         if plugin.is_built:
             return plugin.built
         self.check_not_broken(plugin.name)
@@ -198,7 +198,7 @@ class Plugins:
         return [one for plugin in self._built.values() for one in plugin.response_headers]
 
     def by_type(self, used: Iterable[object]) -> dict[str, tuple[PluginDeclaration, list[Any]]]:
-        """Those of `used` that are plugins of this file, each once, by their type, with its declaration."""
+        """Group the objects of `used` that this file declares by type, each once, beside the declaration of the type."""
         kinds = {id(plugin.built): plugin.kind for plugin in self._built.values()}
         found: dict[str, tuple[PluginDeclaration, list[Any]]] = {}
         for one in used:
@@ -219,7 +219,7 @@ class Plugins:
         ]
 
     def shared(self, plugin: Plugin | None, kind: Any, part: object, build: Callable[[], P]) -> P:
-        """What `build` makes of a part, once; that of the configuration in force, if the part is the same."""
+        """Build a part once for all who ask; the configuration in force keeps its own if the part is the same."""
         for known in (self._shared, self._kept_shared):
             for one in known:
                 if one.kind is kind and _is_same(one.part, part):

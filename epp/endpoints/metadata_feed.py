@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Never
 
 from adsum.logs import RateLimitedLog
 from discovery import (
@@ -114,7 +114,7 @@ class MissingWorkers:
         self._missing_before: set[str] = set()
         self._warned: dict[str, str] = {}
 
-    async def run(self, interval: float = _CHECK_INTERVAL) -> None:
+    async def run(self, interval: float = _CHECK_INTERVAL) -> Never:
         """Check repeatedly until cancelled. Workers that are missing at the start have had their time already."""
         self._missing_before = set(self._missing())
         while True:

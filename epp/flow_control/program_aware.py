@@ -43,7 +43,7 @@ class ProgramAwareSettings:
 
 
 class Program:
-    """What one fairness id got: `service` in tokens, as of `at`; its requests, and the seconds that they waited in all."""
+    """The share of one fairness id: `service` in tokens, as of `at`; its requests, and the seconds that they waited in all."""
 
     __slots__ = ("at", "requests", "service", "waited")
 
@@ -195,7 +195,7 @@ def _build(given: ProgramAwareParameters, context: PluginContext) -> ProgramAwar
 
 
 def program_metrics(policies: Sequence[ProgramAware]) -> Iterator[Metric]:
-    """What the metrics page has of programs. Those of several policies count together."""
+    """The metrics of programs. Programs of several policies count together."""
     attained: dict[str, float] = {}
     waits: dict[str, tuple[float, int]] = {}
     for policy in policies:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Never, TypeAlias
 
 import msgspec
 
@@ -92,7 +92,7 @@ class FollowedResource:
         self._applied: Applied = (frozenset(), {})
         self._changed = asyncio.Event()
 
-    async def run(self) -> None:
+    async def run(self) -> Never:
         """Follow until cancelled. What goes wrong is in `describe`, and in the log once."""
         while True:
             try:

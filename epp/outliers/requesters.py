@@ -1,4 +1,4 @@
-"""Who sends requests that fail wherever they go, so that no worker is blamed for them. Pure."""
+"""Tells requests that fail wherever they go from workers that fail, so that no worker is blamed for them. Pure."""
 
 from typing import Final, NamedTuple, TypeAlias
 
@@ -41,7 +41,7 @@ class Discredited(NamedTuple):
 
 
 class _Known:
-    __slots__ = ("failed_at", "first", "several", "succeeded_at")
+    __slots__ = ("failed_at", "first", "succeeded_at")
 
     def __init__(self) -> None:
         self.succeeded_at = self.failed_at = float("-inf")
@@ -52,7 +52,8 @@ class _Known:
 class Requesters:
     """A prompt, or a fairness id, that succeeded nowhere may be itself what fails: it counts against the first worker, once.
 
-    Once it succeeds anywhere, its failures count. A fairness id is judged only while requests of others succeed: where everything fails, the workers may be at fault.
+    Once it succeeds anywhere, its failures count. A fairness id is judged only while requests of others succeed: where
+    everything fails, the workers may be at fault.
     """
 
     def __init__(self) -> None:

@@ -158,7 +158,7 @@ class CreditingProducer(Protocol):
 
     @property
     def credits(self) -> Mapping[Key, Credit]:
-        """By endpoint."""
+        """Bytes of prompts, by the key of the endpoint that they were sent to."""
 
 
 @runtime_checkable

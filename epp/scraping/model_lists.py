@@ -7,7 +7,7 @@ import random
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Never
 
 from yarl import URL
 
@@ -72,7 +72,7 @@ class ModelLists:
         self._replaced: dict[tuple[str, str], asyncio.Event] = {}
         self._declared: dict[tuple[str, str], frozenset[str]] = {}
 
-    async def run(self) -> None:
+    async def run(self) -> Never:
         """Ask every endpoint of the datastore that declares no models, until cancelled."""
         changed = asyncio.Event()
         self._datastore.on_change.append(changed.set)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Never
 
 from yarl import URL
 
@@ -116,7 +116,7 @@ class Scraper:
         """The model server whose series its page has, before the first page the one that is declared; None: unknown."""
         return self._engines.get(endpoint.key, endpoint.engine)
 
-    async def run(self) -> None:
+    async def run(self) -> Never:
         """Scrape every endpoint of the datastore until cancelled."""
         changed = self._changed.set
         self._datastore.on_change.append(changed)

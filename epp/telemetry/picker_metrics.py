@@ -62,7 +62,7 @@ class StreamCounts(Collector):
         self._durations = Histogram(_SECONDS)
 
     def ended(self, code: str, seconds: float) -> None:
-        """An `epp.wire.transport.StreamEnded`."""
+        """Count one ext_proc stream: gRPC's name of its status, and how long it was open."""
         self._codes[code] = self._codes.get(code, 0) + 1
         self._durations.observe(max(0.0, seconds))
 

@@ -124,7 +124,7 @@ class RequestTallies:
         return self._tallies.copy()
 
     def histograms(self) -> list[RequestHistograms]:
-        """Each once."""
+        """All that are kept, without repetition: label sets beyond the limit share theirs."""
         return list(self._histograms.copy().values())
 
     def nobody(self) -> RequestTally:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Never
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -59,7 +60,7 @@ class Certificate:
         self._check = check
         self.on_change: list[Callable[[], None]] = []
 
-    async def reload_when_changed(self, files: "CertificateFiles", interval: float = POLL_INTERVAL) -> None:
+    async def reload_when_changed(self, files: "CertificateFiles", interval: float = POLL_INTERVAL) -> Never:
         """Read the files whenever one changes; never returns. Keeps what is served if the new one cannot be used."""
         seen = files.stamps()
         while True:

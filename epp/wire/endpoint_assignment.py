@@ -5,7 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Never
 
 from adsum.addresses import is_ip
 from discovery.eds.assignment import Assignment, HealthStatus, LbEndpoint
@@ -37,7 +37,7 @@ def assigned(endpoints: Sequence[Endpoint], reachable: Sequence[bool]) -> Assign
     return Assignment(tuple(sorted(found.values())), tuple(sorted(without_ip)))
 
 
-async def publish_endpoints(datastore: Datastore, publication: Publication) -> None:
+async def publish_endpoints(datastore: Datastore, publication: Publication) -> Never:
     """Until cancelled: the present endpoints at once, then each change."""
     changed = asyncio.Event()
     datastore.on_change.append(changed.set)
