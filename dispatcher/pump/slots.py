@@ -32,8 +32,9 @@ class Slots:
         """Wait for a slot, then take up to `max_count`: at least one, at most a fair share while others wait."""
         if self._waiters or self._free() <= 0:
             await self._wait_for_turn()
-        share = self._free() // (1 + len(self._waiters))
-        count = max(1, min(max_count, share))
+        # among those that wait and those that were woken; each of these gets one, so a share is never less
+        others = self._promised + len(self._waiters)
+        count = max(1, min(max_count, (self._limit - self._in_use) // (1 + others)))
         self._in_use += count
         self._wake_waiters()
         return count

@@ -18,6 +18,15 @@ async def test_as_many_as_are_free_and_at_least_one() -> None:
     assert slots.in_use == 5
 
 
+async def test_those_that_wait_share_what_becomes_free() -> None:
+    slots = Slots(9)
+    await slots.acquire(9)
+    waiting = [asyncio.create_task(slots.acquire(9)) for _ in range(3)]
+    await asyncio.sleep(0)
+    slots.release(9)
+    assert await asyncio.gather(*waiting) == [3, 3, 3]
+
+
 async def test_first_come_first_served() -> None:
     slots = Slots(1)
     await slots.acquire(1)
