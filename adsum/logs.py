@@ -3,6 +3,7 @@
 Where the log is JSON, so are the ready line of a program and the error that ends it.
 """
 
+import contextlib
 import json
 import logging
 import time
@@ -83,6 +84,27 @@ def error_line(text: str, *, as_json: bool = False) -> str:
     """The line for stderr of an error that ends a program; `as_json`: also if no log has been opened yet."""
     form = _json_form() or (JsonForm("rfc3339") if as_json else None)
     return f"error: {text}" if form is None else form.event("error", "error", text, {})
+
+
+def announced(line: str) -> tuple[str, str]:
+    """Reads what the two above wrote: `ready` or `error`, and the text; of any other line nothing, and the line."""
+    if line.startswith("{"):
+        with contextlib.suppress(ValueError):
+            event = json.loads(line)  # bounded: a line of a process that this one started
+            if event.get("logger") in ("ready", "error"):
+                return event["logger"], str(event.get("msg"))
+    for word, mark in (("ready", "ready "), ("error", "error: ")):
+        if line.startswith(mark):
+            return word, line.removeprefix(mark)
+    return "", line
+
+
+def relayed(program: str, line: str) -> str:
+    """A line of another program, for this log: behind its name, or as JSON unless it is that already."""
+    form = _json_form()
+    if form is None:
+        return f"{program:<10} {line}"
+    return line if line.startswith("{") else form.event("info", program, line, {})
 
 
 def _json_form() -> JsonForm | None:

@@ -8,7 +8,9 @@ from epp.request.control_headers import DESTINATION, FALLBACK, SERVED
 
 WORKERS = "workers"
 """The cluster that the route names."""
-_PICKED, _FALLBACK, _LISTED = "picked", "fallback", "listed"
+LISTED = "listed"
+"""The cluster of all workers that Envoy is told of."""
+_PICKED, _FALLBACK = "picked", "fallback"
 _OURS = "adsum"
 """The namespace of the metadata that this configuration makes for itself."""
 _FIRST, _REST = "first", "rest"
@@ -33,10 +35,10 @@ def picked_then_listed(hosts: Json, attempts: int) -> list[Json]:
     Without a pick, where that is allowed, a composite cluster goes on to its next cluster in the first attempt (Envoy 1.40).
     """
     return [
-        _composite([_PICKED, *[_LISTED] * max(1, attempts - 1)]),
+        _composite([_PICKED, *[LISTED] * max(1, attempts - 1)]),
         _original_dst_cluster(_PICKED, {"metadata_key": _metadata_key(_FIRST, _OURS)}),
         {
-            **_override_host_cluster(_LISTED, hosts, _metadata_key(_REST, _OURS)),
+            **_override_host_cluster(LISTED, hosts, _metadata_key(_REST, _OURS)),
             # in panic the fallback policy would choose workers that are not ready; a pick needs no health
             "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
         },

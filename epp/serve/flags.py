@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from adsum.command_line import Parser, ShowVersion, argument
+from adsum.command_line import Parser, ShowVersion, add_log_format, argument
 from epp.config.declared_flags import duration, port
 
 PORT: Final = 8800
@@ -75,6 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print the commands and Envoy's configuration as a shell script, and end",
     )
+    add_log_format(parser)
     add("--version", action=ShowVersion)
     return parser
 

@@ -14,7 +14,9 @@ from typing import Final
 import aiohttp
 
 from adsum.errors import AdsumError
+from adsum.logs import announced, relayed
 from adsum.tasks import first_of
+from epp.envoy.workers import LISTED
 
 log = logging.getLogger("serve")
 
@@ -117,9 +119,7 @@ class Part:
     async def _until_ended(self) -> None:
         code = await self._ended()
         problem = f"{self.name} ended before it was ready ({_describe(code)})"
-        raise PartError(
-            f"{problem}: {self._last_line.removeprefix('error: ')}", code if code in (1, 2) else 1
-        )
+        raise PartError(f"{problem}: {self._last_line}", code if code in (1, 2) else 1)
 
     async def _ended(self) -> int:
         if self._process is None:
@@ -141,10 +141,11 @@ class Part:
                 continue
             if not line:
                 return
-            if line.startswith("ready "):
+            word, text = announced(line.strip())
+            if word == "ready":
                 self._said_ready.set()
-            self._last_line = line.strip() or self._last_line
-            sys.stderr.write(f"{self.name:<10} {line.rstrip()}\n")
+            self._last_line = text or self._last_line
+            sys.stderr.write(f"{relayed(self.name, line.rstrip())}\n")
 
 
 class EnvoyPart(Part):
@@ -174,13 +175,24 @@ class EnvoyPart(Part):
             log.warning("envoy does not answer, so its requests are not waited for: %s", error)
         await self.terminate(5.0)
 
+    async def has_workers(self) -> bool:
+        """Whether it was told of a worker that answers. An Envoy that is told of none is ready as it is."""
+        try:
+            return await self._stat(f"cluster.{LISTED}.membership_healthy") != 0
+        except (OSError, aiohttp.ClientError, ValueError):
+            return False  # it is being started again
+
     async def _until_idle(self) -> None:
         while True:
-            text = await self._ask("GET", "/stats?filter=^http.inference.downstream_rq_active$")
-            # bounded: our own Envoy's answer to a filter that names one number
-            if int(text.rpartition(":")[2]) == 0:
+            if not await self._stat("http.inference.downstream_rq_active"):
                 return
             await asyncio.sleep(_POLL)
+
+    async def _stat(self, name: str) -> int | None:
+        """None: it has no such number."""
+        text = await self._ask("GET", f"/stats?filter=^{name}$")
+        # bounded: our own Envoy's answer to a filter that names one number
+        return int(text.rpartition(":")[2]) if text else None
 
     async def _until_ready(self) -> None:
         while True:

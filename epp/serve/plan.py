@@ -46,13 +46,15 @@ class Plan:
             host=given.host,
             local=_local(given.host),
             ports=ports,
-            picker=[*_workers(given), *_listening(given, page, grpc), *given.picker],
+            picker=[*_workers(given), *_listening(given, page, grpc), *_log(given), *given.picker],
             envoy_config=[
                 *("--listen-address", given.host, "--listen-port", str(openai), "--admin-port", "0"),
                 *("--epp", f"{_LOOPBACK}:{grpc}", "--eds-server", f"{_LOOPBACK}:{grpc}", "--secure=false"),
                 *("--access-log", "", *given.envoy),
             ],
-            dispatcher=None if given.with_dispatcher is None else ["--config", str(given.with_dispatcher)],
+            dispatcher=None
+            if given.with_dispatcher is None
+            else ["--config", str(given.with_dispatcher), *_log(given)],
         )
         picker_flags.parse(plan.picker)
         envoy_flags.parse(plan.envoy_config)
@@ -91,6 +93,10 @@ def _listening(given: argparse.Namespace, page: int, grpc: int) -> list[str]:
         *("--metrics-address", given.host, "--metrics-port", str(page)),
         *("--drain-timeout", f"{given.drain_timeout:g}s"),
     ]
+
+
+def _log(given: argparse.Namespace) -> list[str]:
+    return [] if given.log_format is None else ["--log-format", given.log_format]
 
 
 def _local(host: str) -> str:

@@ -8,11 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-import aiohttp
-
 from adsum.command_line import FAILED, INTERRUPTED, SUCCEEDED, print_error
 from adsum.errors import AdsumError
-from adsum.logs import print_ready, write_log
+from adsum.logs import form_of, print_ready, write_log
 from adsum.serving.sockets import ListenError, listening_socket
 from adsum.signals import stop_signals, until_signalled
 from adsum.tasks import cancel_and_wait
@@ -28,12 +26,11 @@ _FIRST_WORD: Final = 3.0
 _LAST_WORD: Final = 60.0
 _LEAVE: Final = 10.0
 """Seconds more than --drain-timeout until a part that still runs is killed."""
-_READY_WORKERS: Final = "llm_d_epp_ready_endpoints{"
 
 
 def run(given: argparse.Namespace, envoy: str) -> int:
     """Returns the exit code; `envoy`: the program."""
-    write_log(logging.INFO, logging.Formatter("serve      %(asctime)s %(levelname)s %(message)s"))
+    write_log(logging.INFO, form_of(given.log_format, "serve      %(asctime)s %(levelname)s %(message)s"))
     plan = Plan.of(given)
     try:
         with tempfile.TemporaryDirectory(prefix="adsum-serve-") as folder:
@@ -105,7 +102,7 @@ class PartGroup:
     async def _tell_when_ready(self) -> None:
         openai, page, _ = self._plan.ports
         waited, word_at = 0.0, _FIRST_WORD
-        while not await _workers(f"{self._plan.url(page)}/metrics"):
+        while not await self._envoy.has_workers():
             if waited >= word_at:
                 log.info("%s (%.0f s)", self._awaited(), waited)
                 word_at = waited + min(waited, _LAST_WORD)
@@ -126,19 +123,6 @@ def _envoy_command(envoy: str, plan: Plan, folder: Path) -> list[str]:
     config = folder / "envoy.yaml"
     config.write_text(plan.bootstrap())
     return [envoy, "--config-path", str(config), *ENVOY_OPTIONS]
-
-
-async def _workers(page: str) -> bool:
-    """Whether the picker knows a worker that answers."""
-    try:
-        timeout = aiohttp.ClientTimeout(total=5.0)
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(page) as answer:
-            text = await answer.text()
-    except (OSError, aiohttp.ClientError):
-        return False
-    # bounded: our own picker's page
-    values = [line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(_READY_WORKERS)]
-    return any(float(value) > 0 for value in values)
 
 
 def check_free(plan: Plan) -> None:

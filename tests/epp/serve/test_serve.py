@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import json
 import os
 import re
 import signal
@@ -194,6 +195,22 @@ def test_an_answer_under_way_ends_whole_before_the_parts_do(served: Served) -> N
     assert served.process.wait(60) == 0
     assert not listens(served.port + 1)
     assert list(served.folder.glob("adsum-serve-*")) == []
+
+
+def test_with_a_json_log_every_line_is_json(tmp_path: Path) -> None:
+    group = Served(tmp_path, "--log-format", "json")
+    try:
+        group.start_worker()
+        group.wait_ready()
+        ready = json.loads(group.said.read_text())
+        assert (ready["msg"], ready["openai"]) == ("ready", f"http://127.0.0.1:{group.port}/v1")
+        group.process.send_signal(signal.SIGTERM)
+        assert group.process.wait(120) == 0
+    finally:
+        group.stop()
+    logged = [json.loads(line) for line in group.log.read_text().splitlines()]
+    assert {"serve", "ready"} <= {line["logger"] for line in logged}
+    assert {"level", "ts", "msg"} <= set.intersection(*(set(line) for line in logged))
 
 
 def test_a_second_signal_ends_it_at_once(served: Served) -> None:
