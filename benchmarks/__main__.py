@@ -16,6 +16,7 @@ from benchmarks import (
     flow_control,
     kubernetes_events,
     pod_pool,
+    prefix_index,
     scraping,
     stopped_worker,
 )
@@ -39,6 +40,7 @@ _DEFAULT = (
     "dispatching",
     "flow-control",
     "decisions",
+    "prefixes",
 )
 _NAMES = (*_DEFAULT, "attacks")
 
@@ -72,6 +74,7 @@ def main() -> int:
         "dispatching": functools.partial(dispatching.main, binary=flags.go_processor),
         "flow-control": flow_control.main,
         "decisions": decisions.main,
+        "prefixes": prefix_index.main,
         "attacks": functools.partial(attacks.main, flags.attack),
     }
     print(f"CPython {platform.python_version()}, {platform.machine()}, {platform.system()}")

@@ -42,21 +42,18 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 class PrefixChain:
     """A prompt as a chain of block hashes, each of which covers the prompt up to the end of its block.
 
-    `unit_tokens`: tokens of a unit, the shortest block. In units: `units`, the length of the prompt; `ends` and `lengths` of
-    the blocks, the last one as if it were full (shared tables, which may go on behind it). `claims`: the endpoints, by key,
-    that are believed to hold the chain since the pick, each with the number of its claim in the index.
+    `unit_tokens`: tokens of a unit, the shortest block. In units: `units`, the length of the prompt; `ends` of the blocks,
+    the last one as if it were full (a shared table, which may go on behind it). `claims`: the endpoints, by key, that are
+    believed to hold the chain since the pick, each with the number of its claim in the index.
     """
 
-    __slots__ = ("claims", "ends", "hashes", "lengths", "unit_tokens", "units")
+    __slots__ = ("claims", "ends", "hashes", "unit_tokens", "units")
 
-    def __init__(
-        self, hashes: Sequence[int], unit_tokens: int, units: int, ends: Sequence[int], lengths: Sequence[int]
-    ) -> None:
+    def __init__(self, hashes: Sequence[int], unit_tokens: int, units: int, ends: Sequence[int]) -> None:
         self.hashes = hashes
         self.unit_tokens = unit_tokens
         self.units = units
         self.ends = ends
-        self.lengths = lengths
         self.claims: dict[tuple[str, str], int] = {}
 
     def units_in(self, count: int) -> int:

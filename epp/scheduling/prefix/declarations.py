@@ -8,13 +8,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from pydantic import Field, model_validator
 
 from adsum.histogram import Histogram
+from adsum.memory_limit import memory_limit
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.labels import EXTENSION_PREFIX, PREFIX
 from epp.plugins.section import Quantity, Section
 from epp.scheduling.plugin import PrefixMatchProducer
-from epp.scheduling.prefix.index import BLOCK_BYTES, MAX_BYTES, PrefixIndex
+from epp.scheduling.prefix.index import MAX_BYTES, PrefixIndex
 from epp.scheduling.prefix.producer import BYTES, MIN_BLOCK_TOKENS, PRODUCER, RATIOS, PrefixCacheProducer
 from epp.scheduling.prefix.scorer import PrefixCacheScorer
+
+_LEAST_BYTES: Final = 16 * 1024 * 1024
 
 
 class PrefixProducerParameters(Section):
@@ -35,8 +38,9 @@ class PrefixProducerParameters(Section):
     prompts."""
     lru_capacity_per_server: int = Field(default=31_250, ge=0)
     """How many of a worker's blocks are remembered."""
-    max_index_bytes: Annotated[Quantity, Field(ge=1024 * 1024)] = MAX_BYTES
-    """The memory of the whole index, a parameter of adsum's own. Endpoints have equal shares of it."""
+    max_index_bytes: Annotated[Quantity, Field(ge=1024 * 1024)] | None = None
+    """The memory of the whole index, a parameter of adsum's own; without it a quarter of what the process may use (its
+    control group's limit, or the machine's memory)."""
 
 
 _RENAMED: Final = {
@@ -94,8 +98,13 @@ def _producer(given: PrefixProducerParameters, context: PluginContext) -> Prefix
         capacity=tokens // block_tokens,
         auto_tune=given.auto_tune,
         seed=context.rng.getrandbits(64),
-        index=PrefixIndex(given.max_index_bytes),
+        index=PrefixIndex(given.max_index_bytes or _share_of_memory()),
     )
+
+
+def _share_of_memory() -> int:
+    limit = memory_limit()
+    return MAX_BYTES if limit is None else max(_LEAST_BYTES, limit // 4)
 
 
 def _scorer(given: PrefixScorerParameters, context: PluginContext) -> PrefixCacheScorer:
@@ -127,7 +136,7 @@ def prefix_metrics(producers: Sequence[PrefixCacheProducer]) -> Iterator[Metric]
         labels, hits = (PRODUCER if number == 1 else f"{PRODUCER}-{number}", PRODUCER), producer.hits
         blocks = len(producer.index)
         size.add_metric(labels, blocks)
-        used.add_metric(labels, blocks * BLOCK_BYTES)
+        used.add_metric(labels, producer.index.used_bytes)
         limit.add_metric(labels, producer.index.max_bytes)
         evicted.add_metric(labels, producer.index.evicted)
         ratio.add_metric(labels, hits.ratios.buckets(), hits.ratios.total)

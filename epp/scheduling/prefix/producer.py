@@ -20,26 +20,24 @@ from epp.scheduling.prefix.index import Key, PrefixIndex
 
 
 class BlockEnds:
-    """The ends and lengths of blocks in units, the length of the first block.
+    """The ends of blocks in units, the length of the first block.
 
     A block is `grain` times shorter than the text before it, and at least one unit: the first 2 * `grain` units are one
     block each. The table is shared by all prompts and grows with the longest one seen.
     """
 
-    __slots__ = ("_grain", "ends", "lengths")
+    __slots__ = ("_grain", "ends")
 
     def __init__(self, grain: int) -> None:
         self._grain = grain
         self.ends: list[int] = []
-        self.lengths: list[int] = []
 
     def count(self, units: int) -> int:
-        """The number of blocks of a prompt of that many units; extends `ends` and `lengths` as far as needed."""
+        """The number of blocks of a prompt of that many units; extends `ends` as far as needed."""
         ends = self.ends
         while not ends or ends[-1] < units:
             before = ends[-1] if ends else 0
-            self.lengths.append(max(1, before // self._grain))
-            ends.append(before + self.lengths[-1])
+            ends.append(before + max(1, before // self._grain))
         return bisect_left(ends, units) + 1 if units else 0
 
 
@@ -136,9 +134,7 @@ class PrefixCacheProducer:
             block = digest(text[start : end * size], block)
             blocks.append(block)
             start = end * size
-        request.prefixes[self] = PrefixChain(
-            blocks, self.block_tokens, units, block_ends.ends, block_ends.lengths
-        )
+        request.prefixes[self] = PrefixChain(blocks, self.block_tokens, units, block_ends.ends)
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """The workers will hold the prompt unless the request fails: claim it for them."""
@@ -151,7 +147,7 @@ class PrefixCacheProducer:
             if key not in claims:
                 chosen = not claims
                 capacity = self._capacities.get(key, self.capacity)
-                claims[key] = self.index.claim(prefix.hashes, key, capacity, prefix.lengths)
+                claims[key] = self.index.claim(prefix.hashes, key, capacity, prefix.ends)
                 if chosen:
                     size = self._block_bytes
                     held = prefix.units_in(self.index.held_before) * size
@@ -167,9 +163,9 @@ class PrefixCacheProducer:
             key = endpoint.key
             capacity, claim = self._capacities.get(key, self.capacity), claims.pop(key, None)
             if claim is None:
-                self.index.record(prefix.hashes, key, capacity, prefix.lengths)
+                self.index.record(prefix.hashes, key, capacity, prefix.ends)
             else:
-                self.index.confirm(prefix.hashes, key, claim, capacity, prefix.lengths)
+                self.index.confirm(prefix.hashes, key, claim, capacity, prefix.ends)
         if claims:  # of an endpoint that was picked, but another one served
             self.failed(request)
 
@@ -221,6 +217,7 @@ class PrefixCacheProducer:
         """Its cache has room for so many tokens: believe it to hold no more."""
         if self.auto_tune:
             self._capacities[endpoint.key] = tokens // self.block_tokens
+            self.index.expect(sum(self._capacities.values()), len(self._capacities))
 
     def forget(self, endpoint: Endpoint) -> None:
         self.index.forget(endpoint.key)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adsum.config.problems import ConfigError
+from adsum.memory_limit import memory_limit
 from epp.config.catalogue import GO_ONLY, PLUGINS
 from epp.config.data_layer import MetricsSourceParameters
 from epp.config.picker_config import PickerConfig, load_config
@@ -445,6 +446,7 @@ def test_a_prefix_scorer_brings_its_producer() -> None:
     assert isinstance(producer, PrefixCacheProducer)
     assert (producer.block_tokens, producer.max_tokens, producer.capacity) == (64, 32_768, 7812)
     assert producer.auto_tune
+    assert producer.index.max_bytes == (memory_limit() or 0) // 4
     assert [one.scorer for one in profile.scorers] == [QueueScorer(), PrefixCacheScorer(producer)]
 
 

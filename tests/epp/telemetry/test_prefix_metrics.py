@@ -9,7 +9,7 @@ from epp.endpoints.endpoint import NO_NUMBERS, EndpointPool
 from epp.plugins.declaration import PluginDeclaration, Role
 from epp.request.inference_request import parse_request
 from epp.scheduling.prefix.declarations import APPROX_PREFIX_CACHE_PRODUCER
-from epp.scheduling.prefix.index import BLOCK_BYTES, PrefixIndex
+from epp.scheduling.prefix.index import PrefixIndex
 from epp.scheduling.prefix.producer import PRODUCER, PrefixCacheProducer
 from epp.telemetry.plugin_metrics import PluginMetrics
 
@@ -83,9 +83,13 @@ def test_a_plugin_whose_metrics_fail_hides_no_others(
 
 
 def test_its_memory_and_what_it_forgot_for_want_of_it(picking: Any) -> None:
-    producer = PrefixCacheProducer(block_tokens=64, index=PrefixIndex(2 * BLOCK_BYTES))
-    send(producer, picking("10.0.0.1:8000"), "a" * 768)
+    producer = PrefixCacheProducer(block_tokens=64, index=PrefixIndex(1100))
+    for prompt in "abc":
+        send(producer, picking("10.0.0.1:8000"), prompt * 256)
     value = page(producer).get_sample_value
-    assert value("llm_d_epp_prefix_indexer_bytes", NAMED) == 2 * BLOCK_BYTES
-    assert value("llm_d_epp_prefix_indexer_limit_bytes", NAMED) == 2 * BLOCK_BYTES
+    used = value("llm_d_epp_prefix_indexer_bytes", NAMED)
+    assert used == producer.index.used_bytes
+    assert 0 < used <= 1100
+    assert value("llm_d_epp_prefix_indexer_limit_bytes", NAMED) == 1100
     assert value("llm_d_epp_prefix_indexer_evicted_blocks_total", NAMED) == 1
+    assert value("llm_d_epp_prefix_indexer_size", NAMED) == 2

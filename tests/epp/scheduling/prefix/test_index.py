@@ -2,13 +2,19 @@
 
 import sys
 from collections.abc import Sequence
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.endpoints.endpoint import Endpoint
-from epp.scheduling.prefix.index import BLOCK_BYTES, PrefixIndex
+from epp.scheduling.prefix.holdings import HOLD_BYTES
+from epp.scheduling.prefix.index import PrefixIndex
+from epp.scheduling.prefix.runs import HASH_BYTES, RUN_BYTES
+
+ONE_RUN = RUN_BYTES + HASH_BYTES + HOLD_BYTES
+"""Memory of one block at one endpoint that is used by itself."""
 
 
 def endpoint(name: str) -> Endpoint:
@@ -58,22 +64,22 @@ def test_of_a_chain_that_is_too_long_the_beginning_is_kept() -> None:
 
 
 def test_long_blocks_take_the_room_of_several() -> None:
-    index, lengths = PrefixIndex(), [1, 1, 2, 4, 8]
-    index.record([1, 2, 3, 4], A, 10, lengths)
-    index.record([11, 12, 13], A, 10, lengths)
+    index, ends = PrefixIndex(), [1, 2, 4, 8, 16]
+    index.record([1, 2, 3, 4], A, 10, ends)
+    index.record([11, 12, 13], A, 10, ends)
     assert (matched(index, [1, 2, 3, 4]), matched(index, [11, 12, 13])) == ([3, 0, 0], [3, 0, 0])
-    index.record([1, 2, 3, 4, 5], A, 10, lengths)
+    index.record([1, 2, 3, 4, 5], A, 10, ends)
     assert (matched(index, [1, 2, 3, 4, 5]), matched(index, [11])) == ([4, 0, 0], [0, 0, 0])
     index.forget(A)
-    index.record([21, 22, 23, 24], A, 8, lengths)
+    index.record([21, 22, 23, 24], A, 8, ends)
     assert matched(index, [21, 22, 23, 24]) == [4, 0, 0], "what went takes no room"
 
 
 def test_of_a_long_block_no_part_is_kept() -> None:
-    index, lengths = PrefixIndex(), [4, 1]
-    index.record([1, 2], A, 5, lengths)
+    index, ends = PrefixIndex(), [4, 5]
+    index.record([1, 2], A, 5, ends)
     for first in (11, 21, 31):  # 2 too long: 1 of the second block, the rest of the first
-        index.record([first, first + 1], A, 8, lengths)
+        index.record([first, first + 1], A, 8, ends)
         assert matched(index, [first, first + 1]) == [2, 0, 0]
         assert len(index) == 2
 
@@ -106,15 +112,46 @@ def test_what_is_forgotten_is_gone_for_that_endpoint_only() -> None:
     assert index.match([1, 2], POOL) == {}
 
 
-def test_memory_is_bounded_and_shared_evenly() -> None:
-    index = PrefixIndex(max_bytes=12 * BLOCK_BYTES)
-    index.record(range(100, 120), A, 1000)
-    assert len(index) == 12
-    index.record(range(200, 220), B, 1000)
-    index.record(range(300, 320), C, 1000)
-    assert matched(index, range(100, 120)) == [4, 0, 0]
-    assert matched(index, range(200, 220)) == [0, 4, 0]
-    assert len(index) == 12
+def test_memory_is_bounded_and_shared_evenly_by_those_that_need_it() -> None:
+    index = PrefixIndex(max_bytes=40 * ONE_RUN)
+    index.record([7], C, 1000)
+    for start in range(1000, 2000, 10):
+        index.record(range(start, start + 2), A, 1000)
+    assert len(index) in (75, 77, 79), "two blocks take little more memory than one"
+    for start in range(2000, 3000, 10):
+        index.record(range(start, start + 2), B, 1000)
+    assert index.used_bytes <= index.max_bytes
+    held = [
+        sum(index.held(range(start, start + 2), key) for start in range(first, first + 1000, 10))
+        for first, key in ((1000, A), (2000, B))
+    ]
+    assert max(held) - min(held) <= 2
+    assert index.held([7], C) == 1, "who has little loses nothing to those that have much"
+
+
+def test_blocks_are_stored_once_whoever_holds_them() -> None:
+    one, all_of_them = PrefixIndex(), PrefixIndex()
+    chain = range(1, 101)
+    one.record(chain, A, 1000)
+    for endpoint in POOL:
+        all_of_them.record(chain, endpoint.key, 1000)
+    assert len(all_of_them) == len(POOL) * len(one)
+    assert all_of_them.used_bytes < 3 * one.used_bytes
+
+
+def test_an_endpoint_that_left_goes_little_by_little_and_is_not_found_meanwhile() -> None:
+    index = PrefixIndex()
+    for start in range(0, 1000, 2):
+        index.record([start, start + 1], A, 10_000)
+    used = index.used_bytes
+    index.forget(A)
+    assert (len(index), matched(index, [0, 1])) == (0, [0, 0, 0])
+    assert index.used_bytes == used, "at once it would take milliseconds"
+    index.record([5000], A, 10_000)
+    assert matched(index, [0, 1]) == [0, 0, 0], "it is another one now"
+    for number in range(500):
+        index.record([6000 + number], B, 10)
+    assert index.used_bytes < used / 20
 
 
 def test_some_of_those_that_are_away_are_kept() -> None:
@@ -202,8 +239,7 @@ def test_claims_take_room_and_leave_none_behind() -> None:
 class Model:
     """What the index should hold, written down the slow way."""
 
-    def __init__(self, max_blocks: int, lengths: Sequence[int]) -> None:
-        self.max_blocks = max_blocks
+    def __init__(self, lengths: Sequence[int]) -> None:
         self.lengths = lengths
         self.held: dict[tuple[str, str], list[tuple[int, ...]]] = {}
         """By endpoint its blocks, each as the chain up to it, the one that was not used for longest first."""
@@ -232,14 +268,18 @@ class Model:
             blocks.append(block)
             if claim is None:
                 claims.pop(block, None)
-        share = self.max_blocks // len(self.held)
-        for other in self.held.values():
-            del other[: max(0, len(other) - share)]
         while sum(self.lengths[len(block) - 1] for block in blocks) > capacity:
             del blocks[0]
-        for one, held in self.held.items():
-            for block in self.claims[one].keys() - set(held):
-                del self.claims[one][block]
+        self._drop_claims(key)
+
+    def forget_for_memory(self, key: tuple[str, str], count: int) -> None:
+        """Its oldest blocks were forgotten."""
+        del self.held[key][:count]
+        self._drop_claims(key)
+
+    def _drop_claims(self, key: tuple[str, str]) -> None:
+        for block in self.claims[key].keys() - set(self.held[key]):
+            del self.claims[key][block]
 
     def withdraw(self, chain: tuple[int, ...], key: tuple[str, str], claim: int) -> None:
         claims = self.claims.get(key, {})
@@ -282,25 +322,26 @@ STEPS = st.lists(
 
 @given(
     steps=STEPS,
-    max_blocks=st.sampled_from([10, 24, 1000]),
+    max_bytes=st.sampled_from([4 * ONE_RUN, 12 * ONE_RUN, 1_000_000]),
     lengths=st.sampled_from([(1,) * 12, (1, 1, 2, 2, 4, 4, 4, 4, 4, 4, 8, 8), (3, 1, 1, 1, 2, 1) * 2]),
     asked=st.lists(CHAINS, max_size=5),
 )
 def test_as_the_model(
     steps: list[tuple[int, tuple[int, ...], str, int]],
-    max_blocks: int,
+    max_bytes: int,
     lengths: tuple[int, ...],
     asked: list[tuple[int, ...]],
 ) -> None:
-    index, model, pool = PrefixIndex(max_blocks * BLOCK_BYTES), Model(max_blocks, lengths), POOL[:5]
+    index, model, pool, ends = PrefixIndex(max_bytes), Model(lengths), POOL[:5], list(accumulate(lengths))
     open_claims: list[tuple[tuple[int, ...], tuple[str, str], int]] = []
+    evicted = 0
     for who, chain, what, capacity in steps:
         key = pool[who].key
         if what == "forget":
             index.forget(key)
             model.forget(key)
         elif what == "claim":
-            open_claims.append((chain, key, index.claim(names(chain), key, capacity, lengths)))
+            open_claims.append((chain, key, index.claim(names(chain), key, capacity, ends)))
             model.record(chain, key, capacity, open_claims[-1][2])
         elif open_claims and what != "record":
             claimed, key, claim = open_claims.pop(capacity % len(open_claims))
@@ -308,31 +349,65 @@ def test_as_the_model(
                 index.withdraw(names(claimed), key, claim)
                 model.withdraw(claimed, key, claim)
             else:
-                index.confirm(names(claimed), key, claim, capacity, lengths)
+                index.confirm(names(claimed), key, claim, capacity, ends)
                 model.confirm(claimed, key, capacity, claim)
         else:
-            index.record(names(chain), key, capacity, lengths)
+            index.record(names(chain), key, capacity, ends)
             model.record(chain, key, capacity)
-        assert len(index) <= max_blocks
+        assert index.used_bytes <= max_bytes
+        evicted += forget_for_memory(index, model)
         assert len(index) == sum(len(blocks) for blocks in model.held.values())
+        assert index.evicted == evicted
     for chain in [*asked, *(chain for _, chain, _, _ in steps)]:
         assert matched(index, names(chain), pool) == [model.match(chain, one.key) for one in pool]
+    for one in pool:
+        index.forget(one.key)
+    index.max_bytes = 0
+    index.record([1], A, 1)
+    assert index.used_bytes == 0, "something was counted twice, or not given up"
+
+
+def forget_for_memory(index: PrefixIndex, model: Model) -> int:
+    """What memory made the index forget must be the oldest blocks of an endpoint: forget them in the model too."""
+    forgotten = 0
+    for key, blocks in model.held.items():
+        kept = [index.held(names(block), key) == len(block) for block in blocks]
+        count = kept.index(True) if True in kept else len(kept)
+        assert all(kept[count:])
+        model.forget_for_memory(key, count)
+        forgotten += count
+    return forgotten
 
 
 def names(chain: tuple[int, ...]) -> list[int]:
     """Blocks named as hashes are: by everything up to their end."""
-    return [hash(chain[:end]) for end in range(1, len(chain) + 1)]
+    return [hash(chain[:end]) % 2**64 for end in range(1, len(chain) + 1)]
 
 
 def test_what_memory_makes_it_forget_is_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    index = PrefixIndex(8 * BLOCK_BYTES)
+    index = PrefixIndex(8 * ONE_RUN)
     first, second = (endpoint.key for endpoint in POOL[:2])
-    index.record(list(range(10, 16)), first, 4)  # its cache is smaller than its share
-    assert index.evicted == 0
-    index.record(list(range(20, 24)), second, 100)
+    for number in range(10):
+        index.record([number], first, 4)  # its cache is smaller than its share
+    assert (len(index), index.evicted) == (4, 0)
+    for number in range(100, 104):
+        index.record([number], second, 16)
     assert (index.evicted, caplog.messages) == (0, [])
-    for start in (30, 40):
-        index.record(list(range(start, start + 4)), second, 16)
-    assert (len(index), index.evicted) == (8, 8)
+    for number in range(104, 108):
+        index.record([number], second, 16)
+    assert (len(index), index.evicted) == (8, 4)
     [line] = caplog.messages
-    assert "2 endpoints share its 0 MiB, enough for about 25 % of a cache" in line
+    assert "2 endpoints share its 0 MiB, enough for about 31 % of a cache" in line
+
+
+def test_a_pool_whose_caches_do_not_fit_is_told_of_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    index = PrefixIndex(100 * 1024 * 1024)
+    index.expect(100 * 15_625, 100)
+    assert caplog.messages == []
+    for count in range(100, 1001):
+        index.expect(count * 15_625, count)
+    assert [line.split()[3] for line in caplog.messages] == ["168", "336", "672"], "sizes come one by one"
+    assert (
+        "hold more than the prefix index remembers in its 100 MiB: about 99 % of them" in caplog.messages[0]
+    )
+    assert "set maxIndexBytes of approx-prefix-cache-producer to 101Mi" in caplog.text

@@ -23,7 +23,7 @@ def missing(
 ) -> list[float]:
     """`held`: blocks of four tokens, by worker; empty: none. `uncached`: tokens, by worker; empty: 1,000 for each."""
     blocks = len(text) // 16 + 1
-    chain = PrefixChain(range(1, blocks + 1), 4, blocks, range(1, blocks + 1), [1] * blocks)
+    chain = PrefixChain(range(1, blocks + 1), 4, blocks, range(1, blocks + 1))
     endpoints = [
         Endpoint(id=f"w{row}", incarnation="a", address="10.0.0.1", port=8000 + row, metrics_port=8000)
         for row in range(workers)
