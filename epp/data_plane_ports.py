@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Final, Never
+from typing import Any, Final, Never
 
 from adsum.serving.sockets import ListenError
 from adsum.tasks import ResourceOwner
@@ -15,11 +16,13 @@ from epp.config.picker_config import PickerConfig
 from epp.config.settings import LAME_DUCK, Settings
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
+from epp.ext_proc.outcomes import TICK, OutcomeLedger
 from epp.ext_proc.response_body import EarlyEnds
 from epp.health import Health
 from epp.picking import Picking
 from epp.request.body import MemoryBudget
 from epp.telemetry.counters import Telemetry
+from epp.telemetry.outcome_metrics import OutcomeMetrics
 from epp.telemetry.picker_metrics import StreamCounts
 from epp.wire.opening import grpc_address, open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
@@ -59,11 +62,18 @@ class DataPlanePorts(ResourceOwner):
         )
         self._use(config)
         self.transport = self._open_transport()
+        self.outcomes = OutcomeLedger(secrets.token_hex(8), picking.director.picks.unseen)
+        self.transport.await_outcomes(self.outcomes)
+        telemetry.registry.register(OutcomeMetrics(self.outcomes))
 
     @property
     def addresses(self) -> str:
         """For the ready line."""
         return f"grpc={self._listener.address} health={self._health_listener.address}"
+
+    def describe(self) -> dict[str, Any]:
+        """For /status."""
+        return {**self.health.describe(), **self.outcomes.describe(self._clock())}
 
     def prepare(self, config: PickerConfig) -> Callable[[], None]:
         return partial(self._use, config)
@@ -90,6 +100,7 @@ class DataPlanePorts(ResourceOwner):
         self._address = grpc_address(settings, self._start)
         if settings.body_timeout:
             self._start(self._expire_bodies(settings.body_timeout))
+        self._start(self._expect_news())
         health = ListenAddress(settings.host, settings.grpc_health_port)
         self._health_listener = await self._listen(self._stack, "--grpc-health-port", health)
 
@@ -129,6 +140,12 @@ class DataPlanePorts(ResourceOwner):
         self._picking.director.waiting.drain(self._clock())
         self.health.close()
         await self._listener.drain(self._settings.drain_timeout - lame_duck)
+
+    async def _expect_news(self) -> Never:
+        """Release picks of which the data plane's log says nothing."""
+        while True:
+            await asyncio.sleep(TICK)
+            self.outcomes.tick(self._clock())
 
     async def _expire_bodies(self, allowed: float) -> Never:
         """Refuse request bodies that are not complete after `allowed` seconds."""

@@ -86,7 +86,7 @@ class PickerServer(ResourceOwner):
         picking.outliers.tls = lambda: scraping.scraper.tls
         configuration.parts = picking, ports, scraping, workers
         described = [
-            ports.health.describe,
+            ports.describe,
             workers.describe,
             picking.outliers.describe,
             picking.queueing.describe,

@@ -16,6 +16,7 @@ from epp.envoy.access_log import access_log, served_header
 from epp.envoy.endpoint_discovery import eds_cluster, eds_from_file, eds_over_grpc
 from epp.envoy.json_values import Json, socket_address, static_hosts, typed_config, unlimited_circuit_breakers
 from epp.envoy.local_replies import local_replies
+from epp.envoy.outcomes import at_the_end, outcome_clusters, outcome_header, outcome_logs, report_interval
 from epp.envoy.overload import overload_manager
 from epp.envoy.picker_tls import picker_tls
 from epp.envoy.settings import EnvoySettings
@@ -29,6 +30,7 @@ from epp.envoy.workers import (
     retry_policy,
     split_pick,
 )
+from epp.ext_proc.access_log_entry import PICK_NAMESPACE
 from epp.ext_proc.protocol import EXT_PROC, METADATA_NAMESPACE, SUBSET_NAMESPACE
 from epp.request.control_headers import DATA_PLANE_ONLY, DESTINATION, MOST_TEXT, REQUEST_ID, SUBSET
 
@@ -54,6 +56,8 @@ def render(settings: EnvoySettings) -> str:
 def bootstrap(settings: EnvoySettings) -> Json:
     """The same configuration as nested dicts."""
     listeners, clusters = [_listener(settings)], [*_worker_clusters(settings), _picker_cluster(settings)]
+    if settings.by_access_log:
+        clusters += outcome_clusters(settings)
     if settings.status is not None:
         listeners.append(status_listener(settings.status))
         clusters.append(admin_cluster(settings.admin))
@@ -91,7 +95,7 @@ def _listener(settings: EnvoySettings) -> Json:
         request_timeout=settings.request_timeout,
         common_http_protocol_options={"idle_timeout": "900s"},
         http2_protocol_options={"max_concurrent_streams": _STREAMS},
-        access_log=access_log(settings.access_log),
+        **_access_logs(settings),
         local_reply_config=local_replies(),
         # every answer tells the id that `adsum epp decisions ID` asks for, Envoy's own answers too: the client's, or a new one
         always_set_request_id_in_response=True,
@@ -127,6 +131,14 @@ def _listener(settings: EnvoySettings) -> Json:
         "filter_chains": [chain],
         **_connection_buffer(settings),
     }
+
+
+def _access_logs(settings: EnvoySettings) -> Json:
+    own = access_log(settings.access_log)
+    if not settings.by_access_log:
+        return {"access_log": own}
+    ended = [{**one, "filter": at_the_end()} for one in own]
+    return {"access_log": [*ended, *outcome_logs(settings)], "access_log_options": report_interval()}
 
 
 def _connection_buffer(settings: EnvoySettings) -> Json:
@@ -197,12 +209,14 @@ def _ext_proc(settings: EnvoySettings) -> Json:
 
     https://www.envoyproxy.io/docs/envoy/latest/api-v3/extensions/filters/http/ext_proc/v3/ext_proc.proto
     """
+    by_log = settings.by_access_log
     config = typed_config(
         "filters.http.ext_proc.v3.ExternalProcessor",
         grpc_service={
             "envoy_grpc": {"cluster_name": "picker"},
             "timeout": settings.message_timeout,
             "retry_policy": _picker_retry_policy(),
+            **({"initial_metadata": outcome_header()} if by_log else {}),
         },
         message_timeout=settings.message_timeout,
         failure_mode_allow=settings.failure_mode_allow,
@@ -210,12 +224,12 @@ def _ext_proc(settings: EnvoySettings) -> Json:
             "request_header_mode": "SEND",
             "request_body_mode": settings.request_body,
             "request_trailer_mode": "SEND",  # FULL_DUPLEX_STREAMED needs it (processing_mode.proto)
-            "response_header_mode": "SEND",
+            "response_header_mode": "SKIP" if by_log else "SEND",
             "response_body_mode": settings.response_body,
             "response_trailer_mode": settings.response_trailer,
         },
         metadata_options={  # Envoy silently drops metadata of any other namespace
-            "receiving_namespaces": {"untyped": [METADATA_NAMESPACE]},
+            "receiving_namespaces": {"untyped": [METADATA_NAMESPACE, *([PICK_NAMESPACE] if by_log else [])]},
             "forwarding_namespaces": {"untyped": [METADATA_NAMESPACE, SUBSET_NAMESPACE]},
         },
     )

@@ -8,12 +8,15 @@ from epp.envoy.json_values import Address
 _LISTEN = Address("127.0.0.1", 8080)
 _ADMIN = Address("127.0.0.1", 9901)
 _PICKER = Address("127.0.0.1", 9002)
+EXT_PROC_STREAM, ACCESS_LOG = "ext-proc", "access-log"
+"""How pickers hear what became of requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvoySettings:
     """`endpoints`, `eds_file`, `eds_server`: where override-host has its hosts from, one of them. `attempts`: of one request
     at the workers. `retry_buffer`: bytes of a request that Envoy keeps for another attempt. `subset`: a subset hint for every request.
+    `outcomes`: how pickers hear what became of requests.
 
     `fallback`: original-dst tries the picker's second choice if the first cannot be reached. `request_timeout`: for a
     client to send its whole request, body included. `client_timeouts`: clients say how long their answers may take. `access_log`: a file on Envoy's machine, "" for none.
@@ -33,6 +36,7 @@ class EnvoySettings:
     attempts: int = 3
     retry_buffer: int = 16 * 1024 * 1024
     subset: Sequence[str] | None = None
+    outcomes: str = EXT_PROC_STREAM
     request_body: str = "FULL_DUPLEX_STREAMED"
     response_body: str = "NONE"
     response_trailer: str = "SKIP"
@@ -57,10 +61,20 @@ class EnvoySettings:
         """Whether Envoy learns of the workers while it runs."""
         return self.eds_file is not None or self.eds_server is not None
 
+    @property
+    def by_access_log(self) -> bool:
+        """Whether the ext_proc stream ends with the request, and Envoy's access log tells the rest."""
+        return self.outcomes == ACCESS_LOG
+
     def __post_init__(self) -> None:
         """Raises ValueError for settings that contradict each other."""
         self._check_workers()
         self._check_tls()
+        if self.by_access_log and (self.response_body != "NONE" or self.response_trailer != "SKIP"):
+            raise ValueError(
+                "--outcomes access-log sends no answers to the picker; leave out --usage-metrics, --response-body and "
+                "--response-trailer, or give --outcomes ext-proc"
+            )
         if self.status is not None and self.admin.port == 0:
             raise ValueError("--status-port needs --admin-port: the port 0 is not known before Envoy runs")
         if self.response_body == "FULL_DUPLEX_STREAMED" and self.response_trailer != "SEND":

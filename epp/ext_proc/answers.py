@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 from adsum.tracing.trace_context import LENGTH, TRACEPARENT, TRACESTATE
 from epp.ext_proc import protocol
+from epp.ext_proc.access_log_entry import PICK_KEY, PICK_NAMESPACE
 from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.request.body import LARGE_PIECE, SMALL_PIECE, Buffer
 from epp.request.control_headers import CLIENT_HEADERS
@@ -101,6 +102,24 @@ def _without_state(kind: RoutedKind) -> bytes:
     answer = ProcessingResponse()
     getattr(answer, kind).response.header_mutation.remove_headers.append(TRACESTATE)
     return answer.SerializeToString()
+
+
+def with_token(routed: bytes, token: str) -> bytes:
+    """The answer of `route` with the pick's name for the log of the data plane; the names of all picks have one length.
+
+    As above, the cached answer stays as it is. A namespace of its own, since of two equal keys in a map the last one counts.
+    """
+    return routed + _before_token(len(token)) + token.encode()
+
+
+@lru_cache(maxsize=16)
+# bounded: numbers
+def _before_token(length: int) -> bytes:
+    """The bytes before a token of that length, which ends the message."""
+    answer = ProcessingResponse()
+    fields = answer.dynamic_metadata.fields[PICK_NAMESPACE].struct_value.fields
+    fields[PICK_KEY].string_value = "x" * length
+    return answer.SerializeToString()[:-length]
 
 
 def with_body(routed: bytes, body: bytes) -> bytes:

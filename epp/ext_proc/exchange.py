@@ -15,6 +15,7 @@ from epp.ext_proc.answers import Answer
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.ext_proc.exchange_state import ExchangeState
 from epp.ext_proc.held_request import DUPLEX, HeldRequest
+from epp.ext_proc.outcomes import OutcomeLedger
 from epp.ext_proc.request_report import Deferral, Observer, RequestDirector, RequestReport
 from epp.ext_proc.response_phase import UNSTATED, ResponsePhase
 from epp.request.body import Buffer, MemoryBudget
@@ -29,8 +30,13 @@ _STREAMED: Final[int] = ProcessingMode.STREAMED
 _COLLECTING: Final = ExchangeState.COLLECTING
 _WAITING_BODY: Final = ExchangeState.WAITING_BODY
 _PASSING: Final = ExchangeState.PASSING
+_PICKED: Final = ExchangeState.PICKED
 _BOTH_PASS: Final = ExchangeState.BOTH_PASS
 _OVER: Final = ExchangeState.OVER
+
+
+_FAULTS: Final = frozenset({"fault", "refused"})
+"""Causes of the end of a stream that the data plane did not want."""
 
 
 class ExchangeError(Exception):
@@ -48,6 +54,7 @@ class Exchange:
         "_deferral",
         "_director",
         "_fail",
+        "_outcomes",
         "_pick",
         "_report",
         "_request",
@@ -75,6 +82,7 @@ class Exchange:
         self._response: ResponsePhase | None = None
         self._responded_at = 0.0
         self._pick: Pick | None = None
+        self._outcomes: OutcomeLedger | None = None
         self._deferral: Deferral | None = None
         self._answer: Callable[[list[Answer]], None] | None = None
         self._fail: Callable[[ExchangeError], None] | None = None
@@ -86,6 +94,10 @@ class Exchange:
         """Set the receivers of answers that come outside `feed`, because the pick was deferred, and of a failure of them."""
         self._answer = callback
         self._fail = failure
+
+    def await_outcome(self, outcomes: OutcomeLedger | None) -> None:
+        """The stream ends with the request: what becomes of its pick is told elsewhere. To be called before `feed`."""
+        self._outcomes = outcomes
 
     def feed(self, message: ProcessingRequest, now: float) -> list[Answer]:
         """The serialised answers to one message, in the order in which to send them; raises ExchangeError, UnreadableError."""
@@ -128,7 +140,10 @@ class Exchange:
 
     @property
     def concluded(self) -> bool:
-        """Nothing that the picker says can change any more: the response headers are answered, or the request is refused."""
+        """Nothing that the picker says can change any more: the response headers are answered, or the request is refused, or
+        has its pick and the stream ends with it."""
+        if self._outcomes is not None and self.state is _PICKED:
+            return True
         return self.state.responded or self.state is _OVER
 
     @property
@@ -165,6 +180,10 @@ class Exchange:
             return
         self.closed_by = cause
         self._abandon(now)
+        if self._leaves_pick(cause):
+            self.state = _OVER
+            self._request.body.discard()
+            return
         self._report.ended(cause)
         self.state = _OVER
         self._request.body.discard()
@@ -175,6 +194,15 @@ class Exchange:
             early_ends = self._settings.early_ends
             if early_ends is not None and self._responded_at:
                 early_ends.ended(now - self._responded_at)
+
+    def _leaves_pick(self, cause: str) -> bool:
+        """Whether the data plane's log tells what becomes of the pick, or has told it."""
+        pick, outcomes = self._pick, self._outcomes
+        if pick is None or outcomes is None:
+            return False
+        if cause in _FAULTS or self.state is _OVER or self.state.responded:
+            return not outcomes.forget(pick)
+        return True
 
     def _feed_request(self, kind: str, message: ProcessingRequest, now: float) -> list[Answer]:
         if message.HasField("metadata_context") and self._settings.reads_subset_hint:
@@ -292,7 +320,9 @@ class Exchange:
     def _picked(self, pick: Pick, now: float) -> list[Answer]:
         waited = self.state
         self._pick = pick
-        if pick.request.priority < 0:
+        if self._outcomes is not None:
+            self._outcomes.expect(self._report, pick, self._request.started, now)
+        elif pick.request.priority < 0:
             pick.evict = self.evict
         self.state = waited.after_pick()
         self._report.picked(pick, now)

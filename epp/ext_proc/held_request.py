@@ -98,6 +98,8 @@ class HeldRequest:
         self, pick: Pick, kind: RoutedKind, length: int | None, version: ProtocolVersion, trace: Trace | None
     ) -> bytes:
         answer = answers.picked(pick, version, self._controls, kind, length)
+        if pick.token:
+            answer = answers.with_token(answer, pick.token)
         if trace is None or trace.traceparent is None:
             return answer
         drops_state = trace.begins and TRACESTATE in self.headers

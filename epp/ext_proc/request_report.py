@@ -9,6 +9,7 @@ from typing import Protocol
 from adsum.tracing.span import Span, Trace, Tracer
 from adsum.tracing.trace_context import TraceContext
 from epp.ext_proc import protocol
+from epp.ext_proc.access_log_entry import LoggedOutcome
 from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.ext_proc.request_spans import REQUEST, RequestSpans
 from epp.outliers.settings import Failure
@@ -147,12 +148,28 @@ class RequestReport:
         status = protocol.read_status(headers)
         if status is not None:
             failure = protocol.read_failure(headers) if status >= 500 else None
-            self._director.responded(pick, status, now, failure)
-            if self._observer is not None:
-                self._observer.responded(pick, status, now)
-            if self._spans is not None:
-                self._spans.responded(status, served, chosen)
+            self._answered(pick, status, failure, served, now)
         return status
+
+    def heard(self, pick: Pick, outcome: LoggedOutcome, started: float, now: float) -> None:
+        """The data plane's log says that there is an answer; `started`: when the request came."""
+        served = outcome.served_by or None
+        if served is not None:
+            self._director.served(pick, served, now)
+            if served != pick.endpoints[0].destination and outcome.attempts:
+                self._director.retried(pick, outcome.attempts, now)
+        self._answered(pick, outcome.status, outcome.failure, served, now)
+        if outcome.first_byte is not None:
+            pick.responded_at = min(now, started + outcome.first_byte)
+
+    def _answered(
+        self, pick: Pick, status: int, failure: Failure | None, served: str | None, now: float
+    ) -> None:
+        self._director.responded(pick, status, now, failure)
+        if self._observer is not None:
+            self._observer.responded(pick, status, now)
+        if self._spans is not None:
+            self._spans.responded(status, served, pick.endpoints[0].destination)
 
     def not_renamed(self) -> None:
         if self._observer is not None:

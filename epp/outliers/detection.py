@@ -83,6 +83,16 @@ class OutlierDetection:
             record.trial = request
             self._datastore.set_ejected(endpoint, ejected=True)
 
+    def unseen(self, request: Hashable, within: float, now: float) -> None:
+        """The beginning of its answer is heard of `within` so many seconds, or when it is complete: as if it were not streamed."""
+        self._times.observe(within, now, streamed=False)
+        sent = self._sent.get(request)
+        if sent is not None and sent.streamed:
+            at = sent.record.unanswered.over(request, streamed=True, answered=False)
+            if at is not None:
+                sent.record.unanswered.sent(request, at, streamed=False)
+            self._sent[request] = _Followed(sent.record, streamed=False)
+
     def answered(
         self,
         request: Hashable,

@@ -82,6 +82,8 @@ class PicksInFlight:
         if not pick.in_flight_at:
             return
         pick.served_by = destination[:MOST_TEXT]
+        if destination == pick.in_flight_at[0].destination and pick.in_flight_at[0] is pick.endpoints[0]:
+            return  # the common case
         reported = Subset.of([destination])
         ours = (*pick.endpoints, *self._datastore.endpoints)
         server = next(
@@ -96,6 +98,11 @@ class PicksInFlight:
             self._datastore.reserve(server)
             pick.in_flight_at = (server, *helpers)
             self._datastore.release(before)
+
+    def unseen(self, pick: Pick, within: float, now: float) -> None:
+        """The beginning of its answer is heard of `within` so many seconds, or when it is complete."""
+        if self.outliers is not None:
+            self.outliers.unseen(pick, within, now)
 
     def retried(self, pick: Pick, attempts: int, now: float) -> None:
         """The data plane made so many attempts: find out whether the endpoints before the one that served live.

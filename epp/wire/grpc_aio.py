@@ -20,8 +20,10 @@ from discovery.eds import CLUSTER
 from discovery.eds.server import EndpointService
 from discovery.eds.subscription import SERVICE as ENDPOINTS
 from discovery.eds.subscription import Publication
+from epp.ext_proc.access_log_entry import ACCESS_LOG, BY_ACCESS_LOG, OUTCOMES_HEADER
 from epp.ext_proc.answers import Answer, to_bytes
 from epp.ext_proc.exchange import Exchange, ExchangeError
+from epp.ext_proc.outcomes import OutcomeLedger
 from epp.ext_proc.protocol import EXT_PROC
 from epp.health import SERVICE, Health, UnknownServiceError
 from epp.request.rejection import UnreadableError
@@ -60,6 +62,12 @@ class GrpcTransport:
         self._streams: set[_Stream] = set()
         self._draining = False
         self.opened_at = -math.inf
+        self._outcomes: OutcomeLedger | None = None
+        # bounded: grpc's limits
+        self._logs: set[anyio.CancelScope] = set()
+
+    def await_outcomes(self, outcomes: OutcomeLedger) -> None:
+        self._outcomes = outcomes
 
     @property
     def open_streams(self) -> int:
@@ -74,6 +82,13 @@ class GrpcTransport:
             handlers.append(grpc.method_handlers_generic_handler(EXT_PROC, {"Process": process}))
             endpoints = EndpointService(self.assignments).handlers()
             handlers.append(grpc.method_handlers_generic_handler(ENDPOINTS, endpoints))
+            if self._outcomes is not None:
+                receive: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_unary_rpc_method_handler(
+                    self._receive_log
+                )
+                handlers.append(
+                    grpc.method_handlers_generic_handler(ACCESS_LOG, {"StreamAccessLogs": receive})
+                )
         return GrpcListener(handlers, address)
 
     def drain(self) -> None:
@@ -82,10 +97,33 @@ class GrpcTransport:
         for stream in self._streams:
             if stream.exchange.may_end:
                 stream.scope.cancel()
+        for scope in self._logs:
+            scope.cancel()
+
+    async def _receive_log(self, _: object, context: Context) -> bytes:
+        outcomes = self._outcomes
+        assert outcomes is not None  # noqa: S101  # else it is not served
+        scope = anyio.CancelScope()
+        self._logs.add(scope)
+        outcomes.logs = len(self._logs)
+        try:
+            with scope:
+                while not self._draining and isinstance(message := await context.read(), bytes):
+                    outcomes.receive(message, self._clock())
+                if not self._draining:
+                    return b""
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the picker is shutting down")
+        except UnreadableError as error:
+            await context.abort(grpc.StatusCode.INTERNAL, str(error))
+        finally:
+            self._logs.discard(scope)
+            outcomes.logs = len(self._logs)
 
     async def _process(self, _: object, context: Context) -> None:
         opened_at = self.opened_at = self._clock()
         stream = _Stream(self._open_exchange(), context)
+        if (OUTCOMES_HEADER, BY_ACCESS_LOG) in (context.invocation_metadata() or ()):
+            stream.exchange.await_outcome(self._outcomes)
         self._streams.add(stream)
         cause = "reset"  # Envoy resets each stream that it is done with; grpc.aio cancels this task then
         try:

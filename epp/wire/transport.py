@@ -9,6 +9,7 @@ from adsum.addresses import authority
 from adsum.serving.sockets import ListenError
 from discovery.eds.subscription import Publication
 from epp.config.tls_rules import TlsRules
+from epp.ext_proc.outcomes import OutcomeLedger
 from epp.wire.certificate import Certificate
 
 StreamEnded: TypeAlias = Callable[[str, float], None]
@@ -59,7 +60,7 @@ class Listener(Protocol):
 
 
 class Transport(Protocol):
-    """ext_proc, endpoint discovery and grpc.health.v1 over one kind of gRPC server."""
+    """ext_proc, endpoint discovery, the access log service and grpc.health.v1 over one kind of gRPC server."""
 
     @property
     def assignments(self) -> Publication:
@@ -72,6 +73,9 @@ class Transport(Protocol):
     @property
     def opened_at(self) -> float:
         """When the last ext_proc stream was opened, in the clock's seconds; -inf before the first."""
+
+    def await_outcomes(self, outcomes: OutcomeLedger) -> None:
+        """Serve the access log service, whose logs tell `outcomes` what became of picks. To be called before `listener`."""
 
     def drain(self) -> None:
         """End each stream with OK as soon as its response headers are answered and no body passes through it. Envoys that asked

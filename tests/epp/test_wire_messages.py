@@ -6,6 +6,7 @@ import pytest
 
 from discovery.eds.messages import eds_pb2 as eds
 from epp.wire import generate
+from epp.wire.messages import access_log_pb2 as log
 from epp.wire.messages import ext_proc_pb2 as wire
 from epp.wire.messages import health_pb2
 
@@ -52,6 +53,37 @@ RESPONSE = {
         ),
         (wire.BodyMutation, {"body": 1, "clear_body": 2, "streamed_response": 3}),
         (wire.ImmediateResponse, {"status": 1, "headers": 2, "body": 3, "grpc_status": 4, "details": 5}),
+        (log.StreamAccessLogsMessage, {"http_logs": 2}),
+        (log.HTTPAccessLogEntries, {"log_entry": 1}),
+        (log.HTTPAccessLogEntry, {"common_properties": 1, "response": 4}),
+        (log.HTTPResponseProperties, {"response_code": 1}),
+        (
+            log.AccessLogCommon,
+            {
+                "time_to_first_upstream_rx_byte": 9,
+                "upstream_remote_address": 13,
+                "response_flags": 16,
+                "metadata": 17,
+                "duration": 23,
+                "upstream_request_attempt_count": 24,
+                "access_log_type": 33,
+            },
+        ),
+        (
+            log.ResponseFlags,
+            {
+                "no_healthy_upstream": 2,
+                "upstream_request_timeout": 3,
+                "upstream_remote_reset": 5,
+                "upstream_connection_failure": 6,
+                "upstream_connection_termination": 7,
+                "downstream_connection_termination": 15,
+                "upstream_protocol_error": 24,
+                "downstream_remote_reset": 28,
+            },
+        ),
+        (log.Address, {"socket_address": 1}),
+        (log.SocketAddress, {"address": 2, "port_value": 3}),
         (health_pb2.HealthCheckRequest, {"service": 1}),
         (health_pb2.HealthCheckResponse, {"status": 1}),
         (
@@ -103,7 +135,7 @@ def test_a_field_of_a_newer_envoy_is_no_harm() -> None:
 @pytest.mark.parametrize(
     ("folder", "names"),
     [
-        (generate.FOLDER, {"ext_proc", "health"}),
+        (generate.FOLDER, {"access_log", "ext_proc", "health"}),
         (generate.EDS_FOLDER, {"eds"}),
         (generate.ETCD_FOLDER, {"etcd"}),
     ],

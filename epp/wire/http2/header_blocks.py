@@ -34,7 +34,7 @@ class MalformedRequestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Http2Request:
-    """The headers that a gRPC server needs; `timeout` in seconds, None without one."""
+    """The headers that a gRPC server needs; `timeout` in seconds, None without one; `outcomes`: `x-adsum-outcomes`."""
 
     method: bytes
     path: bytes
@@ -43,6 +43,7 @@ class Http2Request:
     timeout: float | None
     content_length: int | None
     malformed: str | None = None
+    outcomes: bytes = b""
 
 
 class HeaderBlocks:
@@ -129,6 +130,7 @@ def _request(fields: Iterable[tuple[bytes, bytes]]) -> Http2Request:
         encoding=seen.get(b"grpc-encoding", b"identity"),
         timeout=parse_timeout(seen.get(b"grpc-timeout")),
         content_length=length,
+        outcomes=seen.get(b"x-adsum-outcomes", b""),
     )
 
 

@@ -74,6 +74,7 @@ class Call:
         "cause",
         "finished",
         "handler",
+        "outcomes",
         "timer",
     )
 
@@ -89,6 +90,7 @@ class Call:
         self.finished = False
         self.cause = "end of stream"
         self.timer: Timer | None = None
+        self.outcomes = b""  # a header of the request
 
     def expect_compressed(self, limit: int) -> None:
         """Accept compressed messages, of at most `limit` bytes each when decompressed."""
@@ -231,6 +233,7 @@ class MethodRouter:
             outgoing.end(stream, _unimplemented(request, known=method is not None))
             return NULL_RECEIVER
         call = Call(outgoing, stream, self._memory, self._limit)
+        call.outcomes = request.outcomes
         try:
             call.handler = method(call)
         except Exception as error:  # noqa: BLE001  # only this call ends

@@ -12,8 +12,10 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from adsum.logs import RateLimitedLog
+from epp.ext_proc.access_log_entry import BY_ACCESS_LOG
 from epp.ext_proc.answers import Answer, field_head
 from epp.ext_proc.exchange import Exchange, ExchangeError
+from epp.ext_proc.outcomes import OutcomeLedger
 from epp.ext_proc.protocol import EXT_PROC
 from epp.request.rejection import UnreadableError
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
@@ -35,6 +37,7 @@ class ExternalProcessor:
         self.open_exchange = open_exchange
         self.clock = clock
         self.stream_ended = stream_ended
+        self.outcomes: OutcomeLedger | None = None
         self.limited_log = RateLimitedLog(log, clock)
         self.streams: set[_ExchangeHandler] = set()
         self.draining = False
@@ -69,6 +72,9 @@ _CODES: Final = {status: status.name.title().replace("_", "") for status in Grpc
 """The names of status codes in Go's libraries."""
 
 
+_BY_ACCESS_LOG: Final = BY_ACCESS_LOG.encode()
+
+
 class _ExchangeHandler:
     """Connects one gRPC call with its Exchange."""
 
@@ -81,6 +87,8 @@ class _ExchangeHandler:
         self._status: GrpcStatus | None = None
         self._exchange = service.open_exchange()
         self._exchange.on_answer(self._answer, self.fault)
+        if call.outcomes == _BY_ACCESS_LOG:
+            self._exchange.await_outcome(service.outcomes)
         service.streams.add(self)
 
     def message(self, payload: bytes) -> None:

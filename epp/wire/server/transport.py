@@ -12,12 +12,14 @@ from adsum.serving.sockets import connection_limit, listening_socket, set_tcp_op
 from discovery.eds import CLUSTER
 from discovery.eds.subscription import Publication
 from epp.ext_proc.exchange import Exchange
+from epp.ext_proc.outcomes import OutcomeLedger
 from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.wire.certificate import server_context
 from epp.wire.http2.connection import Connection
 from epp.wire.http2.frames import Http2ErrorCode
 from epp.wire.http2.limits import Limits
+from epp.wire.server.access_log import AccessLogReceiver
 from epp.wire.server.endpoint_discovery import endpoint_methods
 from epp.wire.server.grpc_call import MethodRouter, traceback_text
 from epp.wire.server.health import health_methods
@@ -60,6 +62,11 @@ class Http2Transport:
         self._memory = memory
         self._clock = clock
         self._limits = limits or Limits()
+        self._logs: AccessLogReceiver | None = None
+
+    def await_outcomes(self, outcomes: OutcomeLedger) -> None:
+        self._processor.outcomes = outcomes
+        self._logs = AccessLogReceiver(outcomes, self._clock)
 
     @property
     def open_streams(self) -> int:
@@ -72,11 +79,14 @@ class Http2Transport:
     def drain(self) -> None:
         self._processor.drain()
         self.assignments.close()
+        if self._logs is not None:
+            self._logs.drain()
 
     def listener(self, address: ListenAddress, *, processing: bool) -> "Http2Listener":
         methods = health_methods(self._health)
         if processing:
             methods |= self._processor.methods() | endpoint_methods(self.assignments, self._clock)
+            methods |= {} if self._logs is None else self._logs.methods()
         loop = asyncio.get_running_loop()
         calls = MethodRouter(methods, address.max_message, self._memory, loop.call_later)
 

@@ -25,6 +25,7 @@ OVERRIDE = ["--mode", "override-host", "--endpoint", "10.0.0.1:8000", "--endpoin
         ["--request-body", "BUFFERED", "--epp", "picker.example:9002", "--epp", "10.0.0.9:9002"],
         ["--response-body", "FULL_DUPLEX_STREAMED", "--response-trailer", "SEND"],
         ["--usage-metrics"],
+        ["--outcomes", "access-log", "--epp", "picker.example:9002", "--epp", "10.0.0.9:9002"],
         ["--status-port", "19001", "--listen-address", "0.0.0.0"],
         [*OVERRIDE, "--subset", "10.0.0.1:8000,[fd00::1]:8000"],
         [*OVERRIDE, "--subset", ""],

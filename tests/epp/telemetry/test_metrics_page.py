@@ -16,6 +16,8 @@ from epp.config.live_config import LiveConfig
 from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
+from epp.ext_proc.outcomes import OutcomeLedger
+from epp.ext_proc.request_report import RequestReport
 from epp.ext_proc.response_body import ResponseHead
 from epp.flow_control.controller import FlowController
 from epp.flow_control.eviction import InFlightEviction
@@ -35,6 +37,7 @@ from epp.scheduling.waiting import Dequeued, WaitingRequests
 from epp.scraping.scraper import ScrapeErrors
 from epp.telemetry.counters import Telemetry
 from epp.telemetry.flow_control_metrics import BandGauges, RevocationMetrics
+from epp.telemetry.outcome_metrics import OutcomeMetrics
 from epp.telemetry.picker_metrics import (
     BuildInfo,
     ConfigGauges,
@@ -48,6 +51,7 @@ from epp.telemetry.pool_metrics import (
     PoolGauges,
     ScrapeErrorCounts,
 )
+from tests.epp.conftest import FakeDirector
 from tests.epp.scheduling.test_models_endpoint import director, store_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
@@ -117,6 +121,9 @@ def everything(picking: Any) -> Iterator[Metric]:
     streams = StreamCounts(lambda: 1)
     streams.ended("OK", 1.0)
     yield from streams.collect()
+    outcomes = OutcomeLedger("name")
+    outcomes.expect(RequestReport(FakeDirector(), None), picking("10.0.0.1:1"), 0.0, 0.0)
+    yield from OutcomeMetrics(outcomes).collect()
     yield from ScrapeErrorCounts(ScrapeErrors()).collect()
     workers = WatchMetrics("n/c", dict)
     health = WatchHealth(WatchState.SYNCED, 0.0)

@@ -1,0 +1,93 @@
+"""How pickers hear what became of requests where the ext_proc stream ends with the request: each gets Envoy's access log.
+
+https://www.envoyproxy.io/docs/envoy/latest/api-v3/extensions/access_loggers/grpc/v3/als.proto
+"""
+
+from typing import Final
+
+from adsum.units import write_duration
+from epp.envoy.json_values import Json, static_hosts, typed_config
+from epp.envoy.picker_tls import picker_tls
+from epp.envoy.settings import EnvoySettings
+from epp.ext_proc.access_log_entry import (
+    BY_ACCESS_LOG,
+    OUTCOMES_HEADER,
+    PICK_KEY,
+    PICK_NAMESPACE,
+    REPORT_INTERVAL,
+)
+
+_FLUSH: Final = "0.05s"
+_BUFFER: Final = 256 * 1024
+"""Bytes of entries that one worker thread keeps for one picker; what comes while it is full is dropped and counted
+(`access_logs.grpc_access_log.logs_dropped`). An entry has some 550 bytes."""
+
+
+def outcome_header() -> list[Json]:
+    """The field `initial_metadata` of the service that ext_proc calls: tells the picker to await the log."""
+    return [{"key": OUTCOMES_HEADER, "value": BY_ACCESS_LOG}]
+
+
+def outcome_logs(settings: EnvoySettings) -> list[Json]:
+    """One access log for each picker: every one hears of all picks, and knows its own."""
+    return [_access_log(at) for at in range(len(settings.pickers))]
+
+
+def outcome_clusters(settings: EnvoySettings) -> list[Json]:
+    return [_cluster(at, settings) for at in range(len(settings.pickers))]
+
+
+def report_interval() -> Json:
+    """The field `access_log_options` of the connection manager: an entry every so often while a request is under way."""
+    return {"access_log_flush_interval": write_duration(REPORT_INTERVAL)}
+
+
+def at_the_end() -> Json:
+    """The filter of an access log that gets one entry for each request."""
+    return {"log_type_filter": {"types": ["DownstreamEnd"]}}
+
+
+def _access_log(at: int) -> Json:
+    picked = {
+        "matcher": {
+            "filter": PICK_NAMESPACE,
+            "path": [{"key": PICK_KEY}],
+            "value": {"present_match": True},
+        },
+        "match_if_key_not_found": False,
+    }
+    common = {
+        "log_name": "adsum",
+        "transport_api_version": "V3",
+        "buffer_flush_interval": _FLUSH,
+        "buffer_size_bytes": _BUFFER,
+        "grpc_service": {"envoy_grpc": {"cluster_name": _name(at)}},
+    }
+    return {
+        "name": "envoy.access_loggers.http_grpc",
+        "filter": {"metadata_filter": picked},
+        "typed_config": typed_config("access_loggers.grpc.v3.HttpGrpcAccessLogConfig", common_config=common),
+    }
+
+
+def _cluster(at: int, settings: EnvoySettings) -> Json:
+    """The cluster of one picker's log. A picker that stands still for a while gets its entries when it goes on."""
+    http2 = {"connection_keepalive": {"interval": "10s", "timeout": "10s"}}
+    cluster = {
+        "name": _name(at),
+        **static_hosts(_name(at), settings.pickers[at : at + 1]),
+        "connect_timeout": "1s",
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed_config(
+                "upstreams.http.v3.HttpProtocolOptions",
+                explicit_http_config={"http2_protocol_options": http2},
+            )
+        },
+    }
+    if settings.secure:
+        cluster["transport_socket"] = picker_tls(settings)
+    return cluster
+
+
+def _name(at: int) -> str:
+    return f"outcomes-{at + 1}"

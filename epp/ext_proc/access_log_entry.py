@@ -1,0 +1,147 @@
+"""Reads what an entry of Envoy's gRPC access log says of a request that this picker picked for. Pure.
+
+https://www.envoyproxy.io/docs/envoy/latest/api-v3/data/accesslog/v3/accesslog.proto
+"""
+
+from typing import Final
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError
+
+from epp.outliers.settings import Failure
+from epp.request.rejection import UnreadableError
+from epp.wire.messages.access_log_pb2 import (
+    AccessLogCommon,
+    HTTPAccessLogEntry,
+    ResponseFlags,
+    StreamAccessLogsMessage,
+)
+
+ACCESS_LOG: Final = "envoy.service.accesslog.v3.AccessLogService"
+"""The gRPC service to which Envoy streams its log."""
+OUTCOMES_HEADER: Final = "x-adsum-outcomes"
+"""A header of ext_proc's streams, from our configuration of Envoy."""
+BY_ACCESS_LOG: Final = "access-log"
+"""Its value: outcomes come by the log, and the stream ends with the request."""
+REPORT_INTERVAL: Final = 5.0
+"""Seconds between two entries of a request under way."""
+PICK_NAMESPACE: Final = "adsum.pick"
+"""The namespace of the dynamic metadata in which a pick has its name for the log."""
+PICK_KEY: Final = "token"
+MOST_ENTRIES: Final = 10_000
+"""Entries of one message; Envoy sends what it has every 50 ms, and at 256 KiB at the latest (epp/envoy/outcomes.py)."""
+_PERIODIC: Final = 5
+"""`DownstreamPeriodic`: the request is under way."""
+CLIENT_LEFT: Final = "the client left"
+CUT: Final = "the answer was cut"
+ANSWERED: Final = "end of the answer"
+
+
+class LoggedOutcome:
+    """`token`: of the pick. `status`: of the answer, 0: nobody has answered; `failure`: the data plane answered in place of the
+    worker. `served_by`: the destination, empty: none. `first_byte` and `duration`: seconds from the request's first byte,
+    None: not yet. `ended`: the request is over, because of `cause`.
+    """
+
+    __slots__ = (
+        "attempts",
+        "cause",
+        "duration",
+        "ended",
+        "failure",
+        "first_byte",
+        "served_by",
+        "status",
+        "token",
+    )
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.ended = True
+        self.status = self.attempts = 0
+        self.failure: Failure | None = None
+        self.served_by = ""
+        self.first_byte: float | None = None
+        self.duration: float | None = None
+        self.cause = ANSWERED
+
+
+def read_entries(payload: bytes) -> list[bytes]:
+    """The entries of one message of a log, each still to be read; raises UnreadableError."""
+    try:
+        return list(StreamAccessLogsMessage.FromString(payload).http_logs.log_entry[:MOST_ENTRIES])
+    except DecodeError:
+        raise UnreadableError("a message that is no StreamAccessLogsMessage") from None
+
+
+def read_outcome(entry: bytes) -> LoggedOutcome | None:
+    """None: of a request without a pick, or no entry at all."""
+    try:
+        read = HTTPAccessLogEntry.FromString(entry)
+    except DecodeError:
+        return None
+    common = read.common_properties
+    token = _token(common)
+    if not token:
+        return None
+    outcome = LoggedOutcome(token)
+    _read_common(outcome, common)
+    status = read.response.response_code.value
+    if common.HasField("response_flags"):
+        _read_flags(outcome, common.response_flags, status)
+    # with neither a byte of a worker nor a flag that says why, Envoy answered for a reason of its own
+    if outcome.failure is not None or outcome.first_byte is not None:
+        outcome.status = status if 100 <= status <= 999 else 0
+    return outcome
+
+
+def _token(common: AccessLogCommon) -> str:
+    named = common.metadata.filter_metadata
+    if PICK_NAMESPACE not in named:
+        return ""
+    fields = named[PICK_NAMESPACE].fields
+    return fields[PICK_KEY].string_value if PICK_KEY in fields else ""
+
+
+def _read_common(outcome: LoggedOutcome, common: AccessLogCommon) -> None:
+    outcome.ended = common.access_log_type != _PERIODIC
+    outcome.attempts = common.upstream_request_attempt_count
+    if common.HasField("upstream_remote_address"):
+        where = common.upstream_remote_address.socket_address
+        outcome.served_by = _authority(where.address, where.port_value)
+    if common.HasField("time_to_first_upstream_rx_byte"):
+        outcome.first_byte = _seconds(common.time_to_first_upstream_rx_byte)
+    if common.HasField("duration"):
+        outcome.duration = _seconds(common.duration)
+
+
+def _read_flags(outcome: LoggedOutcome, flags: ResponseFlags, status: int) -> None:
+    """The flags that `epp/envoy/local_replies.py` answers for, in its order."""
+    failure: Failure | None = None
+    if flags.upstream_request_timeout:
+        failure = Failure.TIMEOUT
+    elif flags.upstream_connection_failure or flags.no_healthy_upstream:
+        failure = Failure.CONNECT
+    elif (
+        flags.upstream_connection_termination or flags.upstream_remote_reset or flags.upstream_protocol_error
+    ):
+        failure = Failure.RESET
+    if status >= 500:
+        outcome.failure = failure
+    elif flags.downstream_connection_termination or flags.downstream_remote_reset:
+        outcome.cause = CLIENT_LEFT
+    elif failure is not None:
+        outcome.cause = CUT
+
+
+def _authority(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _seconds(duration: Duration) -> float | None:
+    """None: it makes no sense."""
+    seconds = duration.seconds + duration.nanos * 1e-9
+    return seconds if 0.0 <= seconds < _LONGEST else None
+
+
+_LONGEST: Final = 1e7

@@ -1,0 +1,172 @@
+"""Awaits what became of picks whose streams end with the request: the data plane's log tells it. Pure: time is passed in.
+
+A stream that lasts until the answer fails the request if its picker dies. The log cannot: it comes in batches over a stream
+of its own, tens of milliseconds after the end of a request, and every few seconds while one is under way. So a pick of which
+the log says nothing for `LEASE` has ended, or its entry was lost, and it is released.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from adsum.histogram import Histogram
+from epp.ext_proc.access_log_entry import REPORT_INTERVAL, LoggedOutcome, read_entries, read_outcome
+from epp.ext_proc.request_report import RequestReport
+from epp.scheduling.pick import Pick
+
+log = logging.getLogger(__name__)
+
+LEASE: Final = 4 * REPORT_INTERVAL
+MOST_AWAITED: Final = 200_000
+TICK: Final = 1.0
+"""Seconds between two calls of `tick`."""
+_STOOD_STILL: Final = 3.0
+"""Seconds between two calls after which this process has stood still, and entries may lie unread."""
+_LATE: Final = (0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_MANY: Final = 20
+LOST: Final = "nothing was heard of it"
+
+
+class _Awaited:
+    __slots__ = ("heard_at", "pick", "report", "responded", "started")
+
+    def __init__(self, report: RequestReport, pick: Pick, started: float, now: float) -> None:
+        self.report = report
+        self.pick = pick
+        self.started = started
+        self.heard_at = now
+        self.responded = False
+
+
+class OutcomeLedger:
+    """`name`: 16 characters that no other picker has. `unseen`: hears of each pick the beginning
+    of whose answer is heard of so many seconds later.
+
+    `entries`: how many came, by what they told; `delays`: seconds from the end of a request to its entry; `logs`: how many
+    streams bring entries now.
+    """
+
+    __slots__ = ("_awaited", "_most", "_name", "_resumed_at", "_sequence", "_ticked_at", "_unseen", "_warned", "delay", "delays",
+                 "entries", "heard_at", "logs", "lost")  # fmt: skip
+
+    def __init__(
+        self, name: str, unseen: Callable[[Pick, float, float], None] | None = None, most: int = MOST_AWAITED
+    ) -> None:
+        self._name = name
+        self._unseen = unseen
+        self._most = most
+        self._sequence = 0
+        # bounded: `most`; the one of which nothing was heard for longest comes first
+        self._awaited: dict[str, _Awaited] = {}
+        self._ticked_at: float | None = None
+        self._resumed_at = float("-inf")
+        self.logs = 0
+        self.entries = {"ended": 0, "under_way": 0, "unknown": 0, "of_others": 0}
+        self.lost = 0
+        self.delays = Histogram(_LATE)
+        self.delay = 0.0
+        self.heard_at = float("-inf")
+        self._warned = False
+
+    def __len__(self) -> int:
+        return len(self._awaited)
+
+    @property
+    def used(self) -> bool:
+        """Whether a pick was ever awaited."""
+        return self._sequence > 0
+
+    def expect(self, report: RequestReport, pick: Pick, started: float, now: float) -> None:
+        """Name the pick, and await its outcome; `started`: when its request came."""
+        if len(self._awaited) >= self._most:
+            self._lose(next(iter(self._awaited)), now)
+        self._sequence += 1
+        pick.token = f"{self._name}{self._sequence:012x}"
+        self._awaited[pick.token] = _Awaited(report, pick, started, now)
+        if self._unseen is not None:
+            self._unseen(pick, REPORT_INTERVAL, now)
+
+    def forget(self, pick: Pick) -> bool:
+        """Its outcome came by the stream after all; False: it is known already."""
+        return self._awaited.pop(pick.token, None) is not None
+
+    def receive(self, payload: bytes, now: float) -> None:
+        """One message of a log; raises UnreadableError."""
+        self.heard_at = now
+        for entry in read_entries(payload):
+            outcome = read_outcome(entry)
+            if outcome is None:
+                continue
+            try:
+                self._hear(outcome, now)
+            except Exception as error:  # noqa: BLE001  # a fault of a plugin loses no other entry
+                log.error("what became of a request could not be told: %s", type(error).__name__)
+
+    def tick(self, now: float) -> None:
+        """To be called every TICK seconds: release picks of which nothing was heard."""
+        if self._ticked_at is not None and now - self._ticked_at > _STOOD_STILL:
+            self._resumed_at = now
+        self._ticked_at = now
+        if self.lost >= _MANY and not self._warned and not self.entries["ended"]:
+            self._warned = True
+            log.warning(
+                "the access log tells of no pick, so each counts as in flight for %g s; let each picker have an --epp of its own "
+                "in envoy-config, or give --outcomes ext-proc (docs/envoy.md)",
+                LEASE,
+            )
+        if now - self._resumed_at < LEASE:
+            return
+        while self._awaited:
+            token = next(iter(self._awaited))
+            if now - self._awaited[token].heard_at < LEASE:
+                return
+            self._lose(token, now)
+
+    def describe(self, now: float) -> dict[str, Any]:
+        """For /status."""
+        if not self.used:
+            return {"outcomes": {"by": "ext_proc"}}
+        silent = now - self.heard_at
+        return {
+            "outcomes": {
+                "by": "access_log",
+                "logs": self.logs,
+                "awaited": len(self._awaited),
+                "delay_seconds": round(self.delay, 3) if self.entries["ended"] else None,
+                "silent_seconds": round(silent, 1) if silent < float("inf") else None,
+                "lost": self.lost,
+            }
+        }
+
+    def _hear(self, outcome: LoggedOutcome, now: float) -> None:
+        awaited = self._awaited.pop(outcome.token, None)
+        if awaited is None:
+            ours = outcome.token.startswith(self._name)
+            self.entries["unknown" if ours else "of_others"] += 1
+            return
+        if not awaited.responded and outcome.status:
+            awaited.responded = True
+            awaited.report.heard(awaited.pick, outcome, awaited.started, now)
+        if not outcome.ended:
+            self.entries["under_way"] += 1
+            awaited.heard_at = now
+            self._awaited[outcome.token] = awaited
+            return
+        self.entries["ended"] += 1
+        ended_at = now
+        if outcome.duration is not None:
+            ended_at = min(now, awaited.started + outcome.duration)
+            self.delay = now - ended_at
+            self.delays.observe(self.delay)
+        self._release(awaited, outcome.cause, ended_at)
+
+    def _lose(self, token: str, now: float) -> None:
+        self.lost += 1
+        try:
+            self._release(self._awaited.pop(token), LOST, now)
+        except Exception as error:  # noqa: BLE001  # as above
+            log.error("what became of a request could not be told: %s", type(error).__name__)
+
+    def _release(self, awaited: _Awaited, cause: str, now: float) -> None:
+        awaited.report.ended(cause)
+        awaited.report.released(awaited.pick, awaited.started, cause, now)

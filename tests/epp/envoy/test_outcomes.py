@@ -1,0 +1,252 @@
+"""Pickers that let go once they have picked: what became of requests comes by Envoy's access log, and fails nothing."""
+
+import asyncio
+import json
+import re
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from aiohttp import web
+
+from epp.config.settings import TransportKind
+from epp.envoy import flags as envoy_flags
+from epp.envoy.config import render
+from epp.envoy.json_values import Address, static_hosts
+from epp.envoy.outcomes import outcome_logs
+from tests.epp.envoy.picker_stage import picker_behind_envoy, started_worker
+from tests.epp.picker_programs import picker_programs
+from tests.eventually import eventually
+
+BY_LOG = "--outcomes=access-log"
+
+
+async def read_json(url: str) -> Any:
+    async with aiohttp.ClientSession() as client, client.get(url) as answer:
+        return json.loads(await answer.text())
+
+
+async def page(addresses: Any) -> str:
+    async with (
+        aiohttp.ClientSession() as client,
+        client.get(f"http://{addresses['metrics']}/metrics") as answer,
+    ):
+        return await answer.text()
+
+
+async def in_flight(addresses: Any) -> float:
+    """At all workers together."""
+    found = re.findall(r"(?m)^llm_d_epp_per_endpoint_inflight_requests\{.*\} (\S+)$", await page(addresses))
+    return sum(map(float, found))
+
+
+async def status(addresses: Any) -> Any:
+    return (await read_json(f"http://{addresses['metrics']}/status"))["outcomes"]
+
+
+async def outcomes(addresses: Any) -> list[Any]:
+    """Of each request."""
+    found = await read_json(f"http://{addresses['metrics']}/debug/decisions")
+    return [decision["outcome"] for decision in found["decisions"]]
+
+
+class Worker:
+    """Answers when it is told to; `streams`: its headers at once."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.status = 200
+        self.asked = 0
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        asked = await request.json()
+        self.asked += 1
+        if asked.get("stream"):
+            response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+            await response.prepare(request)
+            await response.write(b"data: first\n\n")
+            await self.go_on.wait()
+            await response.write(b"data: [DONE]\n\n")
+            return response
+        await self.go_on.wait()
+        return web.Response(status=self.status, text="{}")
+
+
+def ask(client: aiohttp.ClientSession, envoy: Any, *, stream: bool = False) -> Any:
+    body = {"model": "m", "prompt": "x", "stream": stream}
+    return client.post(envoy.url("/v1/completions"), json=body)
+
+
+class Stage:
+    def __init__(self, worker: Worker, envoy: Any, addresses: Any, client: aiohttp.ClientSession) -> None:
+        self.worker, self.envoy, self.addresses, self.client = worker, envoy, addresses, client
+
+
+@pytest.fixture(params=list(TransportKind))
+async def stage(request: pytest.FixtureRequest, running_envoy: Any) -> AsyncIterator[Stage]:
+    worker = Worker()
+    async with AsyncExitStack() as stack:
+        port = await started_worker(stack, "/v1/completions", worker.answer)
+        running = picker_behind_envoy(running_envoy, [port], BY_LOG, transport=request.param)
+        envoy, addresses = await stack.enter_async_context(running)
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+        yield Stage(worker, envoy, addresses, client)
+
+
+async def until_in_flight(stage: Stage, count: int) -> None:
+    async def reached() -> bool:
+        return await in_flight(stage.addresses) == count
+
+    await eventually(reached)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_request_counts_until_its_answer_has_ended(stage: Stage, *, streamed: bool) -> None:
+    assert await status(stage.addresses) == {"by": "ext_proc"}
+    asking = asyncio.create_task(read(ask(stage.client, stage.envoy, stream=streamed)))
+    await until_in_flight(stage, 1)
+    await asyncio.sleep(0.5)
+    assert await in_flight(stage.addresses) == 1
+    stage.worker.go_on.set()
+    assert await asking == 200
+    await until_in_flight(stage, 0)
+    [outcome] = await outcomes(stage.addresses)
+    assert (outcome["state"], outcome["status"], outcome["ended_by"]) == ("done", 200, "end of the answer")
+    assert (outcome["time_to_headers"] < 0.5) is streamed
+    assert outcome["seconds"] > 0.5
+    found = await status(stage.addresses)
+    assert (found["by"], found["logs"], found["awaited"], found["lost"]) == ("access_log", 1, 0, 0)
+    assert found["delay_seconds"] < 5
+    metrics = await page(stage.addresses)
+    assert 'llm_d_epp_outcome_entries_total{told="ended"} 1.0' in metrics
+
+
+async def read(asking: Any) -> int:
+    async with asking as answer:
+        await answer.read()
+        return int(answer.status)
+
+
+async def test_a_client_that_leaves_ends_its_request(stage: Stage) -> None:
+    for streamed in (False, True):
+        asking = asyncio.create_task(read(ask(stage.client, stage.envoy, stream=streamed)))
+        await until_in_flight(stage, 1)
+        await eventually(lambda wanted=1 + streamed: stage.worker.asked == wanted)
+        asking.cancel()
+        await until_in_flight(stage, 0)
+    before, within = await outcomes(stage.addresses)
+    assert (before["state"], before["ended_by"]) == ("cancelled", "the client left")
+    assert (within["state"], within["status"], within["ended_by"]) == ("done", 200, "the client left")
+
+
+async def test_an_answer_that_is_long_under_way_is_heard_of_before_its_end(stage: Stage) -> None:
+    asking = asyncio.create_task(read(ask(stage.client, stage.envoy, stream=True)))
+
+    async def answering() -> bool:
+        found = await outcomes(stage.addresses)
+        return bool(found) and found[0]["state"] == "answering"
+
+    await eventually(answering)
+    assert await in_flight(stage.addresses) == 1
+    stage.worker.go_on.set()
+    assert await asking == 200
+    await until_in_flight(stage, 0)
+
+
+async def test_what_a_worker_answers_and_what_envoy_answers_for_it_are_told_apart(
+    running_envoy: Any,
+) -> None:
+    async with AsyncExitStack() as stack:
+        worker = Worker()
+        worker.status = 500
+        worker.go_on.set()
+        port = await started_worker(stack, "/v1/completions", worker.answer)
+        running = picker_behind_envoy(running_envoy, [port, 1], BY_LOG)
+        envoy, addresses = await stack.enter_async_context(running)
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+        answered = [await read(ask(client, envoy)) for _ in range(6)]
+        assert set(answered) <= {500, 503}
+        assert 500 in answered
+
+        async def told() -> bool:
+            return all(one["state"] == "done" for one in await outcomes(addresses))
+
+        await eventually(told)
+        assert sorted(one["status"] for one in await outcomes(addresses)) == sorted(answered)
+
+
+async def test_a_log_that_does_not_come_loses_no_request(running_envoy: Any) -> None:
+    """The service of the log is away, and answers and picks go on."""
+    worker = Worker()
+    worker.go_on.set()
+    async with AsyncExitStack() as stack:
+        port = await started_worker(stack, "/v1/completions", worker.answer)
+
+        @asynccontextmanager
+        async def deaf(config: str, **named: Any) -> AsyncIterator[Any]:
+            found = yaml.safe_load(config)
+            [cluster] = [one for one in found["static_resources"]["clusters"] if one["name"] == "outcomes-1"]
+            cluster |= static_hosts("outcomes-1", [Address("127.0.0.1", 1)])
+            async with running_envoy(yaml.safe_dump(found), **named) as envoy:
+                yield envoy
+
+        envoy, addresses = await stack.enter_async_context(picker_behind_envoy(deaf, [port], BY_LOG))
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+        assert {await read(ask(client, envoy)) for _ in range(20)} == {200}
+        found = await status(addresses)
+        assert (found["awaited"], found["logs"], found["delay_seconds"]) == (20, 0, None)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+@pytest.mark.parametrize("way", [BY_LOG, "--outcomes=ext-proc"])
+async def test_a_picker_that_dies_fails_nothing_that_it_picked(
+    running_envoy: Any, how: signal.Signals, way: str
+) -> None:
+    worker = Worker()
+    async with AsyncExitStack() as stack:
+        port = await started_worker(stack, "/v1/completions", worker.answer)
+        pickers = await stack.enter_async_context(picker_programs(2, [port]))
+        flags = ["--listen-port=0", "--admin-port=0", "--secure=false", way]
+        flags += [f"--epp={one.address}" for one in pickers]
+        envoy = await stack.enter_async_context(running_envoy(render(envoy_flags.parse(flags)), waits=False))
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+        asking = [asyncio.create_task(read(ask(client, envoy))) for _ in range(20)]
+        await eventually(lambda: worker.asked == 20)
+        counts = [await one.in_flight() for one in pickers]
+        assert sum(counts) == 20
+        first, second = pickers
+        first.send(how)
+        await asyncio.sleep(4.0)  # a stopped picker is noticed after 2.5 s
+        worker.go_on.set()
+        answered = await asyncio.gather(*asking)
+        if way == BY_LOG:
+            assert set(answered) == {200}
+
+            async def idle() -> bool:
+                return await second.in_flight() == 0
+
+            await eventually(idle)
+        elif how is signal.SIGKILL and counts[0]:
+            assert 503 in answered, "what the other way costs"
+
+
+def test_every_picker_gets_the_log() -> None:
+    settings = envoy_flags.parse(["--epp", "10.0.0.7:9002", "--epp", "picker.example:9002", BY_LOG])
+    clusters = [
+        one["typed_config"]["common_config"]["grpc_service"]["envoy_grpc"]["cluster_name"]
+        for one in outcome_logs(settings)
+    ]
+    assert clusters == ["outcomes-1", "outcomes-2"]
+
+
+@pytest.mark.parametrize("flag", ["--usage-metrics", "--response-body=STREAMED", "--response-trailer=SEND"])
+def test_answers_cannot_be_sent_where_the_stream_ends_with_the_request(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        envoy_flags.parse([BY_LOG, flag])
+    assert "--outcomes access-log sends no answers to the picker" in capsys.readouterr().err
