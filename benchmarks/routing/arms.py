@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 from benchmarks.profiles import GO_DEFAULT, go_sticky
 from benchmarks.routing.baselines import BASELINES
 from benchmarks.routing.chooser import Chooser, Wanted
+from benchmarks.routing.machines import WorkerModel
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
 from epp.endpoints.datastore import Datastore
@@ -23,7 +24,7 @@ from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer
 from epp.scheduling.policy import Policy
 from epp.scheduling.scheduler import Scheduler
-from examples.simulator.scheduler_model import Limits, SchedulerModel
+from examples.simulator.scheduler_model import Limits
 
 _HEADERS: Final = {":path": "/v1/completions", ":method": "POST", "content-type": "application/json"}
 COUNTED: Final = "the Go picker's weights, requests in flight counted"
@@ -106,7 +107,7 @@ class LearnsLate:
 class PickerChooser(Chooser):
     """The scheduling of our picker without its server; worker `n` is the endpoint `wn`."""
 
-    def __init__(self, arm: Arm, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
+    def __init__(self, arm: Arm, workers: Sequence[WorkerModel], limits: Limits, seed: int) -> None:
         rng = random.Random(seed)
         config = load_config(arm.config, rng=rng)
         scheduler = config.scheduler
@@ -172,7 +173,7 @@ class PickerChooser(Chooser):
         self._director.release(pick, now)
 
 
-MakeChooser: TypeAlias = Callable[[Sequence[SchedulerModel], Limits, int], Chooser]
+MakeChooser: TypeAlias = Callable[[Sequence[WorkerModel], Limits, int], Chooser]
 
 
 def chooser(name: str) -> MakeChooser:

@@ -4,13 +4,14 @@ import random
 from collections.abc import Mapping, Sequence
 
 from benchmarks.routing.chooser import Chooser, Wanted
-from examples.simulator.scheduler_model import Limits, SchedulerModel
+from benchmarks.routing.machines import WorkerModel
+from examples.simulator.scheduler_model import Limits
 
 
 class Baseline(Chooser):
     """Draws a worker for each request, and knows nothing of the workers but how many there are."""
 
-    def __init__(self, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
+    def __init__(self, workers: Sequence[WorkerModel], limits: Limits, seed: int) -> None:
         self._limits = limits
         self._rng = random.Random(seed)
         self._count = len(workers)

@@ -12,9 +12,10 @@ from typing import Final
 
 from benchmarks.routing.baseline import Baseline
 from benchmarks.routing.chooser import Chooser, Wanted
+from benchmarks.routing.machines import WorkerModel
 from benchmarks.routing.oracle import Oracle
 from epp.endpoints.load import Load
-from examples.simulator.scheduler_model import Limits, SchedulerModel
+from examples.simulator.scheduler_model import Limits
 
 _BLOCK: Final = 64
 """Tokens of a block in the baselines' indexes."""
@@ -34,7 +35,7 @@ class RoundRobin(Baseline):
 class _Counting(Baseline):
     """Counts requests from the choice to the end of the answer."""
 
-    def __init__(self, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
+    def __init__(self, workers: Sequence[WorkerModel], limits: Limits, seed: int) -> None:
         super().__init__(workers, limits, seed)
         self._active = [0] * self._count
 
@@ -71,7 +72,7 @@ class BoundedHashing(_Counting):
 class LoadOnly(Baseline):
     """By the pages: queue-scorer and kv-cache-utilization-scorer, both with weight 1."""
 
-    def __init__(self, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
+    def __init__(self, workers: Sequence[WorkerModel], limits: Limits, seed: int) -> None:
         super().__init__(workers, limits, seed)
         self._workers = workers
         self._pages: dict[int, Load] = {}
@@ -131,7 +132,7 @@ class _PrefixIndex:
 class _Sticky(_Counting):
     """Knows prefixes from the choice on, and the tokens that it sent and whose first answer has not come."""
 
-    def __init__(self, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
+    def __init__(self, workers: Sequence[WorkerModel], limits: Limits, seed: int) -> None:
         super().__init__(workers, limits, seed)
         self._index = _PrefixIndex(self._count, limits.kv_tokens // _BLOCK)
         self._uncomputed = [0.0] * self._count
@@ -186,7 +187,7 @@ class GoSticky(_Sticky):
 class BlocksInUse(_Sticky):
     """The fewest blocks to compute and in use, each counted once."""
 
-    def __init__(self, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
+    def __init__(self, workers: Sequence[WorkerModel], limits: Limits, seed: int) -> None:
         super().__init__(workers, limits, seed)
         self._used = [0.0] * self._count
 
@@ -211,7 +212,7 @@ class BlocksInUse(_Sticky):
         self._used[worker] -= wanted.work.prompt_tokens
 
 
-BASELINES: Final[Mapping[str, Callable[[Sequence[SchedulerModel], Limits, int], Chooser]]] = {
+BASELINES: Final[Mapping[str, Callable[[Sequence[WorkerModel], Limits, int], Chooser]]] = {
     "random": Baseline,
     "round robin": RoundRobin,
     "least request": LeastRequest,

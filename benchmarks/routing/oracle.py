@@ -6,7 +6,8 @@ from typing import Final
 
 from benchmarks.routing.baseline import Baseline
 from benchmarks.routing.chooser import Wanted
-from examples.simulator.scheduler_model import Limits, SchedulerModel
+from benchmarks.routing.machines import WorkerModel
+from examples.simulator.scheduler_model import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Oracle(Baseline):
     _HORIZON: Final = 60.0
     """Longer than any queue: at 15 s it piles all long prompts on one worker, where one more seems to cost nothing."""
 
-    def __init__(self, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
+    def __init__(self, workers: Sequence[WorkerModel], limits: Limits, seed: int) -> None:
         super().__init__(workers, limits, seed)
         self._workers = workers
         self._on_their_way: list[dict[int, Wanted]] = [{} for _ in workers]
@@ -84,7 +85,7 @@ class Oracle(Baseline):
         base.submit(wanted.key, wanted.work)
         return self._future(base, now, before.until).spent(now) - before.spent(now)
 
-    def _future(self, worker: SchedulerModel, now: float, until: float = 0.0) -> _Future:
+    def _future(self, worker: WorkerModel, now: float, until: float = 0.0) -> _Future:
         """Until the horizon, or `until`, which must be the same for futures that are compared."""
         until = until or now + self._HORIZON
         begun, times = set(self._begun), list[float]()

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from benchmarks.routing.figures import Figures, median
+from benchmarks.routing.machines import OURS
 from benchmarks.routing.workloads import WORKLOADS
 
 ORACLE: Final = "oracle"
-RunKey: TypeAlias = tuple[str, str, int, float | None, float | None]
-"""Workload, arm, seed, rate and seconds of arrivals; None: the workload's own."""
+RunKey: TypeAlias = tuple[str, str, int, float | None, float | None, str]
+"""Workload, arm, seed, rate and seconds of arrivals (None: the workload's own), and the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +26,11 @@ class VirtualResult:
     rate: float | None
     seconds: float | None
     figures: Figures
+    machine: str = OURS
 
     @property
     def key(self) -> RunKey:
-        return self.workload, self.arm, self.seed, self.rate, self.seconds
+        return self.workload, self.arm, self.seed, self.rate, self.seconds, self.machine
 
     def line(self) -> str:
         """One line of JSON."""
@@ -69,6 +71,35 @@ def tables(results: Iterable[VirtualResult]) -> Iterator[str]:
         yield f"{workload}{at} ({use}; {'/'.join(map(str, sorted(seeds)))} seeds)"
         yield ""
         yield from _table(arms, watched=WORKLOADS[workload].watched is not None)
+
+
+def machines_table(results: Sequence[VirtualResult]) -> Iterator[str]:
+    """Lines of Markdown: a row for each machine and workload, a column for each arm; TTFT mean, medians over the seeds, and in
+    brackets the median and the range of its ratios to the oracle on the same seed. The last row is the median and the worst
+    of all ratios above.
+    """
+    cells: dict[tuple[str, str], dict[str, dict[int, Figures]]] = {}
+    for one in results:
+        cells.setdefault((one.machine, one.workload), {}).setdefault(one.arm, {})[one.seed] = one.figures
+    names = list(dict.fromkeys(one.arm for one in results))
+    yield f"| machine | workload | {' | '.join(names)} |"
+    yield "|---" * (2 + len(names)) + "|"
+    found: dict[str, list[float]] = {}
+    for (machine, workload), arms in cells.items():
+        row = []
+        for name in names:
+            runs, oracle = arms[name], arms.get(ORACLE, {})
+            text = f"{statistics.median(one.ttft for one in runs.values()):.2f} s"
+            if name != ORACLE and (ratios := ratios_of(runs, oracle)):
+                found.setdefault(name, []).append(statistics.median(ratios))
+                text += f" ({found[name][-1]:.2f}; {min(ratios):.2f} to {max(ratios):.2f})"
+            row.append(text)
+        yield f"| {machine} | {workload} | {' | '.join(row)} |"
+    of_all = [
+        f"{statistics.median(found[name]):.2f}, {max(found[name]):.2f}" if name in found else ""
+        for name in names
+    ]
+    yield f"| all | median, worst | {' | '.join(of_all)} |"
 
 
 def _table(arms: Mapping[str, Mapping[int, Figures]], *, watched: bool) -> Iterator[str]:
@@ -119,8 +150,13 @@ def _cells(runs: Mapping[int, Figures], oracle: Mapping[int, Figures], *, watche
 
 def ratio_of(runs: Mapping[int, Figures], others: Mapping[int, Figures]) -> float | None:
     """The median, over the seeds that both have, of the ratio of their mean TTFTs; None: they have no seed in common."""
-    ratios = [runs[seed].ttft / others[seed].ttft for seed in runs if seed in others]
+    ratios = ratios_of(runs, others)
     return statistics.median(ratios) if ratios else None
+
+
+def ratios_of(runs: Mapping[int, Figures], others: Mapping[int, Figures]) -> list[float]:
+    """The ratios of their mean TTFTs, for the seeds that both have."""
+    return [runs[seed].ttft / others[seed].ttft for seed in runs if seed in others]
 
 
 def knees(found: Mapping[str, Sequence[float]]) -> Iterator[str]:

@@ -4,6 +4,7 @@ The same seed always gives the same figures, whatever else the machine does. Run
 """
 
 import argparse
+import itertools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,8 @@ from benchmarks.routing import results
 from benchmarks.routing.arms import ARMS, CONSTANTS, chooser
 from benchmarks.routing.baselines import BASELINES
 from benchmarks.routing.figures import Figures
-from benchmarks.routing.results import VirtualResult
+from benchmarks.routing.machines import MACHINES, OURS
+from benchmarks.routing.results import RunKey, VirtualResult
 from benchmarks.routing.virtual import Run
 from benchmarks.routing.workloads import WORKLOADS
 
@@ -26,6 +28,14 @@ QUICK_ARMS: Final = (
     "least cost", "the Go picker's weights", "the Go picker, sticky", "round robin", "oracle"
 )  # fmt: skip
 QUICK_SECONDS: Final = 20.0
+ALL: Final = "all"
+MACHINE_WORKLOADS: Final = ("shared, streamed", "shared, Zipf", "growing sessions", "long tail")
+MACHINE_ARMS: Final = (
+    "least cost",
+    "the Go picker's weights",
+    "the Go picker's sticky configuration",
+    "oracle",
+)
 KNEE: Final = "shared, streamed"
 KNEE_TTFT: Final = 1.0
 _KNEE_RATES: Final = (2.0, 34.0)
@@ -47,6 +57,12 @@ class Plan:
     jobs: int | None = None
     out: Path | None = None
     knee: bool = False
+    machines: Sequence[str] = (OURS,)
+    first_seed: int = 0
+
+    @property
+    def every_seed(self) -> range:
+        return range(self.first_seed, self.first_seed + self.seeds)
 
     @classmethod
     def quick(cls) -> "Plan":
@@ -63,8 +79,15 @@ class Plan:
             for name in flags.workload or ():
                 _rated(name)
             workloads = flags.workload or [KNEE]
+        machines = plan.machines
+        if flags.machine:
+            machines = tuple(MACHINES) if ALL in flags.machine else flags.machine
+            workloads = flags.workload or MACHINE_WORKLOADS
+            plan = replace(plan, arms=MACHINE_ARMS, seconds=QUICK_SECONDS)
         return replace(
             plan,
+            machines=machines,
+            first_seed=flags.first_seed,
             workloads=workloads,
             arms=flags.arm or plan.arms,
             seeds=flags.seeds or plan.seeds,
@@ -77,13 +100,20 @@ class Plan:
     def todo(self, done: Sequence[VirtualResult]) -> Iterator["_Task"]:
         """What is to be run, in the plan's order; arms of one workload and seed share their prompts."""
         there = {one.key for one in done}
-        for name in self.workloads:
-            for rate in self.rates:
-                for seed in range(self.seeds):
-                    keys = {arm: (name, arm, seed, rate, self.seconds) for arm in self.arms}
-                    arms = tuple(arm for arm, key in keys.items() if key not in there)
-                    if arms:
-                        yield _Task(name, arms, seed, rate, self.seconds)
+        for machine, name, rate, seed in self._runs():
+            keys = {arm: (name, arm, seed, rate, self.seconds, machine) for arm in self.arms}
+            arms = tuple(arm for arm, key in keys.items() if key not in there)
+            if arms:
+                yield _Task(name, arms, seed, rate, self.seconds, machine)
+
+    def run_keys(self) -> Iterator[RunKey]:
+        """Of all results, in the plan's order."""
+        for machine, name, rate, seed in self._runs():
+            for arm in self.arms:
+                yield name, arm, seed, rate, self.seconds, machine
+
+    def _runs(self) -> Iterator[tuple[str, str, float | None, int]]:
+        return itertools.product(self.machines, self.workloads, self.rates, self.every_seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +123,11 @@ class _Task:
     seed: int
     rate: float | None
     seconds: float | None
+    machine: str = OURS
 
     def run(self) -> list[VirtualResult]:
-        workload = WORKLOADS[self.workload]
+        machine = MACHINES[self.machine]
+        workload = WORKLOADS[self.workload].times(machine.rate)
         if self.rate is not None:
             workload = workload.at_rate(self.rate)
         if self.seconds is not None:
@@ -105,7 +137,7 @@ class _Task:
         return [
             VirtualResult(
                 self.workload, arm, self.seed, self.rate, self.seconds,
-                Run(chooser(arm), workload, self.seed).figures(),
+                Run(chooser(arm), workload, self.seed, machine).figures(), self.machine,
             )
             for arm in self.arms
         ]  # fmt: skip
@@ -130,6 +162,11 @@ def add_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--quick", action="store_true", help="few workloads and arms, 20 s each: a minute on two idle cores"
     )
+    group.add_argument(
+        "--machine", action="append", choices=(ALL, *MACHINES), metavar="NAME",
+        help=f"kind of workers, of {', '.join(MACHINES)}, or {ALL}; may be repeated; 20 s of arrivals, one table of all",
+    )  # fmt: skip
+    group.add_argument("--first-seed", type=int, default=0, metavar="N", help="the lowest seed (%(default)s)")
     group.add_argument("--jobs", type=_positive, metavar="N", help="processes; default: one for each core")
     group.add_argument(
         "--out", type=Path, metavar="FILE", help="JSON lines, one a run; runs that it has are not repeated"
@@ -148,7 +185,8 @@ async def main(plan: Plan | None = None) -> None:
         for line in results.knees(find_knees(plan)):
             print(line)
         return
-    for line in results.tables(run(plan)):
+    print_table = results.tables if tuple(plan.machines) == (OURS,) else results.machines_table
+    for line in print_table(run(plan)):
         print(line)
 
 
@@ -171,17 +209,13 @@ def run(plan: Plan) -> list[VirtualResult]:
                 f"{count} of {len(todo)}: {new[0].workload}, seed {new[0].seed}", file=sys.stderr, flush=True
             )
     by_key = {one.key: one for one in found}
-    keys = [
-        (name, arm, seed, rate, plan.seconds)
-        for name in plan.workloads for rate in plan.rates for arm in plan.arms for seed in range(plan.seeds)
-    ]  # fmt: skip
-    return [by_key[key] for key in keys]
+    return [by_key[key] for key in plan.run_keys()]
 
 
 def find_knees(plan: Plan) -> Mapping[str, list[float]]:
     """By arm, for each seed the highest rate at which TTFT p90 stays under a second, by bisection."""
-    arms = [arm for arm in plan.arms for _ in range(plan.seeds)]
-    seeds = [seed for _ in plan.arms for seed in range(plan.seeds)]
+    arms = [arm for arm in plan.arms for _ in plan.every_seed]
+    seeds = [seed for _ in plan.arms for seed in plan.every_seed]
     found: dict[str, list[float]] = {}
     with _processes(plan) as pool:
         for arm, rate in zip(arms, pool.map(_knee, arms, seeds), strict=True):

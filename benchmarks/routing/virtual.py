@@ -7,33 +7,23 @@ where an answer is streamed, else at its end.
 import heapq
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 from benchmarks.routing.arms import MakeChooser
 from benchmarks.routing.chooser import Chooser, Wanted
 from benchmarks.routing.figures import Answer, Figures
+from benchmarks.routing.machines import MACHINES, OURS, Machine, WorkerModel
 from benchmarks.routing.turns import BASE_MODEL, Turn
 from benchmarks.routing.workloads import Event, Workload
 from epp.endpoints.endpoint import Adapters
 from epp.endpoints.load import Load
-from epp.endpoints.worker_metrics import PROMPT_TOKENS
-from examples.simulator.scheduler_model import Limits, SchedulerModel, Work
+from epp.endpoints.worker_metrics import PROMPT_TOKENS, WorkerMetric
+from examples.simulator.scheduler_model import Work
 from examples.simulator.tokens import block_digests, echo, tokenize
 
-LIMITS: Final = Limits(
-    max_num_seqs=32,
-    max_num_batched_tokens=2048,
-    num_blocks=4096,
-    step_seconds=0.020,
-    sequence_seconds=0.0005,
-    token_seconds=0.0002,
-)
-_HOP: Final = 0.003
-"""Seconds from the client through the picker to the worker."""
-_BACK: Final = 0.002
-"""From the worker to the picker and the client."""
+LIMITS: Final = MACHINES[OURS].limits
 _SCRAPE: Final = 0.05
 
 
@@ -49,20 +39,26 @@ class _Request:
 
 
 class Run:
-    """One workload and one way to choose."""
+    """One workload, one way to choose and one kind of workers."""
 
-    def __init__(self, make: MakeChooser, workload: Workload, seed: int) -> None:
+    def __init__(
+        self, make: MakeChooser, workload: Workload, seed: int, machine: Machine = MACHINES[OURS]
+    ) -> None:
+        self._machine = machine
         self.answers: list[Answer] = []
         self._workload = workload
-        self._workers = [_worker(workload, number) for number in range(workload.workers)]
+        self._workers = [self._worker(workload, number) for number in range(workload.workers)]
         self._alive: set[int] = set()
         self._known: set[int] = set()  # to the pickers
         self._stopped: dict[int, float] = {}
         self._held: dict[int, list[int]] = {}
-        self._choosers = [make(self._workers, LIMITS, seed + 1000 * n) for n in range(workload.pickers)]
+        self._choosers = [
+            make(self._workers, machine.limits, seed + 1000 * n) for n in range(workload.pickers)
+        ]
         self._due: list[float | None] = [None] * len(self._workers)
         self._requests: dict[int, _Request] = {}
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._ended_prompts = [0] * workload.workers
         self._order = itertools.count()
         self._keys = itertools.count()
         turns = workload.turns(seed)
@@ -109,8 +105,16 @@ class Run:
             kv_usage=max(load.kv_usage, pages[number]) if pages else load.kv_usage,
             max_lora=lora or None,
             adapters=adapters if lora else None,
-            others={PROMPT_TOKENS: float(worker.totals.prompt)},
+            others=self._counted(number, worker),
         )
+
+    def _counted(self, number: int, worker: WorkerModel) -> dict[WorkerMetric, float]:
+        match self._machine.counts:
+            case "first token":
+                return {PROMPT_TOKENS: float(worker.totals.prompt)}
+            case "end":
+                return {PROMPT_TOKENS: float(self._ended_prompts[number])}
+        return {}
 
     def _happen(self, now: float, event: Event) -> None:
         match event.what:
@@ -145,7 +149,8 @@ class Run:
         self._due[number] = None
         self._stopped.pop(number, None)
         self._held.pop(number, None)
-        self._workers[number] = _worker(self._workload, number)
+        self._ended_prompts[number] = 0
+        self._workers[number] = self._worker(self._workload, number)
         for key in [key for key, one in self._requests.items() if one.worker == number and one.begun]:
             self._fail(now, key)
 
@@ -165,7 +170,7 @@ class Run:
         worker = chooser.choose(wanted, now)
         chooser.sent(wanted, worker, now)
         self._requests[key] = _Request(now, wanted, worker, chooser)
-        self._at(now + _HOP, self._begin, key)
+        self._at(now + self._machine.there, self._begin, key)
 
     def _begin(self, now: float, key: int) -> None:
         request = self._requests[key]
@@ -182,7 +187,7 @@ class Run:
         request.chooser.arrived(request.wanted, request.worker, now)
         self._advance(now, request.worker)
         if self._workload.streamed:
-            self._at(now + _BACK, self._responded, request)
+            self._at(now + self._machine.back, self._responded, request)
 
     def _responded(self, now: float, request: _Request) -> None:
         request.chooser.responded(request.wanted, request.worker, now)
@@ -202,10 +207,10 @@ class Run:
         for token in worker.advance(now):
             request = self._requests[token.key]
             if not request.first:
-                request.first, request.cached = token.at + _BACK, token.cached_tokens
+                request.first, request.cached = token.at + self._machine.back, token.cached_tokens
                 self._at(request.first, self._first, request)
             if token.finished:
-                self._end(token.key, token.at + _BACK)
+                self._end(token.key, token.at + self._machine.back)
         due = self._due[number] = worker.next_event(now)
         if due is not None:
             self._at(due, self._step, number, due)
@@ -224,6 +229,7 @@ class Run:
             request.wanted.turn.output_tokens,
         )
         self.answers.append(answer)
+        self._ended_prompts[request.worker] += tokens
         if not self._workload.streamed:
             self._at(ended, self._responded, request)
         self._at(ended, self._ended, request)
@@ -234,7 +240,7 @@ class Run:
     def _fail(self, now: float, key: int) -> None:
         """The user gives up: the further turns of the session do not come."""
         request = self._requests.pop(key)
-        ended, prompt = now + _BACK, request.wanted.work.prompt_tokens
+        ended, prompt = now + self._machine.back, request.wanted.work.prompt_tokens
         self.answers.append(Answer(request.at, ended, ended, f"w{request.worker}", prompt, 0, failed=True))
         self._at(ended, self._failed, request)
         self._left -= request.wanted.turn.count
@@ -242,21 +248,13 @@ class Run:
     def _failed(self, now: float, request: _Request) -> None:
         request.chooser.failed(request.wanted, request.worker, now)
 
+    def _worker(self, workload: Workload, number: int) -> WorkerModel:
+        slow = workload.slowness[number] if workload.slowness else 1.0
+        return self._machine.worker(slow, workload.max_lora)
+
 
 @lru_cache(maxsize=1024)  # the same for all ways to choose
 def _work(prompt: str, output_tokens: int, model: str) -> Work:
     tokens = tokenize(prompt)
     digests = block_digests(model, [*tokens, *echo(prompt, output_tokens)], LIMITS.block_size)
     return Work(len(tokens), output_tokens, digests, None if model == BASE_MODEL else model)
-
-
-def _worker(workload: Workload, number: int) -> SchedulerModel:
-    slow = workload.slowness[number] if workload.slowness else 1.0
-    limits = replace(
-        LIMITS,
-        max_lora=workload.max_lora,
-        step_seconds=LIMITS.step_seconds * slow,
-        sequence_seconds=LIMITS.sequence_seconds * slow,
-        token_seconds=LIMITS.token_seconds * slow,
-    )
-    return SchedulerModel(limits)

@@ -83,6 +83,11 @@ class Workload:
             raise ValueError("a workload whose requests come all at once has no rate")
         return replace(self, turns=partial(self.turns, rate=rate))
 
+    def times(self, rate: float) -> "Workload":
+        """The same with so many times as many arrivals a second; itself if all requests come at once."""
+        given = inspect.signature(self.turns).parameters.get("rate")
+        return self if given is None else self.at_rate(given.default * rate)
+
     def lasting(self, seconds: float) -> "Workload":
         """The same with arrivals for so long; itself if all requests come at once."""
         if "seconds" not in inspect.signature(self.turns).parameters:
