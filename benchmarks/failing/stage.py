@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import re
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
@@ -62,24 +61,10 @@ async def failing_stage(arm: FailingArm, count: int = WORKERS) -> AsyncIterator[
             secure=False,
             access_log="",
             mode="override-host" if arm.fallbacks else "original-dst",
-            eds_file=await enter(_endpoints(where)) if arm.fallbacks else None,
         )
         _, listens = await enter(envoy(yaml.safe_dump(bootstrap(settings))))
         await asyncio.sleep(_SETTLE)
         yield FailingStage(listens, workers, metrics)
-
-
-@contextlib.asynccontextmanager
-async def _endpoints(where: str) -> AsyncIterator[str]:
-    """The file that tells Envoy of the workers, kept by `adsum discovery eds`."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = f"{folder}/endpoints.json"
-        command = (sys.executable, "-m", "discovery", "eds", "failing", "workers", "--discovery", where)
-        async with started((*command, "--out", file), None) as process:
-            assert process.stdout is not None
-            async with asyncio.timeout(_DEADLINE):
-                assert await process.stdout.readline()
-            yield file
 
 
 @contextlib.asynccontextmanager

@@ -1,9 +1,9 @@
 """Renders the Envoy configuration for the picker; the demo, the tests and the charts use no other source.
 
+`override-host` follows any pick first, then the picker's further choices and the other workers that Envoy knows: by EDS,
+which the pickers serve. It reports which one served. With a list of workers a pick that is not in it is skipped.
 `original-dst` connects to any address that the picker names, so Envoy needs no list of workers. It takes one address,
-and with `fallback` a second one if the first cannot be reached. `override-host` picks among the hosts of a cluster,
-tries an ordered list of them, and reports which one served. It must know all workers, by EDS or from a list: a pick that
-the cluster does not know is skipped.
+and with `fallback` a second one if the first cannot be reached.
 """
 
 from collections.abc import Sequence
@@ -34,6 +34,7 @@ from epp.ext_proc.access_log_entry import PICK_NAMESPACE
 from epp.ext_proc.protocol import EXT_PROC, METADATA_NAMESPACE, SUBSET_NAMESPACE
 from epp.request.control_headers import DATA_PLANE_ONLY, DESTINATION, MOST_TEXT, REQUEST_ID, SUBSET
 
+_PICKER = "picker"
 _KEEPALIVE = {"interval": "1s", "timeout": "1.5s"}
 """PINGs to a picker, as fields of config.core.v3.KeepaliveSettings. They alone bound how long an ext_proc stream may be
 silent: Envoy does not apply message_timeout to bodies that are FULL_DUPLEX_STREAMED. A frozen picker is noticed after
@@ -73,14 +74,16 @@ def bootstrap(settings: EnvoySettings) -> Json:
 def _worker_clusters(settings: EnvoySettings) -> list[Json]:
     if settings.mode == "original-dst":
         return original_dst(with_fallback=settings.fallback)
+    if settings.endpoints:
+        return [override_host(static_hosts(WORKERS, settings.endpoints))]
+    if settings.eds_file is not None:
+        return picked_then_listed(eds_from_file(settings.eds_file), settings.attempts)
     if settings.eds_server is not None:
         return [
             *picked_then_listed(eds_over_grpc(), settings.attempts),
             eds_cluster(settings.eds_server),
         ]
-    if settings.eds_file is not None:
-        return picked_then_listed(eds_from_file(settings.eds_file), settings.attempts)
-    return [override_host(static_hosts(WORKERS, settings.endpoints))]
+    return picked_then_listed(eds_over_grpc(_PICKER), settings.attempts)
 
 
 def _listener(settings: EnvoySettings) -> Json:
@@ -118,7 +121,7 @@ def _listener(settings: EnvoySettings) -> Json:
         http_filters=[
             *_subset_filters(settings),
             _ext_proc(settings),
-            *([split_pick()] if settings.eds or settings.mode == "original-dst" else []),
+            *([] if settings.endpoints else [split_pick()]),
             *([_client_timeout()] if settings.client_timeouts else []),
             _router(),
         ],
@@ -213,7 +216,7 @@ def _ext_proc(settings: EnvoySettings) -> Json:
     config = typed_config(
         "filters.http.ext_proc.v3.ExternalProcessor",
         grpc_service={
-            "envoy_grpc": {"cluster_name": "picker"},
+            "envoy_grpc": {"cluster_name": _PICKER},
             "timeout": settings.message_timeout,
             "retry_policy": _picker_retry_policy(),
             **({"initial_metadata": outcome_header()} if by_log else {}),
@@ -259,8 +262,8 @@ def _picker_retry_policy() -> Json:
 def _picker_cluster(settings: EnvoySettings) -> Json:
     http2 = {"connection_keepalive": _KEEPALIVE}
     cluster: Json = {
-        "name": "picker",
-        **static_hosts("picker", settings.pickers),
+        "name": _PICKER,
+        **static_hosts(_PICKER, settings.pickers),
         "connect_timeout": "1s",
         "circuit_breakers": unlimited_circuit_breakers(),
         "health_checks": [_health_check()],

@@ -23,7 +23,7 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
     subset = None if given.subset is None else [item for item in given.subset.split(",") if item]
     try:
         return EnvoySettings(
-            mode=given.mode or _mode(given),
+            mode=given.mode,
             listen=Address(given.listen_address, given.listen_port),
             admin=Address(given.admin_address, given.admin_port),
             status=_status(given),
@@ -62,10 +62,6 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
 
 def _status(given: argparse.Namespace) -> Address | None:
     return None if given.status_port is None else Address(given.listen_address, given.status_port)
-
-
-def _mode(given: argparse.Namespace) -> str:
-    return "override-host" if given.eds_file or given.eds_server else "original-dst"
 
 
 class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
@@ -117,11 +113,11 @@ def _address_flags(parser: argparse.ArgumentParser) -> None:
 
 def _routing_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    how = "how Envoy follows a pick (override-host with --eds-file or --eds-server, else original-dst)"
-    add("--mode", choices=("original-dst", "override-host"), help=how)
+    how = "override-host: Envoy knows the workers, and has further attempts; original-dst: it follows each pick, once"
+    add("--mode", choices=("override-host", "original-dst"), default="override-host", help=how)
     second = "original-dst: try the picker's second choice if the first cannot be reached"
     _boolean(parser, "--fallback", default=False, effect=second)
-    worker = "override-host: a worker"
+    worker = "override-host: a worker; these alone, instead of those that the pickers tell of"
     add(
         "--endpoint",
         type=argument(Address.parse),
@@ -130,8 +126,9 @@ def _routing_flags(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help=worker,
     )
-    add("--eds-file", metavar="FILE", help="override-host: the file of `adsum discovery eds --out FILE`")
-    server = "override-host: the address of `adsum discovery eds --listen ADDRESS:PORT`"
+    file = "override-host: the workers are in the file of `adsum discovery eds --out FILE`"
+    add("--eds-file", metavar="FILE", help=file)
+    server = "override-host: `adsum discovery eds --listen ADDRESS:PORT` tells of the workers"
     add("--eds-server", type=argument(Address.parse), metavar="HOST:PORT", help=server)
     tries = "override-host: of one request, each at another worker"
     add("--attempts", type=_attempts, default=3, metavar="NUMBER", help=tries)

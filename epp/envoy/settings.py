@@ -14,8 +14,8 @@ EXT_PROC_STREAM, ACCESS_LOG = "ext-proc", "access-log"
 
 @dataclass(frozen=True, slots=True)
 class EnvoySettings:
-    """`endpoints`, `eds_file`, `eds_server`: where override-host has its hosts from, one of them. `attempts`: of one request
-    at the workers. `retry_buffer`: bytes of a request that Envoy keeps for another attempt. `subset`: a subset hint for every request.
+    """`endpoints`, `eds_file`, `eds_server`: where override-host has its hosts from, one of them, if not from the pickers.
+    `attempts`: of one request at the workers. `retry_buffer`: bytes of a request that Envoy keeps for another attempt. `subset`: a subset hint for every request.
     `outcomes`: how pickers hear what became of requests.
 
     `fallback`: original-dst tries the picker's second choice if the first cannot be reached. `request_timeout`: for a
@@ -25,7 +25,7 @@ class EnvoySettings:
     `ca_file`: a PEM file there; None: any certificate of a picker is accepted. `status`: `/ready` and Prometheus' page.
     """
 
-    mode: str = "original-dst"
+    mode: str = "override-host"
     listen: Address = _LISTEN
     admin: Address = _ADMIN
     status: Address | None = None
@@ -55,11 +55,6 @@ class EnvoySettings:
     remove_request_headers: Sequence[str] = ()
     max_connections: int = 10_000
     max_heap: int = 2 * 1024 * 1024 * 1024
-
-    @property
-    def eds(self) -> bool:
-        """Whether Envoy learns of the workers while it runs."""
-        return self.eds_file is not None or self.eds_server is not None
 
     @property
     def by_access_log(self) -> bool:
@@ -92,10 +87,6 @@ class EnvoySettings:
             )
             if value
         ]
-        if self.mode == "override-host" and not given:
-            raise ValueError(
-                "override-host needs the workers' addresses: give --endpoint HOST:PORT for each, --eds-file or --eds-server"
-            )
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} both say where the workers are; give one of them")
         if self.mode == "original-dst" and given:
@@ -103,7 +94,9 @@ class EnvoySettings:
                 f"original-dst takes no {given[0]}: Envoy connects to any address that the picker names"
             )
         if self.mode == "override-host" and self.fallback:
-            raise ValueError("override-host takes no --fallback: it always tries the picker's whole list")
+            raise ValueError(
+                "--fallback needs --mode original-dst: override-host always tries the picker's whole list"
+            )
 
     def _check_tls(self) -> None:
         if (self.client_cert is None) != (self.client_key is None):

@@ -49,7 +49,7 @@ class Plan:
             picker=[*_workers(given), *_listening(given, page, grpc), *_log(given), *given.picker],
             envoy_config=[
                 *("--listen-address", given.host, "--listen-port", str(openai), "--admin-port", "0"),
-                *("--epp", f"{_LOOPBACK}:{grpc}", "--eds-server", f"{_LOOPBACK}:{grpc}", "--secure=false"),
+                *("--epp", f"{_LOOPBACK}:{grpc}", "--secure=false"),
                 *("--access-log", "", *given.envoy),
             ],
             dispatcher=None

@@ -45,8 +45,7 @@ _NO_FLAGS = MoreFlags()
 
 
 class DemoCluster:
-    """Entering starts three workers, the pickers, Envoy on `port` (0: any free one), and what tells Envoy of the workers;
-    leaving terminates all processes.
+    """Entering starts three workers, the pickers, and Envoy on `port` (0: any free one); leaving terminates all processes.
 
     Raises DemoError if one does not start. `make_target`: named in the error for a taken port. `pickers`: how many pickers
     Envoy uses in turn.
@@ -71,7 +70,6 @@ class DemoCluster:
         self._picker_ports = [0] * pickers
         """Their gRPC ports; 0 until the first start, then fixed, because Envoy's configuration names them."""
         self.envoy: DemoProcess | None = None
-        self._eds: DemoProcess | None = None
         self._root = root
         self.metrics = ""
         self._session: aiohttp.ClientSession | None = None
@@ -95,7 +93,6 @@ class DemoCluster:
                 self.add_worker("worker-3"),
                 *(self._start_picker(number) for number in range(len(self._picker_ports))),
             )
-            await self._start_eds()
             await self._start_envoy()
             await self._wait_for(lambda views: len(views) == 3, "the picker to see three workers")
         except BaseException:
@@ -139,8 +136,8 @@ class DemoCluster:
         return [EndpointView(**{k: v for k, v in e.items() if k in names}) for e in document["endpoints"]]
 
     def check_alive(self) -> None:
-        """Raises DemoError if a picker, Envoy or its source of addresses exited by itself."""
-        for process in (*self.pickers.values(), self.envoy, self._eds):
+        """Raises DemoError if a picker or Envoy exited by itself."""
+        for process in (*self.pickers.values(), self.envoy):
             if process is not None and not process.alive:
                 raise process.exit_error()
 
@@ -169,17 +166,6 @@ class DemoCluster:
         self._picker_ports[number] = int(ready["grpc"].rpartition(":")[2])
         if number == 0:
             self.metrics = f"http://{ready['metrics']}"
-
-    @property
-    def _endpoints(self) -> Path:
-        """The file from which Envoy reads the workers' addresses."""
-        return self._root / "endpoints.json"
-
-    async def _start_eds(self) -> None:
-        options = ("--discovery", self.discovery, "--out", str(self._endpoints))
-        command = python("discovery", "eds", NAMESPACE, COMPONENT, *options)
-        self._eds = await DemoProcess.start("eds", command, self._root)
-        await self._eds.wait_ready()
 
     async def _start_envoy(self) -> None:
         config = self._root / "envoy.yaml"
@@ -220,8 +206,7 @@ class DemoCluster:
     async def _envoy_config(self) -> str:
         # a file, not standard output: nobody reads Envoy's pipe, and Envoy blocks when it is full
         log = ("--access-log", str(self._root / "access.log"))
-        hosts = ("--eds-file", str(self._endpoints))
-        options = ("--listen-port", str(self.port), "--admin-port", "0", "--secure=false", *hosts, *log)
+        options = ("--listen-port", str(self.port), "--admin-port", "0", "--secure=false", *log)
         pickers = (option for port in self._picker_ports for option in ("--epp", f"127.0.0.1:{port}"))
         command = python("epp", "envoy-config", *options, *pickers, *self._flags.envoy)
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
@@ -238,7 +223,7 @@ class DemoCluster:
             raise DemoError(f"waited {_READY_TIMEOUT:g} s for {what}, which did not happen") from None
 
     async def _terminate(self) -> None:
-        everything = (*self.workers.values(), *self.pickers.values(), self.envoy, self._eds)
+        everything = (*self.workers.values(), *self.pickers.values(), self.envoy)
         await asyncio.gather(*(process.terminate() for process in everything if process is not None))
         if self._session is not None:
             await self._session.close()

@@ -202,19 +202,18 @@ async def picker_pod(
     cluster: Cluster,
     arguments: Sequence[str],
     environment: Mapping[str, str] | None = None,
-    module: str = "epp",
 ) -> AsyncIterator[PickerPod]:
-    """A picker, or another program, in a pod with the account that is mounted in `cluster`; ready, and killed in the end."""
+    """A picker in a pod with the account that is mounted in `cluster`; ready, and killed in the end."""
     server = cluster.admin.server
     pod = {
         "KUBERNETES_SERVICE_HOST": server.address,
         "KUBERNETES_SERVICE_PORT": str(server.port),
         "ACCOUNT": str(cluster.account),
     }
-    log = cluster.folder / f"{module}.log"
+    log = cluster.folder / "epp.log"
     with log.open("w") as written:
         process = await asyncio.create_subprocess_exec(
-            *("unshare", "--mount", "sh", "-c", MOUNT, "sh", sys.executable, "-m", module, *arguments),
+            *("unshare", "--mount", "sh", "-c", MOUNT, "sh", sys.executable, "-m", "epp", *arguments),
             stdout=asyncio.subprocess.PIPE,
             stderr=written,
             env=os.environ | pod | dict(environment or {}),

@@ -39,7 +39,6 @@ ALL: Final[list[tuple[str, Mapping[str, Any]]]] = [
             **IMAGE,
             "modelServers": {"matchLabels": LABELS},
             "nodeZones": True,
-            "eds": {"enabled": True},
             "autoscaling": {"enabled": True},
             "networkPolicy": {
                 "enabled": True,

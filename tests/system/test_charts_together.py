@@ -1,7 +1,6 @@
 """charts/epp and charts/gateway as docs/gateways.md installs them: a request of a client reaches a Pod."""
 
 import ipaddress
-from contextlib import nullcontext
 from pathlib import Path
 
 import aiohttp
@@ -19,18 +18,15 @@ from tests.system.test_charts_real_server import grant, pod_arguments
 IMAGE = {"image": "registry.example/adsum:1"}
 
 
-@pytest.mark.parametrize(
-    ("checked", "eds"),
-    [(False, False), (True, False), (False, True)],
-    ids=["any certificate", "a checked certificate", "workers by EDS"],
-)
+@pytest.mark.parametrize("checked", [False, True], ids=["any certificate", "a checked certificate"])
 async def test_a_request_reaches_a_pod_through_both_charts(
-    cluster: Cluster, tmp_path: Path, checked: bool, eds: bool
+    cluster: Cluster, tmp_path: Path, checked: bool
 ) -> None:
-    """A Secret of cert-manager has three files: the picker serves two of them, Envoy checks by the third."""
+    """A Secret of cert-manager has three files: the picker serves two of them, Envoy checks by the third. Envoy hears of
+    the Pods from the picker, over the same connection."""
     pods_of = {"matchLabels": {"app": "vllm"}, "targetPorts": [{"number": 3000}]}
     secret = {"tlsSecret": "picker-tls"} if checked else {}
-    values = {**IMAGE, **secret, "modelServers": pods_of, "eds": {"enabled": eds}}
+    values = {**IMAGE, **secret, "modelServers": pods_of}
     objects = render("epp", values, "picker", cluster.namespace)
     await grant(cluster, objects)
     files = tmp_path / "secret"
@@ -47,19 +43,14 @@ async def test_a_request_reaches_a_pod_through_both_charts(
     arguments, variables = pod_arguments(objects, tmp_path)
     arguments = [word.replace("/etc/epp/tls", str(files)) for word in arguments]
     trust = {"tls": {"caSecret": "picker-tls"}} if checked else {}
-    fed = {"flags": {"eds-server": "127.0.0.1:18000"}} if eds else {}
-    gateway = render(
-        "gateway", {**IMAGE, **trust, **fed, "pickers": ["127.0.0.1:9002"]}, "gateway", cluster.namespace
-    )
+    pickers = {"pickers": ["127.0.0.1:9002"]}
+    gateway = render("gateway", {**IMAGE, **trust, **pickers}, "gateway", cluster.namespace)
     configuration = printed(gateway, tmp_path)
     configuration.write_text(configuration.read_text().replace("/etc/envoy-ca", str(files)))
     ports = {port["name"]: port["containerPort"] for port in container(gateway, "envoy")["ports"]}
     async with (
         model_servers(cluster, "vllm", 3000, count=2) as pods,
         picker_pod(cluster, arguments, variables) as picker,
-        picker_pod(cluster, container(objects, "eds")["args"], variables, "discovery")
-        if eds
-        else nullcontext(),
         running(envoy_command(gateway, configuration)),
         aiohttp.ClientSession() as client,
     ):
@@ -76,3 +67,10 @@ async def test_a_request_reaches_a_pod_through_both_charts(
                 return False
 
         await eventually(answered)
+
+        async def known() -> bool:
+            async with client.get("http://127.0.0.1:9901/clusters") as page:
+                lines = (await page.text()).splitlines()
+            return sum(line.startswith("listed::") and line.endswith("::health_flags::healthy") for line in lines) == 2
+
+        await eventually(known)

@@ -58,7 +58,7 @@ async def program(module: str, *arguments: str) -> AsyncIterator[Program]:
 
 @dataclass
 class Cluster:
-    """Workers, what tells Envoy of them, a picker and Envoy."""
+    """Workers, a picker and Envoy, which hears of the workers from the picker or from a file."""
 
     stack: AsyncExitStack
     root: Path
@@ -83,20 +83,18 @@ class Cluster:
         picker = await self.stack.enter_async_context(
             program("epp", *self.where, *listen, *known, "--secure-serving=false", "-v", "0")
         )
-        hosts = await self._tell_envoy(how)
+        hosts = [] if how == "picker" else await self._file()
         asked = ["--epp", picker.ready["grpc"], "--listen-port", "0", "--admin-port", "0", "--secure=false"]
         asked += ["--access-log", ""]
         config = render(envoy_flags.parse([*asked, *hosts]))
         envoy = await self.stack.enter_async_context(envoy_running(config))
         self.url, self.admin = envoy.url("/v1/completions"), envoy.admin
 
-    async def _tell_envoy(self, how: str) -> Sequence[str]:
-        file = self.root / "endpoints.json"
-        out = ("--out", str(file)) if how == "file" else ("--listen", "127.0.0.1:0")
-        fed = await self.stack.enter_async_context(
-            program("discovery", "eds", "prod", "decode", *self.where, *out)
-        )
-        return ["--eds-file", str(file)] if how == "file" else ["--eds-server", fed.ready["grpc"]]
+    async def _file(self) -> Sequence[str]:
+        file = str(self.root / "endpoints.json")
+        writing = program("discovery", "eds", "prod", "decode", *self.where, "--out", file)
+        await self.stack.enter_async_context(writing)
+        return ["--eds-file", file]
 
     async def hosts(self, client: aiohttp.ClientSession) -> set[str]:
         async with client.get(f"{self.admin}/clusters?format=json") as answer:
@@ -158,7 +156,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield Cluster(stack, tmp_path)
 
 
-@pytest.mark.parametrize("how", ["file", "grpc"])
+@pytest.mark.parametrize("how", ["picker", "file"])
 async def test_no_request_fails_that_had_not_begun_to_stream(cluster: Cluster, how: str) -> None:
     await cluster.start(how)
     client = await cluster.stack.enter_async_context(aiohttp.ClientSession())
@@ -185,7 +183,7 @@ async def test_no_request_fails_that_had_not_begun_to_stream(cluster: Cluster, h
 
 async def test_a_worker_that_drains_costs_nothing_at_all(cluster: Cluster) -> None:
     """It stays a host of Envoy until it has left; what it streams then goes on to its end."""
-    await cluster.start("file")
+    await cluster.start("picker")
     client = await cluster.stack.enter_async_context(aiohttp.ClientSession())
     await eventually(lambda: _has(cluster, client, WORKERS))
     users = Users(cluster, client)
@@ -205,7 +203,7 @@ async def test_a_worker_that_drains_costs_nothing_at_all(cluster: Cluster) -> No
 async def test_requests_that_waited_for_the_first_worker_reach_it(cluster: Cluster) -> None:
     """The picker lets them go when the worker is ready; Envoy must know it by then."""
     waiting = "featureGates: [flowControl]\nflowControl: {noEndpointRequestTTL: 90s}\n"
-    await cluster.start("file", workers=0, config=PICKER + waiting)
+    await cluster.start("picker", workers=0, config=PICKER + waiting)
     client = await cluster.stack.enter_async_context(aiohttp.ClientSession())
     body = {"model": "tiny", "prompt": "hello", "max_tokens": 2}
 

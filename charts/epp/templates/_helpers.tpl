@@ -106,28 +106,6 @@ kubernetes://{{ include "epp.workersNamespace" . }}
 {{- end -}}
 {{- end }}
 
-{{/* The same workers for `adsum discovery eds`. Pods have no namespace and component of ours: any will do. */}}
-{{- define "epp.edsArgs" -}}
-{{- $source := include "epp.source" . -}}
-- eds
-{{- if eq $source "instances" }}
-- {{ .Values.namespace }}
-- {{ .Values.component }}
-- --discovery={{ include "epp.discovery" . }}
-{{- else }}
-- pool
-- pool
-{{- if eq $source "pods" }}
-- {{ printf "--discovery=kubernetes://%s?selector=%s&ports=%s" .Release.Namespace (urlquery (include "epp.endpointSelector" .)) (include "epp.targetPorts" .) | quote }}
-{{- else }}
-- {{ printf "--discovery=kubernetes://%s?pool=%s&group=inference.networking.k8s.io" .Release.Namespace (include "epp.poolName" .) | quote }}
-{{- end }}
-{{- end }}
-{{- with index .Values.flags "serving-port-name" }}
-- --serving-port-name={{ . }}
-{{- end }}
-{{- end }}
-
 {{/* Whole numbers as they are: a template prints a million as 1e+06. */}}
 {{- define "epp.flagValue" -}}
 {{- if kindIs "float64" . }}{{ ternary (int64 . | toString) (toString .) (eq (floor .) .) }}{{ else }}{{ . }}{{ end }}

@@ -32,7 +32,7 @@ OVERRIDE = ["--mode", "override-host", "--endpoint", "10.0.0.1:8000", "--endpoin
         ["--eds-file", __file__, "--attempts", "1"],
         ["--eds-server", "10.0.0.9:18000", "--retry-buffer", "1Mi"],
         ["--eds-server", "eds.example:18000"],
-        ["--fallback"],
+        ["--mode", "original-dst", "--fallback"],
         ["--client-timeouts"],
         ["--remove-request-header", "X-Tenant", "--remove-request-header", "x-llm-d-inference-objective"],
         ["--max-connections", "100", "--max-heap", "64Mi", "--request-body", "BUFFERED"],
@@ -49,8 +49,8 @@ def test_envoy_accepts_it(arguments: list[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--mode", "override-host"], "give --endpoint"),
-        (["--endpoint", "10.0.0.1:8000"], "takes no --endpoint"),
+        (["--fallback"], "--fallback needs --mode original-dst"),
+        (["--mode", "original-dst", "--endpoint", "10.0.0.1:8000"], "takes no --endpoint"),
         (["--mode", "original-dst", "--eds-file", "x"], "takes no --eds-file"),
         (["--eds-server", "10.0.0.1:1", "--eds-file", "x"], "--eds-file and --eds-server both say"),
         (["--eds-server", "18000"], "is not HOST:PORT"),
@@ -116,15 +116,14 @@ def test_timeouts_are_read_as_go_and_written_as_envoy_has_them() -> None:
 
 
 def test_a_picker_that_leaves_serves_until_envoy_has_heard_it() -> None:
-    (check,) = bootstrap(EnvoySettings())["static_resources"]["clusters"][1]["health_checks"]
+    (check,) = _picker(bootstrap(EnvoySettings()))["health_checks"]
     heard = parse_go_duration(check["interval"]) * check["unhealthy_threshold"]
     assert check["no_traffic_interval"] == check["interval"]
     assert heard < LAME_DUCK
 
 
 def test_the_default_picker_is_the_pickers_default() -> None:
-    config = yaml.safe_load(render(envoy_flags.parse([])))
-    picker = config["static_resources"]["clusters"][1]
+    picker = _picker(yaml.safe_load(render(envoy_flags.parse([]))))
     endpoint = picker["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
     assert endpoint["address"]["socket_address"] == {"address": "127.0.0.1", "port_value": 9002}
     assert "transport_socket" in picker
@@ -135,6 +134,12 @@ def test_addresses(text: str) -> None:
     address = Address.parse(text)
     assert text in (f"{address.host}:{address.port}", f"[{address.host}]:{address.port}")
     assert address.is_ip is (address.host != "worker.example")
+
+
+def _picker(config: dict[str, Any]) -> dict[str, Any]:
+    clusters: list[dict[str, Any]] = config["static_resources"]["clusters"]
+    [found] = [cluster for cluster in clusters if cluster["name"] == "picker"]
+    return found
 
 
 def _filters(config: dict[str, Any]) -> list[dict[str, Any]]:

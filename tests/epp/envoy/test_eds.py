@@ -1,7 +1,10 @@
-"""Workers that Envoy learns of by EDS: what it does with their health, and while what feeds it is away."""
+"""Workers that Envoy learns of by EDS, from the pickers as it does by default, or from a file or a server: what it does with
+their health, and while what feeds it is away."""
 
 import asyncio
+import ipaddress
 import json
+import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -9,10 +12,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from cryptography import x509
 
 from discovery.eds.assignment import Assignment, HealthStatus, LbEndpoint
 from discovery.eds.assignment_file import AssignmentFile
 from discovery.eds.server import EdsServer
+from epp.config.settings import TransportKind
+from tests.epp.authority import Authority
 from tests.epp.envoy.test_failures import IN_RANDOM_ORDER, Mesh, Worker, ask
 from tests.eventually import eventually
 from tests.free_port import free_port
@@ -27,6 +33,77 @@ async def mesh(running_envoy: Any) -> AsyncIterator[Mesh]:
 def assignment(*workers: tuple[Worker, HealthStatus]) -> Assignment:
     places = [(worker.address.partition(":"), health) for worker, health in workers]
     return Assignment(tuple(LbEndpoint("", host, int(port), health) for (host, _, port), health in places))
+
+
+class ListedWorkers:
+    """The file that pickers read their workers from."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "workers.yaml"
+        self.write()
+
+    def write(self, *addresses: str) -> None:
+        places = [address.partition(":") for address in addresses]
+        each = [f"{{name: w{port}, address: {host}, port: {port}}}" for host, _, port in places]
+        self._path.write_text(f"endpoints: [{', '.join(each)}]\n")
+
+    @property
+    def source(self) -> Sequence[str]:
+        return ("--discovery", f"static://{self._path}")
+
+
+@pytest.mark.parametrize("transport", list(TransportKind))
+async def test_envoy_hears_of_the_workers_where_it_asks_for_picks(
+    mesh: Mesh, tmp_path: Path, transport: TransportKind
+) -> None:
+    """Over TLS, with the same certificates; so a request goes from a worker that is gone to one that is not picked."""
+    authority, loopback = Authority.new(), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    (tmp_path / "ca.crt").write_bytes(authority.pem)
+    for name in "tls", "client":
+        pair = authority.sign(loopback)
+        (tmp_path / f"{name}.crt").write_bytes(pair.certificate)
+        (tmp_path / f"{name}.key").write_bytes(pair.key)
+    ca, worker, (killed, _) = str(tmp_path / "ca.crt"), await mesh.worker(), await mesh.refusing()
+    secure = ("--secure-serving=true", f"--cert-path={tmp_path}", f"--client-ca-file={ca}")
+    choices = [killed.address, worker.address]
+    _, address = await mesh.picker(choices, *secure, f"--transport={transport.value}", "--model", "m")
+    shown = ("--client-cert", str(tmp_path / "client.crt"), "--client-key", str(tmp_path / "client.key"))
+    envoy = await mesh.envoy([address], "--secure=true", "--ca-file", ca, *shown)
+    client = await mesh.client()
+    assert worker.address in await _hosts(client, envoy), "before it listens"
+    assert await served(client, envoy, 12) == [(200, worker.address)] * 12
+
+
+async def test_envoy_begins_without_a_picker_and_hears_of_the_workers_once_there_is_one(mesh: Mesh) -> None:
+    worker, client, port = await mesh.worker(), await mesh.client(), free_port()
+    envoy = await mesh.envoy([f"127.0.0.1:{port}"], waits=False)
+    assert (await ask(client, envoy))[0] == 503
+    await mesh.picker([worker.address], f"--grpc-port={port}")
+
+    async def knows() -> bool:
+        return await _hosts(client, envoy) == [worker.address] and (await ask(client, envoy))[0] == 200
+
+    await eventually(knows)
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.timeout(240)
+async def test_envoy_keeps_its_workers_and_hears_of_new_ones_from_another_picker(
+    mesh: Mesh, tmp_path: Path, how: signal.Signals
+) -> None:
+    """The second picker comes later, so that Envoy listens to the first one."""
+    known, new, port, workers = await mesh.worker(), await mesh.worker(), free_port(), ListedWorkers(tmp_path)
+    workers.write(known.address)
+    client = await mesh.client()
+    first, address = await mesh.picker([], *workers.source)
+    envoy = await mesh.envoy([address, f"127.0.0.1:{port}"], waits=False)
+    assert await _hosts(client, envoy) == [known.address]
+    first.send_signal(how)
+    assert await _hosts(client, envoy) == [known.address]
+    await mesh.picker([], *workers.source, f"--grpc-port={port}")
+    workers.write(known.address, new.address)
+    both = sorted([known.address, new.address])
+    await eventually(lambda: _knows(client, envoy, both), within=90)
 
 
 async def served(client: aiohttp.ClientSession, envoy: Any, times: int) -> list[tuple[int, str | None]]:
@@ -148,6 +225,10 @@ async def _hosts(client: aiohttp.ClientSession, envoy: Any) -> Sequence[str]:
     [workers] = [cluster for cluster in clusters if cluster["name"] == "listed"]
     addresses = [host["address"]["socket_address"] for host in workers.get("host_statuses", [])]
     return sorted(f"{address['address']}:{address['port_value']}" for address in addresses)
+
+
+async def _knows(client: aiohttp.ClientSession, envoy: Any, workers: Sequence[str]) -> bool:
+    return await _hosts(client, envoy) == workers
 
 
 async def _counter(client: aiohttp.ClientSession, envoy: Any, name: str) -> int:

@@ -19,6 +19,7 @@ import yaml
 from aiohttp import web
 from multidict import CIMultiDict
 
+from discovery.eds.assignment import Assignment
 from epp.config.picker_config import load_config
 from epp.config.settings import TransportKind
 from epp.endpoints.datastore import Datastore
@@ -124,6 +125,7 @@ class Picker:
             return Exchange(director, ExchangeSettings(), budget=memory)
 
         self.transport: Transport = open_transport(kind, exchange, health, memory, time.monotonic)
+        self.transport.assignments.publish(Assignment())  # an Envoy that starts waits for it
         pair = certificate.self_signed(datetime.datetime.now(datetime.UTC))
         served = Certificate(pair, client_ca=client_ca) if secure else None
         self.listener: Listener = self.transport.listener(

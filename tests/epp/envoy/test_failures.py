@@ -15,8 +15,6 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from discovery.eds.assignment import Assignment, LbEndpoint
-from discovery.eds.assignment_file import AssignmentFile
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import render
 from tests.eventually import eventually
@@ -187,7 +185,7 @@ async def test_a_worker_that_is_killed_costs_no_request(mesh: Mesh, mode: str) -
     config = ("--config-text", IN_RANDOM_ORDER, "--protocol-version", version)
     _, address = await mesh.picker([worker.address, killed.address], *config)
     hosts = ["--endpoint", worker.address, "--endpoint", f"127.0.0.1:{port}"]
-    options = ["--fallback"] if mode == "original-dst" else ["--mode", mode, *hosts]
+    options = ["--mode", mode, *(["--fallback"] if mode == "original-dst" else hosts)]
     envoy = await mesh.envoy([address], *options)
     client = await mesh.client()
     answered = [await ask(client, envoy) for _ in range(60)]
@@ -211,7 +209,7 @@ async def test_a_reset_after_the_whole_request_costs_none_that_envoy_kept(
     config = ("--config-text", IN_RANDOM_ORDER, "--protocol-version", version)
     _, address = await mesh.picker([killed.address, worker.address], *config)
     hosts = ["--endpoint", worker.address, "--endpoint", killed.address]
-    options = ["--fallback"] if mode == "original-dst" else ["--mode", mode, *hosts]
+    options = ["--mode", mode, *(["--fallback"] if mode == "original-dst" else hosts)]
     envoy = await mesh.envoy([address], *options, "--retry-buffer", "4Mi")
     client, body = await mesh.client(), json.dumps({"model": "m", "prompt": "x" * size}).encode()
     while not killed.bodies:  # it is the first choice of about half of the requests
@@ -226,9 +224,9 @@ async def test_a_reset_after_the_whole_request_costs_none_that_envoy_kept(
     assert worker.bodies == (killed.bodies if served else [])
 
 
-@pytest.mark.parametrize("mode", ["original-dst", "override-host", "eds"])
+@pytest.mark.parametrize("mode", ["original-dst", "override-host", "default"])
 async def test_all_requests_that_a_killed_worker_had_go_to_another_at_the_same_time(
-    mesh: Mesh, mode: str, tmp_path: Path
+    mesh: Mesh, mode: str
 ) -> None:
     """Envoy's default is at most three retries at a time."""
     killed, worker = await mesh.worker(), await mesh.worker()
@@ -236,11 +234,8 @@ async def test_all_requests_that_a_killed_worker_had_go_to_another_at_the_same_t
     version = "0.3.0" if mode == "original-dst" else "1.0.0"
     config = ("--config-text", IN_RANDOM_ORDER, "--protocol-version", version)
     _, address = await mesh.picker([killed.address, worker.address], *config)
-    file = tmp_path / "endpoints.json"
-    places = [LbEndpoint("", "127.0.0.1", int(one.address.rpartition(":")[2])) for one in (killed, worker)]
-    AssignmentFile(file, "workers").publish(Assignment(tuple(places)))
-    listed = ("--mode", mode, "--endpoint", worker.address, "--endpoint", killed.address)
-    options = {"original-dst": ("--fallback",), "override-host": listed, "eds": ("--eds-file", str(file))}
+    listed = ("--endpoint", worker.address, "--endpoint", killed.address)
+    options = {"original-dst": ("--mode", mode, "--fallback"), "override-host": listed, "default": ()}
     envoy, client = await mesh.envoy([address], *options[mode]), await mesh.client()
     asked = [asyncio.ensure_future(ask(client, envoy)) for _ in range(60)]
     await eventually(lambda: len(killed.bodies) + len(worker.bodies) == 60)

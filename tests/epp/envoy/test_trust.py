@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from cryptography import x509
 
+from discovery.eds.assignment import Assignment
 from epp.config.settings import TransportKind
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import render
@@ -43,6 +44,7 @@ async def picker(director: Any, pair: KeyPair) -> AsyncIterator[int]:
     transport = open_transport(TransportKind.HTTP2, exchange, health, memory, time.monotonic)
     # Envoy prefers the IPv6 address of a name
     address = ListenAddress("::" if socket.has_dualstack_ipv6() else "127.0.0.1", 0, Certificate(pair))
+    transport.assignments.publish(Assignment())  # an Envoy that starts waits for it
     listener = transport.listener(address, processing=True)
     async with listener:
         yield listener.port
