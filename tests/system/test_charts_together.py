@@ -1,6 +1,7 @@
 """charts/epp and charts/gateway as docs/gateways.md installs them: a request of a client reaches a Pod."""
 
 import ipaddress
+import re
 from pathlib import Path
 
 import aiohttp
@@ -70,7 +71,7 @@ async def test_a_request_reaches_a_pod_through_both_charts(
 
         async def known() -> bool:
             async with client.get("http://127.0.0.1:9901/clusters") as page:
-                lines = (await page.text()).splitlines()
-            return sum(line.startswith("listed::") and line.endswith("::health_flags::healthy") for line in lines) == 2
+                healthy = re.findall("^listed::.*::health_flags::healthy$", await page.text(), re.MULTILINE)
+            return len(healthy) == 2
 
         await eventually(known)
