@@ -18,6 +18,7 @@ from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress, Transport
 from tests.discovery.eds.test_server import AskingEnvoy
 from tests.epp.endpoints.test_datastore import instance
+from tests.eventually import eventually
 
 ONE = Assignment((LbEndpoint("", "10.0.0.1", 8000),))
 
@@ -57,7 +58,7 @@ async def test_a_drain_sends_envoys_to_another_picker(served: tuple[Transport, a
     await envoy.told()
     transport.drain()
     assert await envoy.refused() is StatusCode.UNAVAILABLE
-    assert transport.assignments.subscribers == set()
+    await eventually(lambda: transport.assignments.subscribers == set())
 
 
 async def test_envoys_hear_of_the_endpoints_of_picks(served: tuple[Transport, aio.Channel]) -> None:
