@@ -92,8 +92,9 @@ def _listener(settings: EnvoySettings) -> Json:
         stat_prefix="inference",
         # https://www.envoyproxy.io/docs/envoy/latest/faq/configuration/timeouts: the defaults are 5 minutes, none,
         # none and 1 hour. An answer that is not streamed is silent for minutes; a body that never ends would be held by
-        # the picker; the last one is longer than the idle timeouts of the load balancers of the clouds.
-        stream_idle_timeout="3600s",
+        # the picker; the last one is longer than the idle timeouts of the load balancers of the clouds. Not the retry
+        # policy's per_try_idle_timeout: after that Envoy would ask another worker for what took this one so long.
+        stream_idle_timeout=settings.stream_idle_timeout,
         request_headers_timeout="10s",
         request_timeout=settings.request_timeout,
         common_http_protocol_options={"idle_timeout": "900s"},

@@ -47,6 +47,7 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
             ca_file=given.ca_file,
             message_timeout=given.message_timeout,
             route_timeout=given.route_timeout,
+            stream_idle_timeout=given.stream_idle_timeout,
             client_timeouts=given.client_timeouts,
             request_timeout=given.request_timeout,
             fallback=given.fallback,
@@ -137,6 +138,8 @@ def _routing_flags(parser: argparse.ArgumentParser) -> None:
     add("--subset", metavar="HOST:PORT,...", help="only these may be picked; an empty one allows none")
     answer = "of a whole answer; 0s is none"
     add("--route-timeout", type=_duration, default="0s", metavar="DURATION", help=answer)
+    silent = "without a byte of the answer; one that is not streamed is silent until its end; 0s is none"
+    add("--stream-idle-timeout", type=_duration, default="900s", metavar="DURATION", help=silent)
     said = "a client's x-envoy-upstream-rq-timeout-ms takes the place of --route-timeout; for clients that you trust"
     _boolean(parser, "--client-timeouts", default=False, effect=said)
 
