@@ -113,7 +113,7 @@ def _listener(settings: EnvoySettings) -> Json:
                 {
                     "name": "inference",
                     "domains": ["*"],
-                    "routes": [_route(settings)],
+                    "routes": _routes(settings),
                     # tells the picker of attempts that failed: x-envoy-attempt-count
                     "include_attempt_count_in_response": settings.mode == "override-host",
                 }
@@ -146,21 +146,26 @@ def _access_logs(settings: EnvoySettings) -> Json:
 
 
 def _connection_buffer(settings: EnvoySettings) -> Json:
-    """What one client's connection may buffer. A body that is buffered whole has this limit too, so it keeps Envoy's 1 MiB."""
+    """What one client's connection may buffer. A body that is buffered whole has this limit too where it is not kept for another
+    attempt, so it keeps Envoy's 1 MiB."""
     whole = {"BUFFERED", "BUFFERED_PARTIAL"} & {settings.request_body, settings.response_body}
     return {} if whole else {"per_connection_buffer_limit_bytes": _CONNECTION_BUFFER}
 
 
-def _route(settings: EnvoySettings) -> Json:
+def _routes(settings: EnvoySettings) -> list[Json]:
     # the default timeout is 15 s and must be off for streamed answers (faq/configuration/timeouts)
-    route: Json = {"cluster": WORKERS, "timeout": settings.route_timeout}
-    limit: Json = {}
-    attempts = settings.attempts if settings.mode == "override-host" else 1 + settings.fallback
-    if attempts > 1:
-        route["retry_policy"] = retry_policy(attempts)
-        limit = {"request_body_buffer_limit": settings.retry_buffer}
+    to_workers: Json = {"cluster": WORKERS, "timeout": settings.route_timeout}
     added = {"response_headers_to_add": served_header()} if settings.served_header else {}
-    return {"match": {"prefix": "/"}, "route": route, **limit, **added}
+    once = {"match": {"prefix": "/"}, "route": to_workers, **added}
+    attempts = settings.attempts if settings.mode == "override-host" else 1 + settings.fallback
+    if attempts == 1:
+        return [once]
+    # Envoy 1.40 sends a body that ends with trailers twice, in one attempt, if it keeps the body for another one
+    # behind a FULL_DUPLEX_STREAMED ext_proc; RFC 9110 section 6.6.2: who sends trailers should announce them
+    announced = {"prefix": "/", "headers": [{"name": "trailer", "present_match": True}]}
+    again = {**to_workers, "retry_policy": retry_policy(attempts)}
+    kept = {"request_body_buffer_limit": settings.retry_buffer}
+    return [{**once, "match": announced}, {**once, "route": again, **kept}]
 
 
 def _early(removed: Sequence[str], settings: EnvoySettings) -> Json:

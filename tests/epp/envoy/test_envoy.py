@@ -295,7 +295,7 @@ async def test_a_body_that_ends_with_trailers(mesh: Mesh, picking: Any) -> None:
     envoy = await mesh.envoy(yaml.safe_dump(config))
     for body in (b"", b"hello"):
         reader, writer = await asyncio.open_connection("127.0.0.1", envoy.ports["inference"])
-        head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+        head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\ntrailer: x-checksum\r\n\r\n"
         chunk = b"%x\r\n%s\r\n" % (len(body), body) if body else b""
         writer.write(head + chunk + b"0\r\nx-checksum: 1\r\n\r\n")
         async with asyncio.timeout(90):
@@ -353,7 +353,8 @@ async def test_other_body_modes(mesh: Mesh, picking: Any, mode: str) -> None:
 async def test_a_body_that_envoy_shows_a_part_of_is_routed_by_its_headers(mesh: Mesh, picking: Any) -> None:
     worker, picker = await mesh.worker(), await mesh.picker()
     mesh.director.outcome = picking(worker.destination)
-    envoy = await mesh.envoy(render(_settings(picker, request_body="BUFFERED_PARTIAL")))
+    settings = _settings(picker, request_body="BUFFERED_PARTIAL", retry_buffer=2**20)
+    envoy = await mesh.envoy(render(settings))
     client = await mesh.client()
     for size in (1_000, 3_000_000):
         body = bytes(size)
