@@ -47,7 +47,10 @@ def picked(
         answer = route(destinations, version, controls, kind, pick.headers)
     else:
         usual = not controls or CLIENT_HEADERS.issuperset(controls)
-        answer = (cached_route if usual else route)(destinations, version, controls, kind)
+        if usual and len(destinations) > 1 and version is ProtocolVersion.V1_0:
+            answer = route_to_list(destinations, controls, kind)
+        else:
+            answer = (cached_route if usual else route)(destinations, version, controls, kind)
     scores = pick.scores
     return answer if scores is None else with_scores(answer, scores)
 
@@ -69,6 +72,22 @@ def route(
 # bounded: destinations of our endpoints
 cached_route: Final = lru_cache(maxsize=8192)(route)
 """The same, cached: only for headers whose names clients cannot invent, or they would fill the cache."""
+
+
+def route_to_list(destinations: tuple[str, ...], controls: tuple[str, ...], kind: RoutedKind) -> bytes:
+    """The same for a choice and its fallbacks, for such headers too. Among many endpoints few lists come twice, so what is
+    cached is the message around a list of that length."""
+    listed = ",".join(destinations).encode()
+    before, between, after = _list_parts(len(listed), controls, kind)
+    return b"".join((before, listed, between, listed, after))
+
+
+@lru_cache(maxsize=1024)
+# bounded: lengths of lists of our endpoints, sets of known headers
+def _list_parts(length: int, controls: tuple[str, ...], kind: RoutedKind) -> list[bytes]:
+    listed = "\0" * length
+    # bounded: our own message
+    return route((listed,), ProtocolVersion.V1_0, controls, kind).split(listed.encode())
 
 
 def with_trace(routed: bytes, kind: RoutedKind, traceparent: str, *, drops_state: bool) -> bytes:

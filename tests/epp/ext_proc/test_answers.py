@@ -38,6 +38,19 @@ def test_a_piece_is_what_protobuf_would_write(size: int, closes: bool, kind: ans
     assert answers.to_bytes(found) == expected.SerializeToString()
 
 
+@given(
+    destinations=st.lists(st.from_regex(r"[0-9a-f.:\[\]]{1,60}", fullmatch=True), min_size=2, max_size=9),
+    controls=st.sampled_from([(), ("x-gateway-inference-objective",)]),
+    kind=st.sampled_from(["request_headers", "request_body"]),
+)
+def test_the_answer_with_a_list_is_what_protobuf_would_write(
+    destinations: list[str], controls: tuple[str, ...], kind: answers.RoutedKind
+) -> None:
+    listed = tuple(destinations)
+    expected = answers.route(listed, ProtocolVersion.V1_0, controls, kind)
+    assert answers.route_to_list(listed, controls, kind) == expected
+
+
 SIZES = st.sampled_from([0, 1, 100, 4096, 5000, 61_999, 62_000, 62_001, 65_536, 65_537, 200_000])
 
 
