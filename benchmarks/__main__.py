@@ -16,6 +16,7 @@ from benchmarks import (
     flow_control,
     kubernetes_events,
     pod_pool,
+    pool_states,
     prefix_index,
     scraping,
     stopped_worker,
@@ -41,6 +42,7 @@ _DEFAULT = (
     "flow-control",
     "decisions",
     "prefixes",
+    "pool-states",
 )
 _NAMES = (*_DEFAULT, "attacks")
 
@@ -75,6 +77,7 @@ def main() -> int:
         "flow-control": flow_control.main,
         "decisions": decisions.main,
         "prefixes": prefix_index.main,
+        "pool-states": pool_states.main,
         "attacks": functools.partial(attacks.main, flags.attack),
     }
     print(f"CPython {platform.python_version()}, {platform.machine()}, {platform.system()}")
