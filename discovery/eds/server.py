@@ -6,7 +6,6 @@ https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol
 import asyncio
 import itertools
 import ssl
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +23,13 @@ from discovery.eds.messages.eds_pb2 import (
     HealthCheckRequest,
     HealthCheckResponse,
 )
-from discovery.eds.subscription import METHOD, SERVICE, EndpointSubscription, Publication
+from discovery.eds.subscription import (
+    MAX_PEER_STREAMS,
+    METHOD,
+    SERVICE,
+    EndpointSubscription,
+    Publication,
+)
 from discovery.errors import AdsumError
 
 _SERVING, _NOT_SERVING = 1, 2
@@ -37,8 +42,6 @@ _OPTIONS: Final = [
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),  # Envoy's PINGs; more often is "too_many_pings"
 ]
 _MAX_STREAMS: Final = 4096
-_MAX_PEER_STREAMS: Final = 256
-"""Streams of one address, so that none takes all."""
 _MAX_REQUESTS: Final = 20
 """Requests that are read from one stream in a second. Envoy sends one for each response, and one for each subscription."""
 _SILENCE: Final = 10.0
@@ -107,7 +110,6 @@ class EndpointService:
 
     def __init__(self, publication: Publication) -> None:
         self._publication = publication
-        self._peers: Counter[str] = Counter()
 
     def handlers(self) -> dict[str, "grpc.RpcMethodHandler[DiscoveryRequest, DiscoveryResponse]"]:
         """The methods of the service, by name."""
@@ -122,12 +124,10 @@ class EndpointService:
     async def _stream(self, _: object, context: "aio.ServicerContext[Any, Any]") -> None:
         address = context.peer().rpartition(":")[0]  # without the port: `ipv4:10.0.0.1`
         limited = self._publication.limited_log
-        if self._peers[address] >= _MAX_PEER_STREAMS:
-            limited.warning("peer", "%s has %d streams, more are refused", address, _MAX_PEER_STREAMS)
+        if not self._publication.admit(address):
             await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"at most {_MAX_PEER_STREAMS} streams of one address"
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"at most {MAX_PEER_STREAMS} streams of one address"
             )
-        self._peers[address] += 1
         try:
             await self._converse(context)
         except DecodeError:
@@ -139,9 +139,7 @@ class EndpointService:
             problem = f"no request came within {_SILENCE:g} s"
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, problem)
         finally:
-            self._peers[address] -= 1
-            if not self._peers[address]:
-                del self._peers[address]
+            self._publication.leave(address)
 
     async def _converse(self, context: "aio.ServicerContext[Any, Any]") -> None:
         publication, subscription, changed = (

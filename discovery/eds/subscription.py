@@ -5,6 +5,7 @@ https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -25,6 +26,9 @@ log = logging.getLogger("discovery.eds")
 
 SERVICE: Final = "envoy.service.endpoint.v3.EndpointDiscoveryService"
 METHOD: Final = "StreamEndpoints"
+MAX_PEER_STREAMS: Final = 256
+"""Streams of one address, so that none takes all."""
+_LOGGED_PER_MINUTE: Final = 20
 _HEALTH: Final = {HealthStatus.DRAINING: DRAINING, HealthStatus.UNHEALTHY: UNHEALTHY}
 
 
@@ -40,6 +44,9 @@ class Publication:
         self.closed = False
         self.subscribers: set[Callable[[], None]] = set()
         self.limited_log = RateLimitedLog(log)
+        self.arrivals_log = RateLimitedLog(log, most=_LOGGED_PER_MINUTE)
+        # bounded: by the streams that are open
+        self._streams: Counter[str] = Counter()
 
     def publish(self, assignment: Assignment) -> None:
         """Tell every Envoy that is connected, and whoever asks from now on."""
@@ -47,6 +54,21 @@ class Publication:
         told = version(self.cluster, assignment.endpoints)
         self.response = DiscoveryResponse(version_info=told, resources=[packed], type_url=TYPE_URL)
         self._wake()
+
+    def admit(self, address: str) -> bool:
+        """Count one more stream of that address, until it leaves; False: it has as many as it may."""
+        if self._streams[address] >= MAX_PEER_STREAMS:
+            said = "%s has %d streams that ask for endpoints, more are refused"
+            self.limited_log.warning("peer", said, address, MAX_PEER_STREAMS)
+            return False
+        self._streams[address] += 1
+        return True
+
+    def leave(self, address: str) -> None:
+        """A stream that was admitted has ended."""
+        self._streams[address] -= 1
+        if not self._streams[address]:
+            del self._streams[address]
 
     def close(self) -> None:
         """End all streams: Envoys keep what they have, and ask elsewhere."""
@@ -96,7 +118,7 @@ class EndpointSubscription:
         wanted = not names or cluster in names
         if wanted and not self._subscribed:
             self._told = None
-            log.info("%s asks for the endpoints", self._who)
+            self._publication.arrivals_log.info("asks", "%s asks for the endpoints", self._who)
         if not wanted and not request.response_nonce:
             limited.warning(
                 "cluster", "%s asks for the cluster %s, and is told nothing: this is %s; see --cluster-name",

@@ -39,12 +39,6 @@ def open_restorer(
     return restorer if restorer.names_are_short else None
 
 
-_STEPS_AT_ONCE: Final = 20_000
-"""Tokens that are looked at in one piece, at most: about 10 ms, in which nothing else is picked."""
-_BYTES_FOR_A_STEP: Final = 8
-"""Bytes of an answer that allow for one more token. Real answers need fewer: what cannot hold a name is passed as a whole."""
-
-
 class ModelRestorer:
     """A `ResponseBodyReader` that replaces the model's name `served` by `named`; `events`: in server-sent events.
 
@@ -75,7 +69,6 @@ class ModelRestorer:
         self._named = msgspec.json.encode(named)
         self._events = events
         self._fields = FieldScanner()
-        self._fields.steps = _STEPS_AT_ONCE
         self._given_up: Callable[[], None] | None = given_up
         self._held = b""
         self._line = b""
@@ -99,7 +92,7 @@ class ModelRestorer:
         """The piece with the client's name, without the beginning of a name that is not complete."""
         if self._given_up is None:
             return None
-        self._fields.steps = min(self._fields.steps + len(piece) // _BYTES_FOR_A_STEP + 1, _STEPS_AT_ONCE)
+        self._fields.allow(len(piece))
         data = b"".join((self._held, piece))
         find = self._find_in_events if self._events else self._find_in_json
         spans, stop = find(data)

@@ -37,6 +37,10 @@ _BELOW: Final = re.compile(rb"(?:" + _nested(3) + rb")*+")
 _BEFORE_MODEL: Final = re.compile(_MEMBERS % b"model")
 _BEFORE_USAGE: Final = re.compile(_MEMBERS % b"usage")
 _OWNERS: Final = (b"response", b"message")
+_STEPS_AT_ONCE: Final = 20_000
+"""Tokens that are looked at in one piece, at most: about 10 ms, in which nothing else is picked."""
+_BYTES_FOR_A_STEP: Final = 8
+"""Bytes of an answer that allow for one more token. Real answers need fewer: what cannot have the field is passed as a whole."""
 _MAX_KEY: Final = 64
 """Bytes of a key that are kept; none that counts is longer, not even with every letter escaped."""
 
@@ -55,7 +59,7 @@ class FieldScanner:
     `usage`: values of `usage` that are objects, nested at most four levels deep; otherwise values of `model` that are strings,
     and a name with escapes counts too. JSON texts may follow each other. What is no JSON is harmless: then nothing
     is found, or not all. `steps`: that `find` may still make, one for each token that it looks at. Without any left it finds
-    nothing more.
+    nothing more. They are limited from the first `allow` on.
     """
 
     __slots__ = (
@@ -80,6 +84,10 @@ class FieldScanner:
         self._begins, self._ends = (_BRACE, _CLOSING_BRACE) if usage else (_QUOTE, _QUOTE)
         self.steps = sys.maxsize
         self.reset()
+
+    def allow(self, size: int) -> None:
+        """So many more bytes of an answer have come."""
+        self.steps = min(self.steps + size // _BYTES_FOR_A_STEP + 1, _STEPS_AT_ONCE)
 
     def reset(self) -> None:
         """Another JSON text begins."""

@@ -23,7 +23,7 @@ def read_end(text: bytes) -> Usage:
     """
     stop = len(text)
     for found in list(_USAGE.finditer(text))[: -_MOST_OBJECTS - 1 : -1]:
-        document = _Document()
+        document = _Document(FieldScanner(usage=True))
         document.feed(b"{" + text[found.start() : stop])
         stop = found.start()
         usage = NO_USAGE if document.found is None else read_usage(document.found)
@@ -37,9 +37,10 @@ class _Document:
 
     __slots__ = ("_held", "_scanner", "found")
 
-    def __init__(self) -> None:
+    def __init__(self, scanner: FieldScanner) -> None:
         # an escaped name does not count, as in the lines of a streamed answer
-        self._scanner = FieldScanner(usage=True)
+        scanner.reset()
+        self._scanner = scanner
         self._held = b""
         """The beginning of an object that is not complete."""
         self.found: bytes | None = None
@@ -63,22 +64,29 @@ class UsageReader:
     """`streamed`: the answer is server-sent events, one JSON document a line (HTML standard, 9.2.6), not one document.
 
     `usage`: what the answer has said so far. Later events count instead of earlier ones: with `continuous_usage_stats`
-    every event says the sum so far.
+    every event says the sum so far. The usage of an answer that takes more work than it may is unknown.
     """
 
-    __slots__ = ("_document", "_streamed", "usage")
+    __slots__ = ("_document", "_given_up", "_scanner", "_streamed", "usage")
 
     def __init__(self, *, streamed: bool) -> None:
         self.usage = NO_USAGE
         self._streamed = streamed
+        self._scanner = FieldScanner(usage=True)
+        self._given_up = False
         self._document: _Document | None = None
         """The document, or the line, that earlier pieces began."""
 
     def feed(self, data: bytes) -> None:
+        if self._given_up:
+            return
+        self._scanner.allow(len(data))
         if self._streamed:
             self._feed_lines(data)
         elif data:
             self._continue(data)
+        if self._scanner.steps <= 0:
+            self._given_up, self._document, self.usage = True, None, NO_USAGE
 
     def end(self) -> Usage:
         """The answer is complete."""
@@ -95,7 +103,7 @@ class UsageReader:
             self._finish()
             at = end + 1
         last = data.rfind(b"\n") + 1
-        while at < last and (found := _USAGE.search(data, at, last)) is not None:
+        while at < last and self._scanner.steps > 0 and (found := _USAGE.search(data, at, last)) is not None:
             start, at = data.rfind(b"\n", 0, found.start()) + 1, data.find(b"\n", found.start()) + 1
             self._continue(data[start:at])
             self._finish()
@@ -104,7 +112,7 @@ class UsageReader:
 
     def _continue(self, data: bytes) -> None:
         if self._document is None:
-            self._document = _Document()
+            self._document = _Document(self._scanner)
         self._document.feed(data)
 
     def _finish(self) -> None:

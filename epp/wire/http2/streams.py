@@ -106,15 +106,16 @@ class Streams:
     """`open` by id. A client opens odd ids in ascending order (RFC 9113 5.1.1); `last` is the highest.
 
     `silent`: open ones whose peer has asked for nothing yet, or did not end its side after the whole answer. `proven`: a
-    message of the peer was answered.
+    message of the peer was answered. `peer`: the address that the connection came from.
     """
 
-    __slots__ = ("_closed_by_peer", "_closed_by_us", "last", "open", "proven", "silent")
+    __slots__ = ("_closed_by_peer", "_closed_by_us", "last", "open", "peer", "proven", "silent")
 
     def __init__(self) -> None:
         self.open: dict[int, Stream] = {}
         self.silent: dict[int, Stream] = {}
         self.proven = False
+        self.peer = ""
         self.last = 0
         self._closed_by_peer: deque[int] = deque(maxlen=_REMEMBERED)
         self._closed_by_us: deque[int] = deque(maxlen=_REMEMBERED)

@@ -7,7 +7,13 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from discovery.eds.messages.eds_pb2 import DiscoveryRequest
-from discovery.eds.subscription import METHOD, SERVICE, EndpointSubscription, Publication
+from discovery.eds.subscription import (
+    MAX_PEER_STREAMS,
+    METHOD,
+    SERVICE,
+    EndpointSubscription,
+    Publication,
+)
 from epp.wire.http2.limits import TokenBucket
 from epp.wire.server.grpc_call import Call, Method, traceback_text
 from epp.wire.server.grpc_messages import GrpcStatus, StatusError
@@ -39,15 +45,19 @@ class _EndpointStream:
 
     def message(self, payload: bytes) -> None:
         subscribers = self._publication.subscribers
-        is_full = len(subscribers) >= _MAX_STREAMS and self._tell not in subscribers
-        if not self._bucket.take() or is_full:
+        is_new = self._tell not in subscribers
+        if not self._bucket.take() or (is_new and len(subscribers) >= _MAX_STREAMS):
             raise StatusError(GrpcStatus.RESOURCE_EXHAUSTED, "too many requests for endpoints; ask later")
+        if is_new and not self._publication.admit(self._call.peer):
+            raise StatusError(
+                GrpcStatus.RESOURCE_EXHAUSTED, f"at most {MAX_PEER_STREAMS} streams of one address"
+            )
+        subscribers.add(self._tell)
         try:
             self._subscription.receive(DiscoveryRequest.FromString(payload))
         except DecodeError:
             raise StatusError(GrpcStatus.INTERNAL, "the message is not a DiscoveryRequest") from None
         self._call.begin()
-        subscribers.add(self._tell)
         self._tell()
 
     def half_closed(self) -> None:
@@ -61,7 +71,9 @@ class _EndpointStream:
         self._call.finish(GrpcStatus.INTERNAL, f"the picker failed: {type(error).__name__}")
 
     def closed(self, cause: str) -> None:
-        self._publication.subscribers.discard(self._tell)
+        if self._tell in self._publication.subscribers:
+            self._publication.subscribers.remove(self._tell)
+            self._publication.leave(self._call.peer)
 
     def _tell(self) -> None:
         if self._publication.closed:

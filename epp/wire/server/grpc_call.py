@@ -92,6 +92,11 @@ class Call:
         self.timer: Timer | None = None
         self.outcomes = b""  # a header of the request
 
+    @property
+    def peer(self) -> str:
+        """The address that the connection came from."""
+        return self._outgoing.streams.peer
+
     def expect_compressed(self, limit: int) -> None:
         """Accept compressed messages, of at most `limit` bytes each when decompressed."""
         self.handler = InflatingHandler(self.handler, self._reader.expect_compressed(), limit)

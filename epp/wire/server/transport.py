@@ -203,6 +203,8 @@ class _Peer(asyncio.BufferedProtocol):
             transport.abort()
             return
         set_tcp_options(transport.get_extra_info("socket"))
+        peer = transport.get_extra_info("peername")  # None: it is gone already
+        self._connection.streams.peer = "" if peer is None else peer[0]
         transport.set_write_buffer_limits(high=HIGH_WATER)
         self._timer = self._loop.call_later(PREFACE_TIMEOUT, self._check_preface)
         self._write()

@@ -25,6 +25,7 @@ from discovery.eds.messages.eds_pb2 import (
     RpcStatus,
 )
 from discovery.eds.server import EdsListenError, EdsServer, ServerTls
+from discovery.eds.subscription import EndpointSubscription, Publication
 from tests.eventually import eventually
 from tests.kubernetes.fake.authority import Authority
 
@@ -187,20 +188,40 @@ async def test_refusals_without_end_fill_no_log_and_are_read_slowly(
     assert len([line for line in caplog.messages if "refused" in line]) == 1
 
 
+def test_streams_without_end_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "discovery.eds")
+    publication = Publication("workers")
+    for number in range(1000):
+        EndpointSubscription(publication).receive(DiscoveryRequest(node=Node(id=f"envoy-{number}")))
+    assert caplog.messages[0] == "'envoy-0' asks for the endpoints"
+    assert len(caplog.messages) == 20
+
+
+async def connect(stack: AsyncExitStack, address: str) -> aio.Channel:
+    """A connection of its own: other channels share one."""
+    own = [("grpc.use_local_subchannel_pool", 1)]
+    return await stack.enter_async_context(aio.insecure_channel(address, options=own))
+
+
+async def take_all_streams(stack: AsyncExitStack, address: str) -> list[AskingEnvoy]:
+    """As many as one address may have; one more is refused."""
+    envoys: list[AskingEnvoy] = []
+    for _ in range(8):
+        channel = await connect(stack, address)
+        envoys += [AskingEnvoy(channel) for _ in range(32)]
+        for envoy in envoys[-32:]:
+            await envoy.ask("workers")
+            await envoy.told()
+    late = AskingEnvoy(await connect(stack, address))
+    await late.ask("workers")
+    assert await late.refused() is StatusCode.RESOURCE_EXHAUSTED
+    return envoys
+
+
 async def test_one_address_does_not_take_all_streams(server: EdsServer) -> None:
     server.publish(ONE)
     async with AsyncExitStack() as stack:
-
-        async def connect() -> aio.Channel:
-            own = [("grpc.use_local_subchannel_pool", 1)]  # else all channels share one connection
-            return await stack.enter_async_context(aio.insecure_channel(server.address, options=own))
-
-        for _ in range(8):
-            channel = await connect()
-            for envoy in [AskingEnvoy(channel) for _ in range(32)]:
-                await envoy.ask("workers")
-                await envoy.told()
-        assert await AskingEnvoy(await connect()).refused() is StatusCode.RESOURCE_EXHAUSTED
+        await take_all_streams(stack, server.address)
 
 
 async def test_only_clients_of_a_ca_are_told(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Endpoint discovery on the port of ext_proc, over both transports: the endpoints of picks, and who answers among them."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 from grpc import StatusCode, aio
@@ -16,7 +18,7 @@ from epp.request.body import MemoryBudget
 from epp.wire.endpoint_assignment import assigned, publish_endpoints
 from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress, Transport
-from tests.discovery.eds.test_server import AskingEnvoy
+from tests.discovery.eds.test_server import AskingEnvoy, connect, take_all_streams
 from tests.epp.endpoints.test_datastore import instance
 from tests.eventually import eventually
 
@@ -27,9 +29,13 @@ def _no_exchange() -> None:
     raise AssertionError("nobody asks for a pick")
 
 
+def _opened(kind: TransportKind, clock: Callable[[], float] = time.monotonic) -> Transport:
+    return open_transport(kind, _no_exchange, Health(), MemoryBudget(10**6), clock)
+
+
 @pytest.fixture(params=list(TransportKind))
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Transport, aio.Channel]]:
-    transport = open_transport(request.param, _no_exchange, Health(), MemoryBudget(10**6), time.monotonic)
+    transport = _opened(request.param)
     listener = transport.listener(ListenAddress("127.0.0.1", 0), processing=True)
     async with listener, aio.insecure_channel(listener.address) as channel:
         yield transport, channel
@@ -59,6 +65,59 @@ async def test_a_drain_sends_envoys_to_another_picker(served: tuple[Transport, a
     transport.drain()
     assert await envoy.refused() is StatusCode.UNAVAILABLE
     await eventually(lambda: transport.assignments.subscribers == set())
+
+
+@pytest.mark.parametrize("kind", list(TransportKind))
+async def test_one_address_does_not_take_all_streams(kind: TransportKind) -> None:
+    transport = _opened(kind)
+    transport.assignments.publish(ONE)
+    async with (
+        transport.listener(ListenAddress("::", 0), processing=True) as listener,
+        AsyncExitStack() as stack,
+    ):
+        port = listener.address.rpartition(":")[2]
+        envoys = await take_all_streams(stack, f"127.0.0.1:{port}")
+        other = AskingEnvoy(await connect(stack, f"[::1]:{port}"))
+        await other.ask("workers")
+        await other.told()
+        envoys[0].call.cancel()
+        await eventually(lambda: len(transport.assignments.subscribers) == len(envoys))
+        late = AskingEnvoy(await connect(stack, f"127.0.0.1:{port}"))
+        await late.ask("workers")
+        await late.told()
+
+
+async def test_a_stream_that_asks_without_end_is_ended() -> None:
+    """100 requests at once, then 20 a second."""
+    now = [0.0]
+    transport = _opened(TransportKind.HTTP2, lambda: now[0])
+    transport.assignments.publish(ONE)
+    listener = transport.listener(ListenAddress("127.0.0.1", 0), processing=True)
+    async with listener, aio.insecure_channel(listener.address) as channel:
+        flooding, other = AskingEnvoy(channel), AskingEnvoy(channel)
+        for _ in range(100):
+            await flooding.ask("workers")
+        await flooding.told()
+        now[0] = 1.0
+        for number in range(20):
+            await flooding.ask("other" if number % 2 == 0 else "workers")
+            if number % 2:
+                await flooding.told()
+        await flooding.ask("other")
+        assert await flooding.refused() is StatusCode.RESOURCE_EXHAUSTED
+        await other.ask("workers")
+        await other.told()
+
+
+async def test_no_more_streams_than_a_picker_can_tell() -> None:
+    transport = _opened(TransportKind.HTTP2)
+    transport.assignments.publish(ONE)
+    transport.assignments.subscribers |= {partial(int) for _ in range(4096)}
+    listener = transport.listener(ListenAddress("127.0.0.1", 0), processing=True)
+    async with listener, aio.insecure_channel(listener.address) as channel:
+        envoy = AskingEnvoy(channel)
+        await envoy.ask("workers")
+        assert await envoy.refused() is StatusCode.RESOURCE_EXHAUSTED
 
 
 async def test_envoys_hear_of_the_endpoints_of_picks(served: tuple[Transport, aio.Channel]) -> None:
