@@ -12,11 +12,11 @@ LABEL_SETS: Final = 1000
 """Distinct sets of labels that clients can create; later ones are counted under "other"."""
 LABEL_BYTES: Final = 48 * 1024
 """Bytes of text in these labels: each has several lines on the page."""
-HISTOGRAM_SETS: Final = 75
+HISTOGRAM_SETS: Final = 60
 """Sets of labels with histograms of their own, which are 86 lines of the page, and with --usage-metrics 243."""
-SHARED_HISTOGRAM_SETS: Final = 100
+SHARED_HISTOGRAM_SETS: Final = 80
 """With the sets that all other fairness ids of a model share; what exceeds these is "other"."""
-HISTOGRAM_LABEL_BYTES: Final = 5 * 1024
+HISTOGRAM_LABEL_BYTES: Final = 4 * 1024
 """Bytes of text in the labels of histograms."""
 UNUSED_AFTER: Final = 3600.0
 """Seconds without a request after which a set of labels is dropped."""

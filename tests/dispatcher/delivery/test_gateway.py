@@ -8,6 +8,7 @@ from aiohttp import web
 
 from adsum.tasks import cancel_and_wait
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
+from tests.dispatcher.listening import Listening, listening, request
 from tests.dispatcher.target import Asked, Target
 from tests.eventually import eventually
 from tests.free_port import free_port
@@ -215,6 +216,22 @@ async def test_15_when_a_request_is_sent_again(
         said = [await gateway.post(PATH, {}, b"{}", 90) for _ in range(asked[0])]
         assert [isinstance(one, GatewayAnswer) for one in said] == [True] * (asked[0] - 1) + [answered]
         assert counted == asked
+
+
+async def test_15_what_ran_for_more_than_a_second_is_not_sent_again() -> None:
+    """Unless told otherwise: the target was at work, and did not close an idle connection."""
+
+    async def serve(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request(seen, reader)
+        writer.write(OK)
+        await request(seen, reader)
+        await asyncio.sleep(1.1)
+
+    async with listening(serve) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
+        assert isinstance(await gateway.post(PATH, {}, b"{}", 90), GatewayAnswer)
+        answer = await gateway.post(PATH, {}, b"{}", 90)
+        assert answer == NoAnswer("the connection ended", disconnected=True)
+        assert len(seen.heads) == 2
 
 
 async def never(asked: Asked) -> web.StreamResponse:

@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from dispatcher.broker.contract.message import Claim, DispatchCandidate
-from dispatcher.broker.contract.queue import Queue, QueueRules
+from dispatcher.broker.contract.message import Claim, DispatchCandidate, Result
+from dispatcher.broker.contract.queue import Queue, QueueError, QueueRules
 from dispatcher.broker.memory.broker import MemoryBroker
+from dispatcher.delivery.answer_limits import AnswerMemory
 from dispatcher.delivery.gateway import Gateway, OutageLog
 from dispatcher.delivery.route import Route
 from dispatcher.delivery.sender import Delivery, Sender
@@ -17,6 +18,7 @@ from dispatcher.gates.gate import Slot
 from dispatcher.telemetry.metrics import QueueCounters
 from tests.dispatcher.queued import claimed, submitted
 from tests.dispatcher.target import Target
+from tests.eventually import eventually
 
 LEASE_MS = 15_000
 
@@ -120,6 +122,37 @@ async def test_an_answer_is_stored_although_its_gate_fails_to_take_back_what_it_
         assert result is not None
         assert result.status_code == 200
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_an_answer_takes_memory_until_the_broker_has_it() -> None:
+    """Also while the broker is away."""
+    clock, memory, refused = Clock(), AnswerMemory(), 0
+    back = asyncio.Event()
+    async with (
+        Target() as target,
+        MemoryBroker(clock.now_ms) as broker,
+        broker.queue("q", QueueRules(lease_ms=LEASE_MS)) as queue,
+        Gateway(target.url, memory=memory) as gateway,
+    ):
+        finish = queue.finish
+
+        async def away(claim: Claim, result: Result, *, dead_letter: bool = False) -> bool:
+            nonlocal refused
+            if not back.is_set():
+                refused += 1
+                raise QueueError("away")
+            return await finish(claim, result, dead_letter=dead_letter)
+
+        await submitted(broker, queue, "r1")
+        one = delivery(await claimed(queue), clock.monotonic() + LEASE_MS / 1000)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(queue, "finish", away)
+            delivering = asyncio.create_task(sender(queue, gateway, clock).deliver(one))
+            await eventually(lambda: refused >= 2)
+            assert memory.held == len('{"served": "r1"}')
+            back.set()
+            await delivering
+        assert memory.held == 0
 
 
 class Cancelled(contextlib.AbstractAsyncContextManager[Slot]):

@@ -1,15 +1,18 @@
 """Configurations that are applied to queues that run, and those that cannot be."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
+import yaml
 
 from adsum.config.problems import ConfigError
 from dispatcher.broker.contract.queue import QueueError
 from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.broker.redis.broker import RedisBroker
-from dispatcher.config.config_file import Config
-from tests.dispatcher.dispatching import configured, dispatching, producer
+from dispatcher.config.config_file import Config, read_config
+from tests.dispatcher.dispatching import configured, dispatching, document, producer
+from tests.dispatcher.listening import Listening, listening, request
 from tests.dispatcher.target import Target
 from tests.eventually import eventually
 from tests.installed_package import install, see
@@ -43,6 +46,33 @@ async def test_what_needs_another_broker_stops_no_queue(target: Target, change: 
         assert lanes.running == before, "nothing is half applied"
         async with producer(broker, old) as queue:
             assert (await queue.result(await queue.submit("r1"))).status_code == 200
+
+
+async def test_the_answers_of_all_queues_share_their_memory() -> None:
+    """Each of these two fits into the limit of the file, both do not: the larger one, which has not ended, gives way."""
+    gave_way = asyncio.Event()
+
+    async def serve(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        is_large = b'"r1"' in await request(seen, reader)
+        size = 700_000 if is_large else 600_000
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (size + 1) + b"x" * size)
+        await reader.read(1)
+        if is_large:
+            gave_way.set()
+
+    async with MemoryBroker() as broker, listening(serve) as seen:
+        text = document(f"http://127.0.0.1:{seen.port}", {"name": "batch"}, {"name": "other"})
+        config = read_config(yaml.safe_dump(yaml.safe_load(text) | {"answer_memory": "1MiB"}), {})
+        async with (
+            dispatching(broker, config) as lanes,
+            producer(broker, config) as batch,
+            producer(broker, config, "other") as other,
+        ):
+            await batch.submit("r1")
+            await eventually(lambda: lanes._answers.held >= 700_000)
+            await other.submit("r2")
+            async with asyncio.timeout(90):
+                await gave_way.wait()
 
 
 GATE = """\

@@ -17,6 +17,7 @@ from dispatcher.server import DispatcherServer
 from tests.dispatcher.dispatching import configured, document, producer
 from tests.dispatcher.target import Asked, Target, ok
 from tests.eventually import eventually
+from tests.in_time import TooLateError, with_more_time
 
 ENQUEUE = {"X-Dispatch": "enqueue"}
 BODY = {"model": "m", "messages": []}
@@ -90,6 +91,18 @@ async def test_a_client_that_waits(target: Target) -> None:
         status, said, _ = await way_in.post({"X-Dispatch": "wait"})
         assert status == 200
         assert said["served"].startswith("req-")
+
+
+@with_more_time(300)
+async def test_a_client_that_waits_hears_that_its_deadline_has_passed(target: Target, ms: int) -> None:
+    """And gets no 202, with which it would have to ask again."""
+    target.answer = never
+    async with door(target) as way_in:
+        deadline = {"X-Dispatch": "wait", "X-Dispatch-Deadline": f"{ms}ms"}
+        status, said, _ = await way_in.post(deadline)
+        if status == 202:  # on a machine that stands still for a second
+            raise TooLateError
+        assert (status, said["error"]["code"]) == (504, "DEADLINE_EXCEEDED")
 
 
 async def test_what_a_waiting_client_has_is_not_kept(target: Target, redis_url: str) -> None:

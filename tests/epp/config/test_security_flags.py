@@ -200,6 +200,13 @@ async def test_the_metrics_page_is_shown_to_clients_of_the_authority_only(tmp_pa
         assert await status(url, client_context(pair)) == 200
         for stranger in (None, other):
             assert await status(url, client_context(stranger)) != 200
+        (tmp_path / "ca.crt").write_bytes(other.certificate)
+
+        async def is_replaced() -> bool:
+            return await status(url, client_context(other)) == 200
+
+        await eventually(is_replaced)
+        assert await status(url, client_context(pair)) != 200
 
 
 @pytest.mark.parametrize(

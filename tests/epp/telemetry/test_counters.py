@@ -1,8 +1,10 @@
+import json
 from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 
+from epp.ext_proc.response_body import ResponseHead
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
 from epp.scheduling.waiting import Dequeued
@@ -124,7 +126,7 @@ def test_a_client_cannot_make_labels_of_any_length(picking: Any) -> None:
     assert {labels["fairness_id"] for labels in _request_labels(telemetry)} == {"a" * 256, "other"}
 
 
-def _page_of_strangers(picking: Any, requests: int, length: int) -> bytes:
+def _page_of_strangers(picking: Any, requests: int, length: int, usage: bytes = b"") -> bytes:
     """The page after so many requests, each with a fairness id and a model of its own, `length` characters long."""
     telemetry = Telemetry()
     for number in range(requests):
@@ -134,13 +136,25 @@ def _page_of_strangers(picking: Any, requests: int, length: int) -> bytes:
         request.model, request.fairness_id = (f"{kind}{number:0{length - 1}}" for kind in "mf")
         telemetry.picked(pick, 1)
         telemetry.responded(pick, 500, 2)
+        if usage:
+            request.streaming = number % 2 == 0
+            reader = telemetry.read_answer(
+                pick, ResponseHead(200, {"content-type": "application/json"}), 1, 2
+            )
+            assert reader is not None
+            reader.read(usage[:20], 2)
+            reader.read(usage[20:], 3)
+            reader.end(3)
         telemetry.released(pick, 1, 2)
     return generate_latest(telemetry.registry)
 
 
-@pytest.mark.parametrize("length", [6, 30, 60, 250])
+@pytest.mark.parametrize("length", [6, 16, 30, 60, 250])
 def test_a_client_cannot_make_the_page_large(picking: Any, length: int) -> None:
     assert len(_page_of_strangers(picking, 2000, length)) < 2_300_000
+    used = {"prompt_tokens": 9, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 1}}
+    measured = len(_page_of_strangers(picking, 2000, length, json.dumps({"usage": used}).encode()))
+    assert measured < 4_200_000
 
 
 def test_models_keep_their_histograms_whatever_fairness_ids_clients_invent(picking: Any) -> None:
