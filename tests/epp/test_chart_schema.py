@@ -43,6 +43,13 @@ def long_flags(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     return {name: action for name, action in named.items() if name not in ("help", "version")}
 
 
+def test_what_the_charts_tell_people_names_the_command_in_one_form() -> None:
+    """`adsum discovery explain`, as the pages have it. What a container runs is a list."""
+    module = re.compile(r"python3? -m (adsum|epp|discovery|registry|dispatcher)\b.*")
+    found = {path.name: module.findall(path.read_text()) for path in CHARTS.rglob("*") if path.is_file()}
+    assert [name for name, texts in found.items() if texts] == []
+
+
 def test_the_worker_chart_takes_the_engines_that_the_picker_knows() -> None:
     known = {engine.name for engine in ENGINES}
     assert set(schema("worker")["properties"]["engine"]["enum"]) == {"", *known}
