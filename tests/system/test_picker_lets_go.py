@@ -1,0 +1,118 @@
+"""Two pickers behind one Envoy, and behind three: one dies, stops, leaves or restarts, and no request that was picked fails."""
+
+import asyncio
+import random
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from epp.envoy import flags as envoy_flags
+from epp.envoy.config import render
+from tests.epp.conftest import RunningEnvoy, envoy_running
+from tests.epp.envoy.picker_stage import started_worker
+from tests.epp.picker_programs import PickerProgram, picker_programs
+from tests.eventually import eventually
+
+REQUESTS = 200
+WORKERS = 3
+END = b"data: [DONE]\n\n"
+
+
+class Worker:
+    """`asked`: how many requests reached it."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Takes as long as it is asked to, in ten pieces if it is streamed."""
+        self.asked += 1
+        asked = await request.json()
+        if not asked["stream"]:
+            await asyncio.sleep(asked["seconds"])
+            return web.json_response({})
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for _ in range(10):
+            await asyncio.sleep(asked["seconds"] / 10)
+            await response.write(b"data: {}\n\n")
+        await response.write(END)
+        return response
+
+
+@asynccontextmanager
+async def stage(envoys: int, worker: Worker) -> AsyncIterator[tuple[list[PickerProgram], list[RunningEnvoy]]]:
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        workers = [await started_worker(stack, "/v1/completions", worker.answer) for _ in range(WORKERS)]
+        pickers = await enter(picker_programs(2, workers))
+        flags = ["--listen-port=0", "--admin-port=0", "--secure=false", "--outcomes=access-log"]
+        flags += ["--access-log=", *[f"--epp={one.address}" for one in pickers]]
+        config = render(envoy_flags.parse(flags))
+        yield pickers, [await enter(envoy_running(config, waits=False)) for _ in range(envoys)]
+
+
+async def ask(client: aiohttp.ClientSession, envoy: RunningEnvoy, seconds: float, *, stream: bool) -> str:
+    """What became of it; "" is a whole answer."""
+    body = {"model": "m", "prompt": "x", "stream": stream, "seconds": seconds}
+    try:
+        async with client.post(envoy.url("/v1/completions"), json=body) as response:
+            text = await response.read()
+            if response.status == 200 and (text.endswith(END) or not stream):
+                return ""
+            return f"{response.status} {text[-200:]!r}"
+    except aiohttp.ClientError as error:
+        return repr(error)
+
+
+async def kill(picker: PickerProgram) -> None:
+    picker.send(signal.SIGKILL)
+    await picker.ended()
+
+
+async def freeze(picker: PickerProgram) -> None:
+    picker.send(signal.SIGSTOP)
+
+
+async def leave(picker: PickerProgram) -> None:
+    picker.send(signal.SIGTERM)
+
+
+async def restart(picker: PickerProgram) -> None:
+    await kill(picker)
+    await picker.start()
+
+
+async def until_idle(pickers: Sequence[PickerProgram]) -> None:
+    async with asyncio.timeout(60):
+        while any([await one.in_flight() for one in pickers]):
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("envoys", [1, 3])
+@pytest.mark.parametrize("how", [kill, freeze, leave, restart])
+async def test_no_request_under_way_fails(
+    envoys: int, how: Callable[..., object], figure: Callable[[str], None]
+) -> None:
+    chance = random.Random(27)
+    worker = Worker()
+    async with stage(envoys, worker) as (pickers, fronts), AsyncExitStack() as stack:
+        connector = aiohttp.TCPConnector(limit=0)
+        client = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+        asking = [
+            asyncio.create_task(ask(client, fronts[at % envoys], chance.uniform(0.2, 5.0), stream=at % 4 < 2))
+            for at in range(REQUESTS)
+        ]
+        await eventually(lambda: worker.asked == REQUESTS)  # each has its pick
+        under_way = sum(not one.done() for one in asking)
+        await how(pickers[0])  # type: ignore[misc]  # each is a coroutine function
+        became = await asyncio.gather(*asking)
+        failed = [one for one in became if one]
+        assert not failed, failed
+        assert under_way > REQUESTS / 4, under_way
+        await until_idle(pickers if how is restart else pickers[1:])
+        figure(f"{how.__name__} of a picker of 2 behind {envoys}: 0 of {under_way} under way failed")
