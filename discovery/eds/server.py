@@ -153,14 +153,18 @@ class EndpointService:
             while not reading.done():
                 changed.clear()
                 if publication.closed:
-                    await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+                    break
                 if (response := subscription.next_response()) is not None:
                     await context.write(response)
                 await changed.wait()
-            await reading
+            else:
+                await reading
+                return
         finally:
             publication.subscribers.discard(changed.set)
             await cancel_and_wait(reading)
+        # not before: a read that is under way would end with the AbortError too, and nobody would retrieve it there
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
 
 
 async def _read(

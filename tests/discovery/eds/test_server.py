@@ -24,8 +24,8 @@ from discovery.eds.messages.eds_pb2 import (
     Node,
     RpcStatus,
 )
-from discovery.eds.server import EdsListenError, EdsServer, ServerTls
-from discovery.eds.subscription import EndpointSubscription, Publication
+from discovery.eds.server import EdsListenError, EdsServer, EndpointService, ServerTls
+from discovery.eds.subscription import METHOD, EndpointSubscription, Publication
 from tests.eventually import eventually
 from tests.kubernetes.fake.authority import Authority
 
@@ -323,3 +323,37 @@ async def test_a_request_that_is_none_ends_its_stream_with_one_line(
     envoy = AskingEnvoy(channel)
     await envoy.ask("workers")
     assert (await envoy.told())[1] == [("10.0.0.1", 8000, 0)]
+
+
+class SilentStream:
+    """As grpc.aio's context of a stream on which nothing comes. `reading_at_abort`: whether a read was under way then."""
+
+    def __init__(self) -> None:
+        self._reading = self.reading_at_abort = False
+        self.asked = asyncio.Event()
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def read(self) -> None:
+        self._reading = True
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._reading = False
+
+    async def abort(self, code: StatusCode, details: str) -> None:
+        self.reading_at_abort = self._reading
+        raise aio.AbortError(details)
+
+
+async def test_a_stream_is_not_read_any_more_when_it_is_aborted() -> None:
+    """grpc.aio ends a read that is under way with the same error, which nobody would retrieve."""
+    publication, stream = Publication("workers"), SilentStream()
+    serving = asyncio.create_task(EndpointService(publication).handlers()[METHOD].stream_stream(None, stream))
+    await stream.asked.wait()
+    publication.close()
+    with pytest.raises(aio.AbortError, match="shutting down"):
+        await serving
+    assert not stream.reading_at_abort
