@@ -6,7 +6,7 @@ the log says nothing for `LEASE` has ended, or its entry was lost, and it is rel
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from adsum.histogram import Histogram
@@ -22,7 +22,7 @@ TICK: Final = 1.0
 """Seconds between two calls of `tick`."""
 _STOOD_STILL: Final = 3.0
 """Seconds between two calls after which this process has stood still, and entries may lie unread."""
-_LATE: Final = (0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_LATE: Final[Sequence[float]] = (0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _MANY: Final = 20
 LOST: Final = "nothing was heard of it"
 
