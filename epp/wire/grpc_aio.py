@@ -5,6 +5,7 @@ Only this file of the picker imports grpc.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -84,7 +85,7 @@ class GrpcTransport:
             handlers.append(grpc.method_handlers_generic_handler(ENDPOINTS, endpoints))
             if self._outcomes is not None:
                 receive: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_unary_rpc_method_handler(
-                    self._receive_log
+                    functools.partial(self._receive_log, self._outcomes)
                 )
                 handlers.append(
                     grpc.method_handlers_generic_handler(ACCESS_LOG, {"StreamAccessLogs": receive})
@@ -100,9 +101,7 @@ class GrpcTransport:
         for scope in self._logs:
             scope.cancel()
 
-    async def _receive_log(self, _: object, context: Context) -> bytes:
-        outcomes = self._outcomes
-        assert outcomes is not None  # noqa: S101  # else it is not served
+    async def _receive_log(self, outcomes: OutcomeLedger, _: object, context: Context) -> bytes:
         scope = anyio.CancelScope()
         self._logs.add(scope)
         outcomes.logs = len(self._logs)

@@ -13,11 +13,13 @@ from hpack import Decoder, HeaderTuple
 from hpack.exceptions import HPACKError
 from hpack.table import HeaderTable
 
+from epp.ext_proc.access_log_entry import OUTCOMES_HEADER
 from epp.wire.http2.frames import BrokenConnectionError, Http2ErrorCode
 
 _CACHED_BLOCKS: Final = 16
 _CACHED_BLOCK_SIZE: Final = 1024
 """Bounds of the cache: a peer chooses its blocks. Envoy repeats one or two."""
+_OUTCOMES: Final = OUTCOMES_HEADER.encode()
 _PSEUDO: Final = (b":method", b":scheme", b":path", b":authority")
 _TIMEOUT_UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _CONNECTION_SPECIFIC: Final = frozenset(  # RFC 9113 8.2.2
@@ -86,7 +88,7 @@ class HeaderBlocks:
 
 
 class _Table(HeaderTable):
-    """Counts changes."""
+    """A table whose `changes` are counted: while the number stays, equal blocks mean the same."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +132,7 @@ def _request(fields: Iterable[tuple[bytes, bytes]]) -> Http2Request:
         encoding=seen.get(b"grpc-encoding", b"identity"),
         timeout=parse_timeout(seen.get(b"grpc-timeout")),
         content_length=length,
-        outcomes=seen.get(b"x-adsum-outcomes", b""),
+        outcomes=seen.get(_OUTCOMES, b""),
     )
 
 
