@@ -87,7 +87,19 @@ def _worker_clusters(settings: EnvoySettings) -> list[Json]:
 
 
 def _listener(settings: EnvoySettings) -> Json:
-    manager = typed_config(
+    manager = {"name": "envoy.filters.network.http_connection_manager", "typed_config": _manager(settings)}
+    return {
+        "name": "inference",
+        "address": socket_address(settings.listen),
+        "enable_reuse_port": False,  # the default lets a second Envoy bind this port and take half of the connections
+        "filter_chains": [{"filters": [manager]}],
+        **_connection_buffer(settings),
+    }
+
+
+def _manager(settings: EnvoySettings) -> Json:
+    """https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_conn_man/http_conn_man"""
+    return typed_config(
         "filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix="inference",
         # https://www.envoyproxy.io/docs/envoy/latest/faq/configuration/timeouts: the defaults are 5 minutes, none,
@@ -108,17 +120,7 @@ def _listener(settings: EnvoySettings) -> Json:
         early_header_mutation_extensions=[
             _early((DESTINATION, *DATA_PLANE_ONLY, *settings.remove_request_headers), settings),
         ],
-        route_config={
-            "virtual_hosts": [
-                {
-                    "name": "inference",
-                    "domains": ["*"],
-                    "routes": _routes(settings),
-                    # tells the picker of attempts that failed: x-envoy-attempt-count
-                    "include_attempt_count_in_response": settings.mode == "override-host",
-                }
-            ]
-        },
+        route_config={"virtual_hosts": [_virtual_host(settings)]},
         http_filters=[
             *_subset_filters(settings),
             _ext_proc(settings),
@@ -127,13 +129,15 @@ def _listener(settings: EnvoySettings) -> Json:
             _router(),
         ],
     )
-    chain = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
+
+
+def _virtual_host(settings: EnvoySettings) -> Json:
     return {
         "name": "inference",
-        "address": socket_address(settings.listen),
-        "enable_reuse_port": False,  # the default lets a second Envoy bind this port and take half of the connections
-        "filter_chains": [chain],
-        **_connection_buffer(settings),
+        "domains": ["*"],
+        "routes": _routes(settings),
+        # tells the picker of attempts that failed: x-envoy-attempt-count
+        "include_attempt_count_in_response": settings.mode == "override-host",
     }
 
 
@@ -146,8 +150,8 @@ def _access_logs(settings: EnvoySettings) -> Json:
 
 
 def _connection_buffer(settings: EnvoySettings) -> Json:
-    """What one client's connection may buffer. A body that is buffered whole has this limit too where it is not kept for another
-    attempt, so it keeps Envoy's 1 MiB."""
+    """Bounds what one client's connection may buffer. The limit counts for a body that is buffered whole too, where it is not kept
+    for another attempt, so there Envoy's 1 MiB stays."""
     whole = {"BUFFERED", "BUFFERED_PARTIAL"} & {settings.request_body, settings.response_body}
     return {} if whole else {"per_connection_buffer_limit_bytes": _CONNECTION_BUFFER}
 

@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 
 from adsum.command_line import Parser, argument, program
 from adsum.quoting import quoted
@@ -19,50 +20,26 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
     """Parse the arguments; bad input is one line on stderr and exit code 2."""
     parser = build_parser()
     given = parser.parse_args(arguments)
-    # bounded: the operator's flag
-    subset = None if given.subset is None else [item for item in given.subset.split(",") if item]
+    # most flags are fields of the settings, by the same name
+    values = {one.name: getattr(given, one.name) for one in fields(EnvoySettings) if hasattr(given, one.name)}
+    values |= {
+        "listen": Address(given.listen_address, given.listen_port),
+        "admin": Address(given.admin_address, given.admin_port),
+        "pickers": given.epp or EnvoySettings().pickers,
+        "endpoints": given.endpoint,
+        # bounded: the operator's flag
+        "subset": None if given.subset is None else [item for item in given.subset.split(",") if item],
+        "remove_request_headers": given.remove_request_header,
+        "max_connections": given.max_connections or connections_by_descriptors(),
+    }
+    if given.status_port is not None:
+        values["status"] = Address(given.listen_address, given.status_port)
+    if given.usage_metrics and given.response_body == "NONE":
+        values["response_body"] = "STREAMED"
     try:
-        return EnvoySettings(
-            mode=given.mode,
-            listen=Address(given.listen_address, given.listen_port),
-            admin=Address(given.admin_address, given.admin_port),
-            status=_status(given),
-            pickers=given.epp or EnvoySettings().pickers,
-            endpoints=given.endpoint,
-            eds_file=given.eds_file,
-            eds_server=given.eds_server,
-            attempts=given.attempts,
-            retry_buffer=given.retry_buffer,
-            subset=subset,
-            outcomes=given.outcomes,
-            request_body=given.request_body,
-            response_body="STREAMED"
-            if given.usage_metrics and given.response_body == "NONE"
-            else given.response_body,
-            response_trailer=given.response_trailer,
-            failure_mode_allow=given.failure_mode_allow,
-            secure=given.secure,
-            client_cert=given.client_cert,
-            client_key=given.client_key,
-            ca_file=given.ca_file,
-            message_timeout=given.message_timeout,
-            route_timeout=given.route_timeout,
-            stream_idle_timeout=given.stream_idle_timeout,
-            client_timeouts=given.client_timeouts,
-            request_timeout=given.request_timeout,
-            fallback=given.fallback,
-            access_log=given.access_log,
-            served_header=given.served_header,
-            remove_request_headers=given.remove_request_header,
-            max_connections=given.max_connections or connections_by_descriptors(),
-            max_heap=given.max_heap,
-        )
+        return EnvoySettings(**values)
     except ValueError as error:
         parser.error(str(error))
-
-
-def _status(given: argparse.Namespace) -> Address | None:
-    return None if given.status_port is None else Address(given.listen_address, given.status_port)
 
 
 class _Defaults(argparse.ArgumentDefaultsHelpFormatter):

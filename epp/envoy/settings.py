@@ -19,7 +19,7 @@ class EnvoySettings:
     `outcomes`: how pickers hear what became of requests.
 
     `fallback`: original-dst tries the picker's second choice if the first cannot be reached. `request_timeout`: for a
-    client to send its whole request, body included. `stream_idle_timeout`: of silence. `client_timeouts`: clients say how long their answers may take. `access_log`: a file on Envoy's machine, "" for none.
+    client to send its whole request, body included. `stream_idle_timeout`: without a byte of an answer. `client_timeouts`: clients say how long their answers may take. `access_log`: a file on Envoy's machine, "" for none.
     `client_cert`, `client_key`: PEM files on Envoy's machine, for a picker that asks for a client certificate.
     `remove_request_headers`: names of what clients must not say. `max_connections`: of all clients together. `max_heap`: bytes; Envoy refuses requests shortly before.
     `ca_file`: a PEM file there; None: any certificate of a picker is accepted. `status`: `/ready` and Prometheus' page.

@@ -34,11 +34,8 @@ def build_parser() -> argparse.ArgumentParser:
         description="The picker and an Envoy in front of your workers, as one group of processes: an OpenAI address.",
         allow_abbrev=False,
     )
+    _worker_flags(parser)
     add = parser.add_argument
-    add("--endpoint", metavar="HOST:PORT", action="append", default=[], help="a worker; repeatable")
-    add("--discovery", metavar="URL", help="the source of workers, a URL ($ADSUM_DISCOVERY)")
-    add("--namespace", help="of the workers (default: default)")
-    add("--component", help="of the workers (default: default)")
     add(
         "--config-file",
         type=Path,
@@ -78,6 +75,14 @@ def build_parser() -> argparse.ArgumentParser:
     add_log_format(parser)
     add("--version", action=ShowVersion)
     return parser
+
+
+def _worker_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--endpoint", metavar="HOST:PORT", action="append", default=[], help="a worker; repeatable")
+    add("--discovery", metavar="URL", help="the source of workers, a URL ($ADSUM_DISCOVERY)")
+    add("--namespace", help="of the workers (default: default)")
+    add("--component", help="of the workers (default: default)")
 
 
 def _words(text: str) -> list[str]:
