@@ -26,16 +26,30 @@ _PICKS: Final = 500
 _HEADERS: Final = {":path": "/v1/completions", ":method": "POST", "content-type": "application/json"}
 
 
+_NAMED: Final = """
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- {{type: least-cost-scorer}}
+- {{type: max-score-picker, parameters: {{maxNumOfEndpoints: {}}}}}
+schedulingProfiles:
+- {{name: default, plugins: [{{pluginRef: least-cost-scorer}}, {{pluginRef: max-score-picker}}]}}
+"""
+
+
 @dataclass
 class StatedPool:
     """A director over so many workers, whose pages have been read."""
 
     workers: int
+    choices: int = 1
+    """Endpoints of a pick: the choice and its fallbacks."""
     store: Datastore = field(default_factory=Datastore)
 
     def __post_init__(self) -> None:
         rng = random.Random(1)
-        config = load_config(None, rng=rng, staleness=1e9)
+        text = None if self.choices == 1 else _NAMED.format(self.choices)
+        config = load_config(text, rng=rng, staleness=1e9)
         self.director = Director(self.store, config.scheduler, config.detector, Policy(), rng)
         names = [f"adapter-{number}" for number in range(_ADAPTERS)]
         for number in range(self.workers):
@@ -103,12 +117,15 @@ STATES: Final[dict[str, Callable[[StatedPool, int], list[float]]]] = {
 async def main() -> None:
     """Prints a line for each size of the pool and state; some seconds."""
     for workers in (10, 100, 1000):
-        pool = StatedPool(workers)
+        pool, three = StatedPool(workers), StatedPool(workers, choices=3)
         gc.collect()
         gc.freeze()  # as `epp.process` does
         for state, measured in STATES.items():
-            spent = measured(pool, _PICKS)
-            print(
-                f"{workers} workers, {state}: {statistics.median(spent) * 1e6:.0f} µs a pick, "
-                f"p99 {percentile(spent, 0.99) * 1e6:.0f} µs"
-            )
+            _print(f"{workers} workers, {state}", measured(pool, _PICKS))
+        _print(f"{workers} workers, three choices", three.pick_seconds())
+
+
+def _print(what: str, spent: list[float]) -> None:
+    print(
+        f"{what}: {statistics.median(spent) * 1e6:.0f} µs a pick, p99 {percentile(spent, 0.99) * 1e6:.0f} µs"
+    )
