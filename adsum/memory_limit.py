@@ -18,7 +18,7 @@ def memory_limit(root: Path = Path("/")) -> int | None:
 
 
 def _control_group_limits(root: Path) -> list[int]:
-    """Of the process's groups and those above them, as far as they have a limit.
+    """The limits, in bytes, of the process's groups and of those above them.
 
     Version 2 has a line `0::/path`, version 1 one with `memory` for each hierarchy (man 7 cgroups). In a container the path
     may be that of the host, and the folder of the group is then the topmost one.

@@ -72,7 +72,7 @@ class DataPlanePorts(ResourceOwner):
         return f"grpc={self._listener.address} health={self._health_listener.address}"
 
     def describe(self) -> dict[str, Any]:
-        """For /status."""
+        """For /status: the health that data planes are told, and by which way outcomes of picks come."""
         return {**self.health.describe(), **self.outcomes.describe(self._clock())}
 
     def prepare(self, config: PickerConfig) -> Callable[[], None]:

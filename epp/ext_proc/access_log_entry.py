@@ -32,6 +32,8 @@ MOST_ENTRIES: Final = 10_000
 """Entries of one message; Envoy sends what it has every 50 ms, and at 256 KiB at the latest (epp/envoy/outcomes.py)."""
 _PERIODIC: Final = 5
 """`DownstreamPeriodic`: the request is under way."""
+_LONGEST: Final = 1e7
+"""Seconds; a duration that is not below makes no sense."""
 CLIENT_LEFT: Final = "the client left"
 CUT: Final = "the answer was cut"
 ANSWERED: Final = "end of the answer"
@@ -142,6 +144,3 @@ def _seconds(duration: Duration) -> float | None:
     """None: it makes no sense."""
     seconds = duration.seconds + duration.nanos * 1e-9
     return seconds if 0.0 <= seconds < _LONGEST else None
-
-
-_LONGEST: Final = 1e7

@@ -23,7 +23,9 @@ TICK: Final = 1.0
 _STOOD_STILL: Final = 3.0
 """Seconds between two calls after which this process has stood still, and entries may lie unread."""
 _LATE: Final[Sequence[float]] = (0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Buckets of the seconds from the end of a request to its entry."""
 _MANY: Final = 20
+"""Picks that were lost before the log says so, once."""
 LOST: Final = "nothing was heard of it"
 
 
@@ -39,8 +41,8 @@ class _Awaited:
 
 
 class OutcomeLedger:
-    """`name`: 16 characters that no other picker has. `unseen`: hears of each pick the beginning
-    of whose answer is heard of so many seconds later.
+    """`name`: 16 characters that no other picker has. `unseen`: is told of each pick, and within how many seconds the beginning of
+    its answer is heard of.
 
     `entries`: how many came, by what they told; `delays`: seconds from the end of a request to its entry; `logs`: how many
     streams bring entries now.
@@ -123,7 +125,7 @@ class OutcomeLedger:
             self._lose(token, now)
 
     def describe(self, now: float) -> dict[str, Any]:
-        """For /status."""
+        """For /status: by which way outcomes come; of a log, how many picks it is to tell of, and how late it is, in seconds."""
         if not self.used:
             return {"outcomes": {"by": "ext_proc"}}
         silent = now - self.heard_at

@@ -147,7 +147,7 @@ class PrefixIndex:
 
     @property
     def used_bytes(self) -> int:
-        """Its memory, estimated."""
+        """Bytes of memory, estimated from how many runs, blocks and holders there are."""
         # an integer has 30 bits in 4 bytes; that of a run with one holder is the one in `Holdings.bit`
         mask_bytes = 32 + len(self._by_slot) * 2 // 15
         runs = self._runs

@@ -40,13 +40,11 @@ class NullReceiver:
 
     def data_run(self, pieces: Iterator[memoryview]) -> None: ...
 
-    def ended(self) -> None:
-        """Ignored."""
+    def ended(self) -> None: ...
 
     def lost(self, cause: str) -> None: ...
 
-    def answered(self) -> None:
-        """Ignored."""
+    def answered(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -121,7 +119,7 @@ class Streams:
         self._closed_by_us: deque[int] = deque(maxlen=_REMEMBERED)
 
     def add(self, stream: Stream) -> None:
-        """Open a stream."""
+        """It counts as silent until its peer has asked for something."""
         self.open[stream.id] = self.silent[stream.id] = stream
 
     def close(self, stream: Stream, *, by_peer: bool) -> None:
