@@ -1,6 +1,7 @@
 """Fixtures and options for all tests."""
 
-from collections.abc import Awaitable, Callable
+import gc
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -32,6 +33,15 @@ _LONG = (  # more than 15 s each; some wait most of the time, others compute: mi
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     """Each test has its own event loop, which must not hear of the gRPC calls of the test before."""
     return "asyncio", {"loop_factory": EventLoop}
+
+
+@pytest.fixture(scope="module")
+def frozen_heap() -> Iterator[None]:
+    """For tests that time one thing: no collection traverses what thousands of tests left, which takes 0.4 s."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(name="eventually")

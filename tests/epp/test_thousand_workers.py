@@ -11,6 +11,7 @@ _LONGEST_STALL = 10 * 0.020
 _PICK = 10 * 0.005
 
 
+@pytest.mark.usefixtures("frozen_heap")
 async def test_a_storm_of_events_holds_up_no_pick() -> None:
     storm = await measure(adapters=32, changes=5)
     assert storm.longest_stall <= _LONGEST_STALL

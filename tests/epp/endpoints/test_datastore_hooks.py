@@ -177,6 +177,7 @@ async def test_a_listener_that_fails_stops_no_other(caplog: pytest.LogCaptureFix
     assert "ZeroDivisionError" in caplog.text
 
 
+@pytest.mark.usefixtures("frozen_heap")
 async def test_a_large_pool_with_many_adapters_that_becomes_unreachable_costs_little() -> None:
     """Claimed: 0.02 s. A mask for each worker and adapter took 7 s."""
     document = {"model": {"name": "m", "adapters": [f"lora-{number}" for number in range(32)]}}

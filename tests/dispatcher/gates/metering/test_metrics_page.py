@@ -230,6 +230,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.usefixtures("frozen_heap")
 @pytest.mark.parametrize("page", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_page_takes_time_in_proportion_to_its_size(page: str) -> None:
     """20 KB are read in less than a millisecond; where each character is looked at again from each other one, in seconds."""
