@@ -123,13 +123,13 @@ class EndpointService:
 
     async def _stream(self, _: object, context: "aio.ServicerContext[Any, Any]") -> None:
         address = context.peer().rpartition(":")[0]  # without the port: `ipv4:10.0.0.1`
-        limited = self._publication.limited_log
-        if not self._publication.admit(address):
+        limited, changed = self._publication.limited_log, asyncio.Event()
+        if not self._publication.admit(address, changed.set):
             await context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED, f"at most {MAX_PEER_STREAMS} streams of one address"
             )
         try:
-            await self._converse(context)
+            await self._converse(context, changed)
         except DecodeError:
             limited.warning(
                 "unreadable", "%s sent what is no DiscoveryRequest; expected Envoy's xDS v3", address
@@ -139,15 +139,10 @@ class EndpointService:
             problem = f"no request came within {_SILENCE:g} s"
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, problem)
         finally:
-            self._publication.leave(address)
+            self._publication.leave(address, changed.set)
 
-    async def _converse(self, context: "aio.ServicerContext[Any, Any]") -> None:
-        publication, subscription, changed = (
-            self._publication,
-            EndpointSubscription(self._publication),
-            asyncio.Event(),
-        )
-        publication.subscribers.add(changed.set)
+    async def _converse(self, context: "aio.ServicerContext[Any, Any]", changed: asyncio.Event) -> None:
+        publication, subscription = self._publication, EndpointSubscription(self._publication)
         reading = asyncio.create_task(_read(context, subscription, changed), name="read from an Envoy")
         try:
             while not reading.done():
@@ -161,7 +156,6 @@ class EndpointService:
                 await reading
                 return
         finally:
-            publication.subscribers.discard(changed.set)
             await cancel_and_wait(reading)
         # not before: a read that is under way would end with the AbortError too, and nobody would retrieve it there
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")

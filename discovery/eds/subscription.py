@@ -55,17 +55,19 @@ class Publication:
         self.response = DiscoveryResponse(version_info=told, resources=[packed], type_url=TYPE_URL)
         self._wake()
 
-    def admit(self, address: str) -> bool:
-        """Count one more stream of that address, until it leaves; False: it has as many as it may."""
+    def admit(self, address: str, wake: Callable[[], None]) -> bool:
+        """Count one more stream of that address, and call `wake` until it leaves; False: it has as many as it may."""
         if self._streams[address] >= MAX_PEER_STREAMS:
             said = "%s has %d streams that ask for endpoints, more are refused"
             self.limited_log.warning("peer", said, address, MAX_PEER_STREAMS)
             return False
         self._streams[address] += 1
+        self.subscribers.add(wake)
         return True
 
-    def leave(self, address: str) -> None:
+    def leave(self, address: str, wake: Callable[[], None]) -> None:
         """A stream that was admitted has ended."""
+        self.subscribers.remove(wake)
         self._streams[address] -= 1
         if not self._streams[address]:
             del self._streams[address]

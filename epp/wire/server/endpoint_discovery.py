@@ -48,11 +48,10 @@ class _EndpointStream:
         is_new = self._tell not in subscribers
         if not self._bucket.take() or (is_new and len(subscribers) >= _MAX_STREAMS):
             raise StatusError(GrpcStatus.RESOURCE_EXHAUSTED, "too many requests for endpoints; ask later")
-        if is_new and not self._publication.admit(self._call.peer):
+        if is_new and not self._publication.admit(self._call.peer, self._tell):
             raise StatusError(
                 GrpcStatus.RESOURCE_EXHAUSTED, f"at most {MAX_PEER_STREAMS} streams of one address"
             )
-        subscribers.add(self._tell)
         try:
             self._subscription.receive(DiscoveryRequest.FromString(payload))
         except DecodeError:
@@ -72,8 +71,7 @@ class _EndpointStream:
 
     def closed(self, cause: str) -> None:
         if self._tell in self._publication.subscribers:
-            self._publication.subscribers.remove(self._tell)
-            self._publication.leave(self._call.peer)
+            self._publication.leave(self._call.peer, self._tell)
 
     def _tell(self) -> None:
         if self._publication.closed:
