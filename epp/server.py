@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import discovery
 from adsum.config.problems import ConfigError
@@ -25,6 +25,9 @@ from epp.wire.certificate import CertificateError
 from epp.wire.endpoint_assignment import publish_endpoints
 from epp.worker_discovery import WorkerDiscovery, endpoint_defaults
 from epp.worker_scraping import WorkerScraping
+
+if TYPE_CHECKING:  # imports grpc
+    from epp.peers.peering import Peers
 
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 """Errors in the command line or in a file that it names."""
@@ -98,8 +101,24 @@ class PickerServer(ResourceOwner):
         await self._enter(picking, pages, ports)
         described += await self._follow_pool(source, picking)
         await self._enter(workers, scraping, configuration)
+        if settings.peers is not None:
+            peers = await self._meet_peers(settings.peers, picking, datastore, telemetry)
+            configuration.parts = *configuration.parts, peers
+            described.append(peers.describe)
         self._start(publish_endpoints(datastore, ports.transport.assignments))
         await self._stack.enter_async_context(ports.listening())
+
+    async def _meet_peers(
+        self, url: str, picking: Picking, datastore: Datastore, telemetry: Telemetry
+    ) -> "Peers":
+        """Count what other pickers send."""
+        from epp.peers.peer_metrics import PeerMetrics
+        from epp.peers.peering import Peers  # imports grpc
+
+        peers = Peers(self._settings, url, picking.director, datastore, self._clock)
+        await self._enter(peers)
+        telemetry.gauges.register(PeerMetrics(peers))
+        return peers
 
     async def _follow_pool(
         self, source: WorkerSource, picking: Picking

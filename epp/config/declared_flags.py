@@ -96,6 +96,7 @@ class FlagGroup(Enum):
 
     WORKERS = "workers"
     SERVING = "serving"
+    PEERS = "other pickers"
     SECURITY = "security"
     METRICS = "numbers on the workers' pages"
     LIMITS = "limits"

@@ -81,6 +81,8 @@ def _exclusive_flags(given: argparse.Namespace) -> str | None:
     """The problem of two flags that exclude each other; None if there is none."""
     if given.discovery is not None and given.endpoint:
         return "--discovery and --endpoint exclude each other: both name the source of workers"
+    if given.peers is not None and given.peer:
+        return "--peers and --peer exclude each other: both say where the other pickers are"
     if given.config_file is not None and given.config_text is not None:
         return "--config-file and --config-text exclude each other"
     return log_flags.exclusive(given)

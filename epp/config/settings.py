@@ -30,7 +30,7 @@ from epp.config.tls_rules import TlsRules
 from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.scraping.engines import Series
 
-WORKERS, SERVING, SECURITY, METRICS, LIMITS, PICKING, OBSERVING = FlagGroup
+WORKERS, SERVING, PEERS, SECURITY, METRICS, LIMITS, PICKING, OBSERVING = FlagGroup
 
 ALL_INTERFACES = "::"
 
@@ -136,6 +136,23 @@ class Settings:
     )
     transport: TransportKind = flag(
         TransportKind.HTTP2, SERVING, "the gRPC server: our own or grpc.aio (default: http2)", TransportKind
+    )
+
+    peers: str | None = declared(
+        None,
+        Flag(
+            PEERS,
+            "where pickers find each other, a URL as for --discovery; they count what the others send (docs/peers.md)",
+            metavar="URL",
+        ),
+        Flag(PEERS, "a fixed one; repeatable", metavar="HOST:PORT", name="peer", collect=_static_url),
+    )
+    peer_port: int = flag(9004, PEERS, "default: 9004; 0 is any free one", port)
+    peer_token_file: Path | None = flag(
+        None,
+        PEERS,
+        "what all of them know, 32 random characters; without it they need --cert-path and --client-ca-file, or stay on this machine",
+        Path,
     )
 
     tls: TlsRules = declared(

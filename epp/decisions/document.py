@@ -200,6 +200,7 @@ class _Numbers:
         return {
             **_name(decision.endpoints[row]),
             "inflight": _number(decision.numbers.item(Column.INFLIGHT, row)),
+            "peer_inflight": _number(decision.numbers.item(Column.PEER_INFLIGHT, row)),
             "unreported": _number(self._unreported.item(row)),
             **numbers,
             "age": _number(age),

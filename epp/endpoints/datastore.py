@@ -124,6 +124,10 @@ class Datastore(ChangeHooks):
         """The endpoint as it is now; as it was given, if it was removed."""
         return self._members.endpoints.get(endpoint.key, endpoint)
 
+    def find(self, key: Key) -> Endpoint | None:
+        """The endpoint of that id and incarnation."""
+        return self._members.endpoints.get(key)
+
     def process_replaced(self, endpoint: Endpoint) -> None:
         """Nothing accepted connections there, and now it answers: another process, whose cache is empty."""
         if endpoint.key in self._members.endpoints:
@@ -231,9 +235,7 @@ class Datastore(ChangeHooks):
     def reserve(self, endpoint: Endpoint) -> None:
         """Count one more request in flight there. The count belongs to the incarnation, whatever the metadata."""
         self._columns.reserve(endpoint.key)
-        used = self.on_use.pop(endpoint.key, None)
-        if used is not None:
-            used()
+        self._tell_use(endpoint.key)
 
     def release(self, endpoint: Endpoint) -> None:
         """Count one request fewer in flight there."""
@@ -241,6 +243,26 @@ class Datastore(ChangeHooks):
         if self.on_release:
             self._call_hooks(self.on_release, endpoint)
 
+    def reserve_for_peer(self, endpoint: Endpoint, since: float) -> None:
+        """Another picker sent a request there, at the time `since`; it counts as if it were ours."""
+        self._columns.reserve_for_peer(endpoint.key, since)
+        self._tell_use(endpoint.key)
+
+    def release_for_peer(self, endpoint: Endpoint) -> None:
+        """One of them is over."""
+        self._columns.release_for_peer(endpoint.key)
+        if self.on_release:
+            self._call_hooks(self.on_release, endpoint)
+
+    def _tell_use(self, key: Key) -> None:
+        used = self.on_use.pop(key, None)
+        if used is not None:
+            used()
+
     def inflight(self, endpoint: Endpoint) -> int:
-        """The number of requests that were sent there and have not ended."""
+        """The number of requests that this picker sent there and that have not ended."""
         return self._columns.inflight(endpoint.key)
+
+    def peer_inflight(self, endpoint: Endpoint) -> int:
+        """The number of those that its peers sent there."""
+        return self._columns.peer_inflight(endpoint.key)

@@ -71,12 +71,13 @@ class Column(IntEnum):
     KV_USAGE = 2
     INFLIGHT = 3
     UNREPORTED = 4
-    SCRAPED_AT = 5
-    REACHABLE = 6
-    PERIOD = 7
-    PAGELESS = 8
-    MAX_LORA = 9
-    LATE_AT = 10
+    PEER_INFLIGHT = 5
+    SCRAPED_AT = 6
+    REACHABLE = 7
+    PERIOD = 8
+    PAGELESS = 9
+    MAX_LORA = 10
+    LATE_AT = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Adapters:
 
 NO_ADAPTERS: Final = Adapters()
 NO_NUMBERS: Floats = np.array(
-    [[0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0], [0.0], [0.0], [0.0], [np.inf]]
+    [[0.0], [0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0], [0.0], [0.0], [0.0], [np.inf]]
 )
 """The numbers of an endpoint that was never scraped, as a matrix of one column."""
 
@@ -270,12 +271,17 @@ class EndpointPool:
 
     @property
     def inflight(self) -> Floats:
-        """Requests that this picker sent and that have not ended."""
+        """Requests that this picker and its peers sent and that have not ended."""
         return self._column(Column.INFLIGHT)
 
     @property
+    def peer_inflight(self) -> Floats:
+        """Those of `inflight` that its peers sent."""
+        return self._column(Column.PEER_INFLIGHT)
+
+    @property
     def unreported(self) -> Floats:
-        """Requests that this picker sent and that no metrics page shows yet.
+        """Requests that this picker and its peers sent and that no metrics page shows yet.
 
         The larger of two estimates: those sent since the last scrape, and those in flight beyond what the page says is
         waiting and running.

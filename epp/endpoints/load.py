@@ -27,6 +27,7 @@ from epp.endpoints.worker_metrics import KV_USAGE, RUNNING, WAITING, WorkerMetri
 
 _LATE_AT: Final = int(Column.LATE_AT)
 _INFLIGHT: Final = int(Column.INFLIGHT)  # numpy takes an int faster than an enumeration's member
+_PEER_INFLIGHT: Final = int(Column.PEER_INFLIGHT)
 _SCRAPED_AT: Final = int(Column.SCRAPED_AT)
 _UNREPORTED: Final = int(Column.UNREPORTED)
 
@@ -75,6 +76,7 @@ class LoadColumns:
         self._adapters: list[Adapters] = []
         self._adapters_snapshot: tuple[Adapters, ...] | None = None
         self._inflight: dict[Key, int] = {}
+        self._peer_inflight: dict[Key, int] = {}
         self._punctual_until = NEVER
         self._state: object = object()
 
@@ -105,7 +107,7 @@ class LoadColumns:
         if key not in self._rows:
             self._rows[key] = len(self._rows)
             self._numbers = np.hstack((self._numbers, self._unknown))
-            self._numbers[_INFLIGHT, -1] = self._inflight.get(key, 0)
+            self._show_inflight(key)
             self._adapters.append(NO_ADAPTERS)
 
     def remove(self, key: Key) -> None:
@@ -118,7 +120,7 @@ class LoadColumns:
         """It is another process, of which nothing is known but what is in flight there."""
         row = self._rows[key]
         self._numbers[:, row] = self._unknown[:, 0]
-        self._numbers[_INFLIGHT, row] = self._inflight.get(key, 0)
+        self._show_inflight(key)
         self._adapters[row] = NO_ADAPTERS
 
     def set_reachable(self, key: Key, reachable: bool) -> None:
@@ -213,26 +215,47 @@ class LoadColumns:
 
     def reserve(self, key: Key) -> None:
         """Count one more request in flight, which no page shows yet."""
-        self._change_inflight(key, 1)
-        row = self._rows.get(key)
-        numbers = self._numbers
-        # otherwise no scrape resets the count
-        if row is not None and numbers.item(_SCRAPED_AT, row) != NEVER:
-            numbers[_UNREPORTED, row] = numbers.item(_UNREPORTED, row) + 1.0
+        self._change_inflight(self._inflight, key, 1)
+        self._add_unreported(key, NEVER)
 
     def release(self, key: Key) -> None:
         """Count one request fewer in flight."""
-        self._change_inflight(key, -1)
+        self._change_inflight(self._inflight, key, -1)
 
-    def _change_inflight(self, key: Key, difference: int) -> None:
-        count = self._inflight.get(key, 0) + difference
+    def peer_inflight(self, key: Key) -> int:
+        return self._peer_inflight.get(key, 0)
+
+    def reserve_for_peer(self, key: Key, since: float) -> None:
+        """The same for a request that a peer sent then: a page that was read later shows it."""
+        self._change_inflight(self._peer_inflight, key, 1)
+        self._add_unreported(key, since)
+
+    def release_for_peer(self, key: Key) -> None:
+        self._change_inflight(self._peer_inflight, key, -1)
+
+    def _add_unreported(self, key: Key, since: float) -> None:
+        row = self._rows.get(key)
+        if row is None:
+            return
+        scraped_at = self._numbers.item(_SCRAPED_AT, row)
+        # if it was never scraped, no scrape resets the count
+        if scraped_at != NEVER and (since == NEVER or since > scraped_at):
+            self._numbers[_UNREPORTED, row] = self._numbers.item(_UNREPORTED, row) + 1.0
+
+    def _change_inflight(self, counts: dict[Key, int], key: Key, difference: int) -> None:
+        count = counts.get(key, 0) + difference
+        if count > 0:
+            counts[key] = count
+        else:
+            counts.pop(key, None)
+        self._show_inflight(key)
+
+    def _show_inflight(self, key: Key) -> None:
         row = self._rows.get(key)
         if row is not None:
-            self._numbers[_INFLIGHT, row] = count
-        if count > 0:
-            self._inflight[key] = count
-        else:
-            self._inflight.pop(key, None)
+            of_peers = self._peer_inflight.get(key, 0)
+            self._numbers[_INFLIGHT, row] = self._inflight.get(key, 0) + of_peers
+            self._numbers[_PEER_INFLIGHT, row] = of_peers
 
 
 def _was_stale(before: float, expected: float, now: float, period: float) -> bool:

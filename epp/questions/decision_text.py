@@ -143,10 +143,12 @@ def _tie(tie: Mapping[str, Any]) -> str:
 def _row(candidate: Mapping[str, Any], scorers: Sequence[Mapping[str, Any]]) -> list[str]:
     age = candidate["age"]
     chosen = candidate["chosen"]
+    of_peers = candidate.get("peer_inflight")  # an older picker does not say
     notes = [
         *["chosen" if chosen == 1 else f"fallback {(chosen or 1) - 1}"] * (chosen is not None),
         *["stale"] * candidate["stale"],
         *["late"] * candidate["late"],
+        *[f"{_count(of_peers)} in flight of peers"] * bool(of_peers),
     ]
     kv_usage = candidate["kv_usage"]
     return [

@@ -53,7 +53,7 @@ class Pick:
     they learnt how the request ended. `scores`: of the candidates by destination, if the profile reports them.
     `prompt_hash`: identifies the prompt where endpoints may be ejected. `evict`: takes the request back from its worker, with an answer for its client;
     returns whether it was not too late. None: it cannot be taken back. `decision`: what else was noted of it, if anything.
-    `token`: its name in the log of the data plane, if that tells what becomes of it.
+    `token`: its name in the log of the data plane, if that tells what becomes of it. `told`: its number for peers, 0: it has none.
 
     What became of it, as in a `Decision`: `status` and `responded_at`, `served_by`, `attempts`, `ended_at` and `ended_by`,
     `evicted_for`. `sequence`, `size`, `picked_at` and `among`, all endpoints, are set by who keeps it.
@@ -85,6 +85,7 @@ class Pick:
         "size",
         "status",
         "token",
+        "told",
     )
 
     def __init__(
@@ -109,7 +110,7 @@ class Pick:
         self.scores: Mapping[str, float] | None = None
         self.decision: Decision | None = None
         self.evict: Callable[[Rejection, float], bool] | None = None
-        self.sequence = self.size = self.status = self.attempts = 0
+        self.sequence = self.size = self.status = self.attempts = self.told = 0
         self.picked_at = self.responded_at = self.ended_at = NOT_YET
         self.served_by = self.ended_by = self.token = ""
         self.evicted_for: Rejection | None = None

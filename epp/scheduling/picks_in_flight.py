@@ -24,13 +24,30 @@ class EvictableRequests(Protocol):
         """A request of any priority is over. May be called twice."""
 
 
+class PickTeller(Protocol):
+    """Tells peers of each pick and of what becomes of it."""
+
+    def picked(self, pick: Pick) -> None:
+        """It is in flight."""
+
+    def moved(self, pick: Pick) -> None:
+        """Another endpoint answers than was picked."""
+
+    def settled(self, pick: Pick, *, served: bool) -> None:
+        """Data producers learn now whether it was served."""
+
+    def ended(self, pick: Pick) -> None:
+        """It is in flight no longer. May be called twice."""
+
+
 class PicksInFlight:
     """Counts picked requests as in flight, at the endpoint that answers and at its helpers.
 
-    `producers`: the data producers that learn of the next picks. `outliers`: learns of all requests, if there is one.
+    `producers`: the data producers that learn of the next picks. `outliers`: learns of all requests, if there is one;
+    so do `peers`.
     """
 
-    __slots__ = ("_datastore", "_follow", "evictable", "outliers", "producers")
+    __slots__ = ("_datastore", "_follow", "evictable", "outliers", "peers", "producers")
 
     def __init__(self, datastore: Datastore) -> None:
         self._datastore = datastore
@@ -38,6 +55,7 @@ class PicksInFlight:
         self.producers: Sequence[DataProducer] = []
         self.outliers: OutlierDetection | None = None
         self.evictable: EvictableRequests | None = None
+        self.peers: PickTeller | None = None
 
     def use(self, producers: Sequence[DataProducer]) -> None:
         """Let these follow the endpoints and the next picks, instead of those before."""
@@ -63,6 +81,8 @@ class PicksInFlight:
             raise
         for endpoint in pick.in_flight_at:
             self._datastore.reserve(endpoint)
+        if self.peers is not None:
+            self.peers.picked(pick)
         if self.evictable is not None and request.priority < 0:
             self.evictable.began(pick)
         if self.outliers is not None:
@@ -98,6 +118,8 @@ class PicksInFlight:
             self._datastore.reserve(server)
             pick.in_flight_at = (server, *helpers)
             self._datastore.release(before)
+            if self.peers is not None:
+                self.peers.moved(pick)
 
     def unseen(self, pick: Pick, within: float, now: float) -> None:
         """The beginning of its answer is heard of `within` so many seconds, or when it is complete."""
@@ -150,6 +172,8 @@ class PicksInFlight:
         for endpoint in in_flight_at:
             self._datastore.release(endpoint)
         self._end(pick)
+        if self.peers is not None:
+            self.peers.ended(pick)
 
     def _end(self, pick: Pick) -> None:
         # the counts first: a data producer of an installed package may raise
@@ -162,6 +186,8 @@ class PicksInFlight:
         if pick.settled:
             return
         pick.settled = True
+        if self.peers is not None:
+            self.peers.settled(pick, served=served)
         for producer in pick.producers:
             if served:
                 producer.served(pick.request, pick.in_flight_at)

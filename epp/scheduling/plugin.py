@@ -83,6 +83,32 @@ class PrefixMatchProducer(DataProducer, Protocol):
         """Tokens of the prompt's beginning that the endpoint holds."""
 
 
+@runtime_checkable
+class SharingProducer(DataProducer, Protocol):
+    """A data producer that learns of other pickers' picks too."""
+
+    def told(
+        self, request: InferenceRequest, pool: EndpointPool, hashes: Sequence[int], units: int, layout: int
+    ) -> None:
+        """Takes the place of `prepare` for a request that another picker scheduled: its prompt is not there, only the
+        `hashes` of its blocks, `units` in all, which mean something to producers of the same `layout`; none: it has no chain.
+        """
+
+
+@runtime_checkable
+class ChainProducer(SharingProducer, Protocol):
+    """One whose block hashes other pickers can use."""
+
+    @property
+    def layout(self) -> int:
+        """64 bits. Equal prompts have equal hashes in two pickers if this is equal."""
+
+    def chain(self, request: InferenceRequest) -> PrefixChain | None: ...
+
+    def use_seed(self, seed: int) -> None:
+        """Hash by this one from now on, and forget what was hashed by another one."""
+
+
 def is_picked_last(producer: DataProducer) -> bool:
     """Whether it hears of a pick after all others, which ask it what an endpoint held before: it has `picked_last = True`."""
     return getattr(producer, "picked_last", False) is True

@@ -104,6 +104,7 @@ def describe(
     reachable = pool.reachable
     columns = {
         "inflight": pool.inflight,
+        "peer_inflight": pool.peer_inflight,
         "waiting": np.where(seen, pool.waiting, np.nan),
         "running": np.where(seen, pool.running, np.nan),
         "kv_usage": np.where(seen, pool.kv_usage, np.nan),

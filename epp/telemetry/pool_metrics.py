@@ -74,7 +74,12 @@ class PoolGauges(Collector):
                 for metric in pool.rows
                 if metric.endpoint_gauge is not None
             ),
-            ("inflight_requests", "Requests sent there that have not ended.", pool.inflight, all_rows),
+            (
+                "inflight_requests",
+                "Requests that this picker sent there and that have not ended.",
+                pool.inflight - pool.peer_inflight,
+                all_rows,
+            ),
             ("metrics_age_seconds", "Since the worker's page was last read.", pool.age, all_rows),
         ):
             family = GaugeMetricFamily(f"{PREFIX}per_endpoint_{name}", help_text, labels=_ENDPOINT)

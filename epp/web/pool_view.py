@@ -110,6 +110,7 @@ class PoolView:
             "status": self._statuses(pool).tolist(),
             "age": np.round(age, 2).tolist(),
             "inflight": pool.inflight.tolist(),
+            "peer_inflight": pool.peer_inflight.tolist(),
             "waiting": _known(pool.waiting, seen, 0),
             "running": _known(pool.running, seen, 0),
             "kv_usage": _known(pool.kv_usage, seen, 3),

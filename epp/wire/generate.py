@@ -6,6 +6,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 EDS_FOLDER = Path(str(files("discovery"))) / "eds"
 ETCD_FOLDER = Path(str(files("discovery"))) / "etcd"
+PEERS_FOLDER = FOLDER.parent / "peers"
 
 
 def main(output: Path | None = None, folder: Path = FOLDER) -> int:
@@ -21,4 +22,6 @@ def main(output: Path | None = None, folder: Path = FOLDER) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main() or main(folder=EDS_FOLDER) or main(folder=ETCD_FOLDER))
+    raise SystemExit(
+        main() or main(folder=EDS_FOLDER) or main(folder=ETCD_FOLDER) or main(folder=PEERS_FOLDER)
+    )

@@ -281,10 +281,10 @@ class GrpcListener:
         address = self._listen_address
         if address.certificate is None:
             return server.add_insecure_port(self.address)
-        return server.add_secure_port(self.address, _credentials(address.certificate))
+        return server.add_secure_port(self.address, server_credentials(address.certificate))
 
 
-def _credentials(certificate: Certificate) -> grpc.ServerCredentials:
+def server_credentials(certificate: Certificate) -> grpc.ServerCredentials:
     """grpc asks for the certificate at every handshake, so a reloaded one is served to the next client."""
     served = certificate.pair, certificate.client_ca
 

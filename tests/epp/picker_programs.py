@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import aiohttp
 
@@ -15,13 +16,14 @@ from benchmarks.ports import free_ports
 class PickerProgram:
     """`address` serves ext_proc, in plain text."""
 
-    def __init__(self, ports: Sequence[int], workers: Sequence[int]) -> None:
+    def __init__(self, ports: Sequence[int], workers: Sequence[int], flags: Sequence[str] = ()) -> None:
         self.address = f"127.0.0.1:{ports[0]}"
         self._metrics = f"http://127.0.0.1:{ports[2]}/metrics"
         names = ("grpc-port", "grpc-health-port", "metrics-port")
         self._flags = ["--host=127.0.0.1", "--secure-serving=false"]
         self._flags += [f"--{name}={port}" for name, port in zip(names, ports, strict=True)]
         self._flags += [f"--endpoint=127.0.0.1:{port}" for port in workers]
+        self._flags += flags
         self.process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -45,6 +47,12 @@ class PickerProgram:
             self.process.kill()
             await self.process.wait()
 
+    async def page(self, name: str) -> Any:
+        """`status`, for example."""
+        url = self._metrics.removesuffix("metrics") + name
+        async with aiohttp.ClientSession() as client, client.get(url) as answer:
+            return await answer.json()
+
     async def in_flight(self) -> float:
         """At all workers together."""
         async with aiohttp.ClientSession() as client, client.get(self._metrics) as answer:
@@ -54,11 +62,13 @@ class PickerProgram:
 
 
 @asynccontextmanager
-async def picker_programs(count: int, workers: Sequence[int]) -> AsyncIterator[list[PickerProgram]]:
+async def picker_programs(
+    count: int, workers: Sequence[int], flags: Sequence[str] = ()
+) -> AsyncIterator[list[PickerProgram]]:
     """`workers`: their ports on 127.0.0.1."""
     async with AsyncExitStack() as stack:
         ports = free_ports(3 * count)
-        found = [PickerProgram(ports[3 * at : 3 * at + 3], workers) for at in range(count)]
+        found = [PickerProgram(ports[3 * at : 3 * at + 3], workers, flags) for at in range(count)]
         for one in found:
             stack.push_async_callback(one.stop)
             await one.start()

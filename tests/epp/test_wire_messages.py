@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from discovery.eds.messages import eds_pb2 as eds
+from epp.peers.messages import peers_pb2 as peers
 from epp.wire import generate
 from epp.wire.messages import access_log_pb2 as log
 from epp.wire.messages import ext_proc_pb2 as wire
@@ -108,6 +109,43 @@ RESPONSE = {
         (eds.Node, {"id": 1, "cluster": 2}),
         (eds.RpcStatus, {"code": 1, "message": 2}),
         (eds.HealthCheckResponse, {"status": 1}),
+        (
+            peers.News,
+            {
+                "hello": 1,
+                "anew": 2,
+                "age_ms": 3,
+                "endpoints": 4,
+                "models": 5,
+                "layout": 6,
+                "picks": 7,
+                "moves": 8,
+                "served": 9,
+                "failed": 10,
+                "ended": 11,
+                "ejections": 12,
+                "log_entries": 13,
+            },
+        ),
+        (peers.Hello, {"version": 1, "oldest": 2, "name": 3}),
+        (peers.Endpoint, {"number": 1, "id": 2, "incarnation": 3}),
+        (peers.Model, {"number": 1, "name": 2}),
+        (
+            peers.Pick,
+            {
+                "number": 1,
+                "endpoints": 2,
+                "model": 3,
+                "prompt_bytes": 4,
+                "streaming": 5,
+                "units": 6,
+                "back": 7,
+                "shared": 8,
+                "blocks": 9,
+            },
+        ),
+        (peers.Move, {"number": 1, "endpoint": 2}),
+        (peers.Ejections, {"endpoints": 1}),
     ],
 )
 def test_field_numbers(message: type, numbers: dict[str, int]) -> None:
@@ -138,6 +176,7 @@ def test_a_field_of_a_newer_envoy_is_no_harm() -> None:
         (generate.FOLDER, {"access_log", "ext_proc", "health"}),
         (generate.EDS_FOLDER, {"eds"}),
         (generate.ETCD_FOLDER, {"etcd"}),
+        (generate.PEERS_FOLDER, {"peers"}),
     ],
 )
 def test_the_generated_files_are_up_to_date(folder: Path, names: set[str], tmp_path: Path) -> None:

@@ -136,6 +136,25 @@ class PrefixCacheProducer:
             start = end * size
         request.prefixes[self] = PrefixChain(blocks, self.block_tokens, units, block_ends.ends)
 
+    @property
+    def layout(self) -> int:
+        return xxh3_64_intdigest(f"{self.block_tokens} {self.grain} {self.seed}".encode(), 0)
+
+    def use_seed(self, seed: int) -> None:
+        if seed != self.seed:
+            object.__setattr__(self, "seed", seed)
+            self.index.retain(())
+
+    def told(
+        self, request: InferenceRequest, pool: EndpointPool, hashes: Sequence[int], units: int, layout: int
+    ) -> None:
+        """Another picker has hashed the prompt."""
+        if not hashes or layout != self.layout or self._block_ends.count(units) != len(hashes):
+            return
+        chain = PrefixChain(hashes, self.block_tokens, units, self._block_ends.ends)
+        chain.told = True
+        request.prefixes[self] = chain
+
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """The workers will hold the prompt unless the request fails: claim it for them."""
         prefix = request.prefixes.get(self)
@@ -148,7 +167,7 @@ class PrefixCacheProducer:
                 chosen = not claims
                 capacity = self._capacities.get(key, self.capacity)
                 claims[key] = self.index.claim(prefix.hashes, key, capacity, prefix.ends)
-                if chosen:
+                if chosen and not prefix.told:
                     size = self._block_bytes
                     held = prefix.units_in(self.index.held_before) * size
                     self.hits.observe(key, held, prefix.units * size)

@@ -119,6 +119,12 @@ class WorkAheadProducer:
         self.prepare(request, pool)
         return restore
 
+    def told(
+        self, request: InferenceRequest, pool: EndpointPool, hashes: Sequence[int], units: int, layout: int
+    ) -> None:
+        """Another picker's prompt is ahead as well: then the pages' counters are matched exactly."""
+        self.prepare(request, pool)
+
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """Its prompt is ahead of whatever comes next. Called before `prefixes` claims the prompt for them."""
         now = self._seen_at.of(request)

@@ -239,6 +239,7 @@ function describeProfile(profile, whole) {
       one.chosen === 1 ? "the choice" : one.chosen ? `fallback ${one.chosen - 1}` : null,
       one.stale ? "stale" : null,
       one.late ? "late" : null,
+      one.peer_inflight ? `${count(one.peer_inflight)} in flight of other pickers` : null,
     ];
     const cell = (text, label) => make("td", { class: "num", "data-label": label }, text);
     return make(

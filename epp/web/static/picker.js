@@ -31,6 +31,8 @@ function showStatus(status) {
   if (status.watch && status.watch.state !== "synced") {
     problems.push(`Discovery is ${status.watch.state}: ${status.watch.reason || "no reason given"}. The last known workers stay.`);
   }
+  const lost = Object.entries(status.peers?.missing ?? {}).map(([address, why]) => `${address} (${why})`);
+  if (lost.length) problems.push(`Other pickers that do not tell what they send: ${lost.join(", ")}.`);
   if (status.config?.problem) problems.push(`The configuration file is not in force: ${status.config.problem}`);
   byId("notice").hidden = !problems.length;
   setText(byId("notice"), problems.join(" "));
@@ -44,7 +46,8 @@ function showLoad(load) {
   tile("tile-endpoints", `${count(ready)}`, away ? `of ${count(total)}` : total ? "all of them" : "none is there", ready < total ? "busy" : total ? null : "bad");
   tile("tile-saturation", number(load.saturation), null, load.saturation >= 1 ? "bad" : load.saturation >= 0.8 ? "busy" : null);
   tile("tile-picks", number(load.picks_per_second, load.picks_per_second < 10 ? 1 : 0), load.window >= 1 ? `over ${duration(load.window)}` : "");
-  tile("tile-inflight", count(sum(load.inflight)));
+  const ofPeers = sum(load.peer_inflight);
+  tile("tile-inflight", count(sum(load.inflight)), ofPeers ? `${count(ofPeers)} of other pickers` : "");
   tile("tile-waiting", count(sum(load.waiting)));
   const usage = load.kv_usage.filter((value) => value !== null);
   tile("tile-kv", usage.length ? percent(sum(usage) / usage.length) : UNKNOWN);

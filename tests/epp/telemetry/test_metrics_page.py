@@ -14,6 +14,7 @@ from discovery.watch import WatchHealth, WatchState
 from discovery.watch_metrics import WatchMetrics
 from epp.config.live_config import LiveConfig
 from epp.config.picker_config import load_config
+from epp.config.settings import Settings
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
 from epp.ext_proc.outcomes import OutcomeLedger
@@ -25,6 +26,10 @@ from epp.flow_control.program_aware import ProgramAware, ProgramAwareSettings, p
 from epp.flow_control.settings import FlowControlSettings
 from epp.outlier_watch import OutlierWatch
 from epp.outliers.settings import OutlierSettings
+from epp.peers.hearing import Hearing
+from epp.peers.link import PeerLink
+from epp.peers.peer_metrics import PeerMetrics
+from epp.peers.peering import Peers
 from epp.plugins.labels import REQUEST_LABELS
 from epp.request.rejection import Rejection
 from epp.scheduling.in_flight_load.plugins import in_flight_metrics
@@ -78,6 +83,16 @@ class Nobody:
         """Nobody takes notes."""
 
 
+def a_peer() -> Peers:
+    """One, with which nobody has spoken yet."""
+    store = Datastore()
+    told = director(store)
+    peers = Peers(Settings(), "memory://pickers", told, store, lambda: 2.0)
+    hearing = Hearing(told.picks, store)
+    peers.links["f" * 16] = PeerLink("10.0.0.9:9004", peers.telling, hearing, lambda: 1.0, dialed=True)
+    return peers
+
+
 def everything(picking: Any) -> Iterator[Metric]:
     """What a picker shows that has done all that it can."""
     telemetry = Telemetry()
@@ -114,6 +129,7 @@ def everything(picking: Any) -> Iterator[Metric]:
     load = InFlightLoadProducer()
     load.picked(pick.request, pick.endpoints)
     yield from in_flight_metrics([load])
+    yield from PeerMetrics(a_peer()).collect()
     yield from OutlierMetrics("pool", watch_of_an_ejection()).collect()
     decisions = RewriteDecisions()
     decisions.count("rule", "a", "b")

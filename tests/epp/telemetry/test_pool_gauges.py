@@ -21,7 +21,8 @@ def pool(
     ]
     scraped_at = [NEVER if math.isinf(each) else NOW - each for each in age]
     reachable = [row != 1 for row in range(count)]
-    rows = [waiting, running, kv_usage, list(range(count)), [0] * count, scraped_at, reachable, [0] * count]
+    none = [0] * count
+    rows = [waiting, running, kv_usage, list(range(count)), none, none, scraped_at, reachable, none]
     return EndpointPool(endpoints, np.array(rows, dtype=np.float64), [NO_ADAPTERS] * count, NOW)
 
 

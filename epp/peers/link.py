@@ -1,0 +1,204 @@
+"""One stream between two pickers: each says who it is, then tells what happens, and hears what happens there.
+
+A connection that breaks takes with it what was told over it. A picker that is stopped keeps its connections, so each sends
+something at least every KEEPALIVE, and one that is silent for SILENT is taken to be stopped.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Never, Protocol
+
+from google.protobuf.message import DecodeError
+from grpc import aio
+
+from adsum.quoting import quoted
+from adsum.tasks import first_of
+from epp.peers.hearing import MOST_MESSAGE, Hearing, PeerFaultError
+from epp.peers.messages.peers_pb2 import Hello, News
+from epp.peers.telling import Telling
+
+SERVICE: Final = "adsum.peers.v1.Peers"
+METHOD: Final = "Tell"
+VERSION: Final = 1
+"""What is spoken here, and the oldest that is understood. A new field needs no new version: who does not know it skips it."""
+KEEPALIVE: Final = 0.2
+SILENT: Final = 0.8
+_LOOK: Final = 0.1
+_STOOD_STILL: Final = 0.3
+"""Seconds between two looks after which this process has stood still, and messages may lie unread."""
+_PRESENT: Final = 100
+"""Milliseconds; what a newcomer is told of the past is older."""
+GREETING: Final = 2.0
+"""Seconds for a peer to say who it is."""
+_MOST_BYTES: Final = 16 * 1024 * 1024
+"""Bytes a second that are read of one peer; what is more waits at its sender, where nothing queues."""
+NAME_LENGTH: Final = 16
+
+
+class Duplex(Protocol):
+    """A gRPC stream of bytes, of either side."""
+
+    async def read(self) -> Any:
+        """The next message, or `aio.EOF`."""
+
+    async def write(self, message: bytes) -> None:
+        """Waits while the other side does not read."""
+
+
+class PeerLink:
+    """`dialed`: by this picker. `name`: of the peer, once it has said it. Times in seconds of `clock`.
+
+    `wake`: to be set when there is something to tell. `caught_up`: set once it has told what happened before.
+    """
+
+    def __init__(
+        self, address: str, telling: Telling, hearing: Hearing, clock: Callable[[], float], *, dialed: bool
+    ) -> None:
+        self.address = address
+        self.dialed = dialed
+        self.hearing = hearing
+        self.name = ""
+        self.bytes_in = self.bytes_out = 0
+        self.heard_at = clock()
+        self.wake = asyncio.Event()
+        self.caught_up = asyncio.Event()
+        self.is_over = False
+        self._telling = telling
+        self._clock = clock
+        self._ended = asyncio.Event()
+        self._readable_at = 0.0
+
+    def end(self) -> None:
+        """Nothing that was told over it counts from now on."""
+        self.is_over = True
+        self.hearing.forget()
+        self._ended.set()
+
+    async def greet(self, stream: Duplex, own_name: str) -> str:
+        """Returns the peer's name. Raises PeerFaultError, and TimeoutError."""
+        async with asyncio.timeout(GREETING):
+            await self._write(stream, _hello(own_name))
+            message = await stream.read()
+        self.name = _read_hello(message)
+        self.heard_at = self._clock()
+        return self.name
+
+    async def converse(self, stream: Duplex) -> None:
+        """Until one of both ends it. Raises PeerFaultError, and what the stream raises."""
+        try:
+            await first_of(self._hear(stream), self._tell(stream), self._watch(), self._until_ended())
+        finally:
+            if not self.is_over:
+                self.end()
+
+    async def _until_ended(self) -> None:
+        await self._ended.wait()
+
+    async def _tell(self, stream: Duplex) -> Never:
+        telling, position = self._telling, -1
+        while True:
+            self.wake.clear()
+            if telling.is_lost(position):
+                parts, position = telling.anew()
+                for part in parts:
+                    await self._write(stream, part)
+            elif (kept := telling.since(position)) is not None:
+                age = round((self._clock() - kept.at) * 1000.0)
+                await self._write(stream, News(age_ms=age).SerializeToString() + kept.data)
+                position += 1
+            else:
+                try:
+                    async with asyncio.timeout(KEEPALIVE):
+                        await self.wake.wait()
+                except TimeoutError:
+                    await self._write(stream, b"")
+
+    async def _write(self, stream: Duplex, message: bytes) -> None:
+        await stream.write(message)
+        self.bytes_out += len(message)
+
+    async def _hear(self, stream: Duplex) -> None:
+        while True:
+            message = await stream.read()
+            if not isinstance(message, bytes):  # aio.EOF
+                return
+            now = self.heard_at = self._clock()
+            self.bytes_in += len(message)
+            news = _read(message)
+            if message and not self.is_over:
+                self.hearing.hear(news, now)
+            if not news.anew and news.age_ms < _PRESENT:
+                self.caught_up.set()
+            await self._pause(len(message), now)
+
+    async def _pause(self, size: int, now: float) -> None:
+        """Read no faster than that, and let others run after each message: thousands may wait to be read."""
+        self._readable_at = max(self._readable_at, now - KEEPALIVE) + size / _MOST_BYTES
+        await asyncio.sleep(max(0.0, self._readable_at - now))
+
+    async def _watch(self) -> None:
+        looked_at = self._clock()
+        while True:
+            await asyncio.sleep(_LOOK)
+            now = self._clock()
+            if now - looked_at > _STOOD_STILL:
+                self.heard_at = now
+            looked_at = now
+            if now - self.heard_at > SILENT:
+                raise SilentPeerError(f"it was silent for {SILENT:g} s")
+
+
+class SilentPeerError(Exception):
+    """It is stopped, or the network is."""
+
+
+def _hello(name: str) -> bytes:
+    return News(hello=Hello(version=VERSION, oldest=VERSION, name=name)).SerializeToString()
+
+
+def _read(message: bytes) -> News:
+    try:
+        return News.FromString(message)
+    except DecodeError:
+        raise PeerFaultError(f"{len(message)} bytes that are no message of a picker") from None
+
+
+def _read_hello(message: object) -> str:
+    if not isinstance(message, bytes):
+        raise PeerFaultError("the stream ended before it said who it is")
+    hello = _read(message).hello
+    if not hello.version:
+        raise PeerFaultError("its first message does not say who it is")
+    if hello.oldest > VERSION or hello.version < VERSION:
+        raise PeerFaultError(
+            f"it speaks version {hello.version} and understands {hello.oldest} and newer; expected version {VERSION}"
+        )
+    if len(hello.name) != NAME_LENGTH or not hello.name.isalnum():
+        raise PeerFaultError(
+            f"it calls itself {quoted(hello.name[:60])}; expected {NAME_LENGTH} letters and digits"
+        )
+    return hello.name
+
+
+def why_lost(error: BaseException | None) -> str:
+    """For the log and /status."""
+    if isinstance(error, aio.AioRpcError):
+        return f"{error.code().name}: {(error.details() or 'no details')[:200]}"
+    if isinstance(error, TimeoutError):
+        return "it did not answer"
+    return "it ended the stream" if error is None else str(error)
+
+
+BROKEN: Final = (aio.AioRpcError, aio.BaseError, asyncio.InvalidStateError)
+"""What grpc.aio raises where a connection broke, or its stream is over."""
+CHANNEL_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", MOST_MESSAGE),
+    ("grpc.max_send_message_length", MOST_MESSAGE),
+    ("grpc.enable_http_proxy", 0),  # peers are next to each other
+    ("grpc.use_local_subchannel_pool", 1),  # otherwise a new attempt waits for the back-off of an old one
+]
+SERVER_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", MOST_MESSAGE),
+    ("grpc.so_reuseport", 0),  # on Linux the default lets two processes share a port
+    ("grpc.max_concurrent_streams", 8),
+]

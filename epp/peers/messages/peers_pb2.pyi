@@ -1,0 +1,101 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class News(_message.Message):
+    __slots__ = ("hello", "anew", "age_ms", "endpoints", "models", "layout", "picks", "moves", "served", "failed", "ended", "ejections", "log_entries")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    ANEW_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    PICKS_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    SERVED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    EJECTIONS_FIELD_NUMBER: _ClassVar[int]
+    LOG_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    anew: bool
+    age_ms: int
+    endpoints: _containers.RepeatedCompositeFieldContainer[Endpoint]
+    models: _containers.RepeatedCompositeFieldContainer[Model]
+    layout: int
+    picks: _containers.RepeatedCompositeFieldContainer[Pick]
+    moves: _containers.RepeatedCompositeFieldContainer[Move]
+    served: _containers.RepeatedScalarFieldContainer[int]
+    failed: _containers.RepeatedScalarFieldContainer[int]
+    ended: _containers.RepeatedScalarFieldContainer[int]
+    ejections: Ejections
+    log_entries: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., anew: _Optional[bool] = ..., age_ms: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., layout: _Optional[int] = ..., picks: _Optional[_Iterable[_Union[Pick, _Mapping]]] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., served: _Optional[_Iterable[int]] = ..., failed: _Optional[_Iterable[int]] = ..., ended: _Optional[_Iterable[int]] = ..., ejections: _Optional[_Union[Ejections, _Mapping]] = ..., log_entries: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("version", "oldest", "name")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    oldest: int
+    name: str
+    def __init__(self, version: _Optional[int] = ..., oldest: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+
+class Endpoint(_message.Message):
+    __slots__ = ("number", "id", "incarnation")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    id: str
+    incarnation: str
+    def __init__(self, number: _Optional[int] = ..., id: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
+
+class Model(_message.Message):
+    __slots__ = ("number", "name")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    name: str
+    def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+
+class Pick(_message.Message):
+    __slots__ = ("number", "endpoints", "model", "prompt_bytes", "streaming", "units", "back", "shared", "blocks")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STREAMING_FIELD_NUMBER: _ClassVar[int]
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    BACK_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    endpoints: _containers.RepeatedScalarFieldContainer[int]
+    model: int
+    prompt_bytes: int
+    streaming: bool
+    units: int
+    back: int
+    shared: int
+    blocks: bytes
+    def __init__(self, number: _Optional[int] = ..., endpoints: _Optional[_Iterable[int]] = ..., model: _Optional[int] = ..., prompt_bytes: _Optional[int] = ..., streaming: _Optional[bool] = ..., units: _Optional[int] = ..., back: _Optional[int] = ..., shared: _Optional[int] = ..., blocks: _Optional[bytes] = ...) -> None: ...
+
+class Move(_message.Message):
+    __slots__ = ("number", "endpoint")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    endpoint: int
+    def __init__(self, number: _Optional[int] = ..., endpoint: _Optional[int] = ...) -> None: ...
+
+class Ejections(_message.Message):
+    __slots__ = ("endpoints",)
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    endpoints: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, endpoints: _Optional[_Iterable[int]] = ...) -> None: ...

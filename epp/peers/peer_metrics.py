@@ -1,0 +1,44 @@
+"""What the metrics page says of the other pickers: how many are connected, how old their news is, and what it costs."""
+
+from collections.abc import Iterator
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from epp.peers.peering import Peers
+from epp.plugins.labels import PREFIX
+
+
+class PeerMetrics(Collector):
+    """To be read on the event loop."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    def collect(self) -> Iterator[Metric]:
+        links = list(self._peers.links.values())
+        yield GaugeMetricFamily(
+            PREFIX + "peers_connected", "Other pickers that tell what they send.", len(links)
+        )
+        silent = GaugeMetricFamily(
+            PREFIX + "peer_silent_seconds", "Since a picker's last message.", labels=("peer",)
+        )
+        inflight = GaugeMetricFamily(
+            PREFIX + "peer_inflight_requests", "Requests of a picker that have not ended.", labels=("peer",)
+        )
+        for link in links:
+            silent.add_metric((link.address,), self._peers.silence(link))
+            inflight.add_metric((link.address,), len(link.hearing))
+        yield from (silent, inflight)
+        messages = CounterMetricFamily(
+            PREFIX + "peer_bytes", "Of messages between pickers.", labels=("direction",)
+        )
+        messages.add_metric(("in",), self._peers.bytes_in + sum(link.bytes_in for link in links))
+        messages.add_metric(("out",), self._peers.bytes_out + sum(link.bytes_out for link in links))
+        yield messages
+        yield CounterMetricFamily(
+            PREFIX + "peer_faults",
+            "Connections that ended since what came made no sense.",
+            self._peers.faults,
+        )

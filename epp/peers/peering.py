@@ -1,0 +1,395 @@
+"""The part of a picker that finds its peers, keeps a stream to each, and shows who is there."""
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Never
+
+import grpc
+from grpc import aio
+
+import discovery
+import registry
+from adsum.addresses import authority, is_loopback
+from adsum.logs import RateLimitedLog
+from adsum.serving.sockets import ListenError
+from adsum.tasks import BackgroundTasks, ResourceOwner, background
+from epp.config.picker_config import PickerConfig
+from epp.config.settings import Settings
+from epp.endpoints.datastore import Datastore
+from epp.peers.credentials import open_credentials
+from epp.peers.hearing import Hearing, PeerFaultError
+from epp.peers.link import (
+    BROKEN,
+    CHANNEL_OPTIONS,
+    GREETING,
+    METHOD,
+    SERVER_OPTIONS,
+    SERVICE,
+    Duplex,
+    PeerLink,
+    SilentPeerError,
+    why_lost,
+)
+from epp.peers.telling import Telling
+from epp.scheduling.director import Director
+from epp.scheduling.plugin import ChainProducer
+from epp.wire.grpc_aio import server_credentials
+
+TELL_INTERVAL: Final = 0.01
+"""Seconds for which what happens is collected into one message."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+"""Seconds between two attempts to reach a peer."""
+_FAULT_PAUSE: Final = 10.0
+"""Seconds until a peer that sent what makes no sense is asked again."""
+_START: Final = 1.0
+"""Seconds that the start waits, at most, for what the others tell."""
+_LOOK_AGAIN: Final = 5.0
+"""Seconds until a source of peers that failed is asked again."""
+_MOST_STREAMS: Final = 256
+COMPONENT_SUFFIX: Final = "-picker"
+PORT_LABEL: Final = "adsum-peer-port"
+_GOODBYE: Final = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class Peers(ResourceOwner):
+    """An async context manager; once entered, peers that are there have told what they send, or did not answer. A `ConfiguredPart`.
+
+    Entering raises CertificateError, ValueError and ListenError.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        url: str,
+        director: Director,
+        datastore: Datastore,
+        clock: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._director = director
+        self._datastore = datastore
+        self._clock = clock
+        self.name = secrets.token_hex(8)
+        self._url = url
+        self._dialing = BackgroundTasks()
+        self._first = asyncio.Event()
+        self._limited_log = RateLimitedLog(log, clock, most=20)
+        # bounded: by the peers that prove who they are
+        self.links: dict[str, PeerLink] = {}
+        # bounded: by the addresses that the source of peers names
+        self._dialed: dict[str, str] = {}
+        """By address, why it is not connected; empty: it is, or it is this picker."""
+        self.bytes_in = self.bytes_out = self.faults = 0
+        """Of streams that are over."""
+        self._gone = asyncio.Event()
+        """Set, and replaced, when a link ended."""
+        self.telling = Telling(self._wake)
+
+    def prepare(self, config: PickerConfig) -> Callable[[], None]:
+        return self._use_producers
+
+    def _use_producers(self) -> None:
+        producers = self._director.producers
+        for one in producers:
+            if isinstance(one, ChainProducer):
+                one.use_seed(self._credentials.seed)
+        self.telling.use(producers)
+
+    @property
+    def address(self) -> str:
+        """That peers are served at."""
+        return authority(self._host, self._port)
+
+    def silence(self, link: PeerLink) -> float:
+        """Seconds since its last message."""
+        return self._clock() - link.heard_at
+
+    def describe(self) -> dict[str, Any]:
+        """For /status."""
+        return {
+            "peers": {
+                "name": self.name,
+                "address": self.address,
+                "connected": [
+                    {
+                        "name": link.name,
+                        "address": link.address,
+                        "silent_seconds": round(self.silence(link), 3),
+                        "inflight": len(link.hearing),
+                        "unplaced": link.hearing.unplaced,
+                        "other_layout": link.hearing.other_layout,
+                        "bytes_in": link.bytes_in,
+                        "bytes_out": link.bytes_out,
+                    }
+                    for link in self.links.values()
+                ],
+                "missing": {address: why for address, why in self._dialed.items() if why},
+            }
+        }
+
+    async def _open(self) -> None:
+        self._credentials = open_credentials(self._settings, self._start)
+        self._use_producers()
+        await self._stack.enter_async_context(self._listening())
+        self._director.picks.peers = self.telling
+        self._stack.callback(self._stop_telling)
+        self._stack.push_async_callback(self._dialing.aclose)
+        self._start(self._follow())
+        self._start(self._register())
+        try:
+            async with asyncio.timeout(_START):
+                await self._first.wait()
+        except TimeoutError:
+            log.info("not all peers have told what they send yet; this picker starts without")
+
+    def _stop_telling(self) -> None:
+        self._director.picks.peers = None
+        for link in list(self.links.values()):
+            link.end()
+
+    def _wake(self) -> None:
+        asyncio.get_running_loop().call_later(TELL_INTERVAL, self._flush)
+
+    def _flush(self) -> None:
+        self.telling.flush(self._clock())
+        for link in self.links.values():
+            link.wake.set()
+
+    # Its own side of streams that peers open
+
+    @asynccontextmanager
+    async def _listening(self) -> AsyncIterator[None]:
+        settings, served = self._settings, self._credentials.served
+        self._host = "127.0.0.1" if served is None and not is_loopback(settings.host) else settings.host
+        server = aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=_MOST_STREAMS)
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._accept)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        where = authority(self._host, settings.peer_port)
+        try:
+            if served is None:
+                self._port = server.add_insecure_port(where)
+            else:
+                self._port = server.add_secure_port(where, server_credentials(served))
+        except RuntimeError as error:
+            problem = f"cannot listen on {where}: it is taken or not an address of this machine (--peer-port)"
+            raise ListenError(problem) from error
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.stop(_GOODBYE)
+
+    async def _accept(self, _: object, context: "aio.ServicerContext[Any, Any]") -> None:
+        address = context.peer()[:100]
+        try:
+            await self._converse(self._link(address, dialed=False), context)
+        except PeerFaultError as fault:
+            self._note_fault(address, fault)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(fault))
+        except (SilentPeerError, TimeoutError) as error:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, why_lost(error))
+        except BROKEN:
+            return
+
+    # Streams to peers
+
+    async def _follow(self) -> Never:
+        """Keep a stream to each peer that the source of peers names."""
+        key = self._settings.namespace, self._settings.component + COMPONENT_SUFFIX
+        while True:
+            problem = "the watch of the other pickers ended"
+            try:
+                # no GETs of theirs: a peer that is silent is noticed here
+                async with discovery.open(self._url, silent_after=0) as found, found.watch(*key) as events:
+                    await self._want([address_of(one) for one in events.instances.values()])
+                    async for event in events:
+                        if not isinstance(event, discovery.InstanceRemovedEvent):
+                            self._dial_soon(address_of(event.instance))
+                        elif (address := address_of(event.instance)) in self._dialed:
+                            del self._dialed[address]
+            except (discovery.AdsumError, OSError) as error:
+                problem = str(error)
+            self._first.set()
+            self._limited_log.warning("source", "--peers: %s; it is asked again", problem)
+            await asyncio.sleep(_LOOK_AGAIN)
+
+    async def _want(self, addresses: Sequence[str]) -> None:
+        """These are the first; returns once each has told what it sends, or did not answer."""
+        for address in self._dialed.keys() - addresses:
+            del self._dialed[address]
+        tried = [self._dial_soon(address) for address in addresses]
+        for one in tried:
+            await one.wait()
+        self._first.set()
+
+    def _dial_soon(self, address: str) -> asyncio.Event:
+        """Returns what is set once that was tried."""
+        tried = asyncio.Event()
+        if address in self._dialed or address == self.address:
+            tried.set()
+        else:
+            self._dialed[address] = "it was not asked yet"
+            self._dialing.start(self._keep(address, tried), f"peer {address}")
+        return tried
+
+    async def _keep(self, address: str, tried: asyncio.Event) -> None:
+        """Keep a stream to one peer as long as it is named, unless it keeps one to us."""
+        pause = _FIRST_PAUSE
+        try:
+            while address in self._dialed:
+                link = self._link(address, dialed=True)
+                why, fault = await self._dial(link, tried)
+                if link.name == self.name:
+                    self._dialed[address] = ""
+                    return
+                if link.name in self.links:  # it has another stream to us
+                    await self._until_gone(link.name, address, tried)
+                    pause = _FIRST_PAUSE
+                    continue
+                if address in self._dialed:
+                    self._dialed[address] = why
+                tried.set()
+                pause = _FIRST_PAUSE if link.name and not fault else min(2.0 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(_FAULT_PAUSE if fault else pause)
+        finally:
+            tried.set()
+
+    async def _until_gone(self, name: str, address: str, tried: asyncio.Event) -> None:
+        while (link := self.links.get(name)) is not None:
+            self._dialed[address] = ""
+            await link.caught_up.wait()
+            tried.set()
+            await self._gone.wait()
+
+    async def _dial(self, link: PeerLink, tried: asyncio.Event) -> tuple[str, bool]:
+        """Returns why it ended, and whether that was a fault of the peer."""
+        try:
+            async with self._channel(link.address) as channel:
+                call: Any = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
+                try:
+                    async with asyncio.timeout(GREETING):
+                        await call.wait_for_connection()  # `write` would wait, and never say why
+                    await self._converse(link, call, tried)
+                finally:
+                    call.cancel()
+        except PeerFaultError as fault:
+            self._note_fault(link.address, fault)
+            return str(fault), True
+        except (*BROKEN, SilentPeerError, TimeoutError) as error:
+            return why_lost(error), False
+        return why_lost(None), False
+
+    def _channel(self, address: str) -> aio.Channel:
+        served = self._credentials.served
+        if served is None:
+            return aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        credentials = grpc.ssl_channel_credentials(served.client_ca, served.pair.key, served.pair.certificate)
+        name = self._credentials.server_name()
+        options = [*CHANNEL_OPTIONS, *([("grpc.ssl_target_name_override", name)] if name else [])]
+        return aio.secure_channel(address, credentials, options=options)
+
+    # Both kinds
+
+    def _link(self, address: str, *, dialed: bool) -> PeerLink:
+        hearing = Hearing(self._director.picks, self._datastore)
+        return PeerLink(address, self.telling, hearing, self._clock, dialed=dialed)
+
+    async def _converse(self, link: PeerLink, stream: Duplex, tried: asyncio.Event | None = None) -> None:
+        name = await link.greet(stream, self.name)
+        if name == self.name or not self._adopt(link):
+            return
+        if link.address in self._dialed:
+            self._dialed[link.address] = ""
+        log.info("peer %s at %s is connected", name, link.address)
+        why: BaseException | None = None
+        try:
+            async with background(_once(link.caught_up, tried)):
+                await link.converse(stream)
+        except BaseException as error:
+            why = error
+            raise
+        finally:
+            self._part(link, why)
+
+    def _adopt(self, link: PeerLink) -> bool:
+        """One stream between two: both keep the one that the picker with the smaller name opened, of several the newest."""
+        before = self.links.get(link.name)
+        if before is not None and before.dialed != link.dialed and link.dialed != (self.name < link.name):
+            return False
+        if before is not None:
+            before.end()
+        self.links[link.name] = link
+        return True
+
+    def _part(self, link: PeerLink, why: BaseException | None) -> None:
+        self.bytes_in += link.bytes_in
+        self.bytes_out += link.bytes_out
+        link.caught_up.set()
+        if self.links.get(link.name) is not link:
+            return  # there is another one to it
+        del self.links[link.name]
+        gone, self._gone = self._gone, asyncio.Event()
+        gone.set()
+        reason = "this picker ends" if isinstance(why, asyncio.CancelledError) else why_lost(why)
+        self._limited_log.log(
+            logging.INFO if why is None else logging.WARNING,
+            "lost",
+            "peer %s at %s is connected no longer, so nothing that it sent counts: %s",
+            link.name,
+            link.address,
+            reason,
+        )
+
+    def _note_fault(self, address: str, fault: PeerFaultError) -> None:
+        self.faults += 1
+        self._limited_log.warning("fault", "the peer at %s sent what makes no sense: %s", address, fault)
+
+    # How others find this one
+
+    @property
+    def _registers(self) -> bool:
+        """On Kubernetes the slices of a Service name the pickers, and a list is one already."""
+        # bounded: the operator's flag
+        return self._url.split("://", 1)[0] not in ("kubernetes", "static")
+
+    async def _register(self) -> Never:
+        key = self._settings.namespace, self._settings.component + COMPONENT_SUFFIX
+        labels = {PORT_LABEL: str(self._port)}
+        while self._registers:
+            try:
+                async with (
+                    registry.open(self._url, address=self._announced(), labels=labels) as opened,
+                    opened.register_instance(*key) as handle,
+                ):
+                    handle.set_ready("ready")
+                    await asyncio.Event().wait()
+            except (discovery.AdsumError, OSError) as error:
+                self._limited_log.warning("register", "--peers: %s; it is tried again", error)
+            await asyncio.sleep(_LOOK_AGAIN)
+        while True:
+            await asyncio.Event().wait()
+
+    def _announced(self) -> str | None:
+        """The address at which others reach this picker; None: from this machine only."""
+        if self._host not in ("::", "0.0.0.0"):  # noqa: S104  # it is compared
+            return self._host
+        return os.environ.get("POD_IP")
+
+
+async def _once(first: asyncio.Event, then: asyncio.Event | None) -> None:
+    await first.wait()
+    if then is not None:
+        then.set()
+
+
+def address_of(instance: discovery.Instance) -> str:
+    """Where a picker serves its peers."""
+    port = instance.labels.get(PORT_LABEL, "")
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5
+    return authority(instance.address, int(port) if is_port else instance.port)

@@ -1,0 +1,199 @@
+"""What a peer may say, and what is believed of it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from epp.peers import hearing
+from epp.peers.hearing import MOST_PICKS, PeerFaultError
+from epp.peers.messages.peers_pb2 import News
+from epp.peers.telling import packed, unpacked
+from epp.scheduling.plugin import ChainProducer
+from epp.scheduling.prefix.producer import PrefixCacheProducer
+from tests.epp.peers.pickers import TellingPicker, Wire
+
+PROMPT = "a long prompt that fills some blocks of a prefix cache " * 100
+
+
+def held(picker: TellingPicker) -> int:
+    """Blocks in its prefix index."""
+    return sum(len(one.index) for one in picker.director.producers if isinstance(one, PrefixCacheProducer))
+
+
+def named() -> News:
+    news = News()
+    news.endpoints.add(number=1, id="w0", incarnation="1")
+    return news
+
+
+def test_a_pick_counts_at_the_peer_as_its_own() -> None:
+    one, other = TellingPicker(3), TellingPicker(3)
+    wire = Wire(one, other)
+    pick = one.pick(PROMPT, 1.0, only=2)
+    assert one.is_awake
+    one.telling.flush(1.01)
+    wire.carry(1.02)
+    assert one.inflight() == {("w2", "1"): (1, 0)}
+    assert other.inflight() == {("w2", "1"): (0, 1)}
+    pool = other.store.pool(1.03)
+    assert (pool.inflight.tolist(), pool.peer_inflight.tolist()) == ([0, 0, 1], [0, 0, 1])
+    for picker in one, other:
+        picker.read_pages(1.03)
+    # the prompt that is ahead there is as dear as an own one, and its prefix as good
+    chosen = [picker.pick(PROMPT + "and more", 1.04).endpoints[0].id for picker in (one, other)]
+    assert chosen[0] == chosen[1]
+    one.director.responded(pick, 200, 1.05)
+    one.director.release(pick, 1.06)
+    one.telling.flush(1.07)
+    wire.carry(1.08)
+    assert other.store.peer_inflight(pick.endpoints[0]) == 0
+
+
+def test_a_newcomer_is_told_what_is_in_flight_and_held() -> None:
+    one, newcomer = TellingPicker(3), TellingPicker(3)
+    served = one.pick(PROMPT, 1.0, only=1)
+    one.telling.flush(1.01)
+    one.director.responded(served, 200, 1.5)
+    one.director.release(served, 1.5)
+    one.pick("another", 1.6, only=0)
+    one.telling.flush(1.61)
+    newcomer.read_pages(1.9)
+    Wire(one, newcomer).carry(2.0)
+    assert newcomer.inflight() == {("w0", "1"): (0, 1)}
+    assert newcomer.pick(PROMPT, 2.1).endpoints[0].id == "w1"
+
+
+def test_what_was_told_goes_with_the_connection() -> None:
+    one, other = TellingPicker(3), TellingPicker(3)
+    wire = Wire(one, other)
+    for _ in range(10):
+        one.pick(PROMPT, 1.0)
+    one.telling.flush(1.01)
+    wire.carry(1.02)
+    assert sum(count for _, count in other.inflight().values()) == 10
+    wire.cut()
+    assert other.inflight() == {}
+    wire.carry(1.1)
+    assert sum(count for _, count in other.inflight().values()) == 10
+
+
+def test_blocks_that_an_earlier_pick_had_are_not_told_again() -> None:
+    one, other = TellingPicker(1), TellingPicker(1)
+    wire = Wire(one, other)
+    one.pick(PROMPT, 1.0)
+    one.telling.flush(1.01)
+    wire.carry(1.02)
+    first = wire.bytes
+    one.pick(PROMPT + "more", 1.1)
+    one.telling.flush(1.11)
+    wire.carry(1.12)
+    assert wire.bytes - first < first / 2
+    assert held(other) == held(one) > 0
+
+
+def test_hashes_of_another_layout_are_not_compared() -> None:
+    one, other = TellingPicker(2), TellingPicker(2)
+    for producer in one.director.producers:
+        if isinstance(producer, ChainProducer):
+            producer.use_seed(8)
+    wire = Wire(one, other)
+    one.pick(PROMPT, 1.0)
+    one.telling.flush(1.01)
+    wire.carry(1.02)
+    assert wire.hearing.other_layout
+    assert held(other) == 0
+    assert sum(count for _, count in other.inflight().values()) == 1
+
+
+def _unnamed(news: News) -> None:
+    news.picks.add(number=1, endpoints=[9])
+
+
+def _nowhere(news: News) -> None:
+    news.picks.add(number=1)
+
+
+def _everywhere(news: News) -> None:
+    news.picks.add(number=1, endpoints=[1] * 1000)
+
+
+def _backwards(news: News) -> None:
+    news.picks.add(number=5, endpoints=[1])
+    news.picks.add(number=5, endpoints=[1])
+
+
+def _huge(news: News) -> None:
+    news.picks.add(number=1, endpoints=[1], prompt_bytes=2**32 - 1)
+
+
+def _crowd(news: News) -> None:
+    for number in range(MOST_PICKS + 1):
+        news.picks.add(number=number + 1, endpoints=[1])
+
+
+def _long_chain(news: News) -> None:
+    news.picks.add(number=1, endpoints=[1], units=9, shared=2**32 - 1)
+
+
+def _odd_blocks(news: News) -> None:
+    news.picks.add(number=1, endpoints=[1], units=9, blocks=b"123")
+
+
+def _long_name(news: News) -> None:
+    news.endpoints.add(number=2, id="x" * 10_000)
+
+
+def _moved_away(news: News) -> None:
+    news.moves.add(number=1, endpoint=7)
+
+
+def _names(news: News) -> None:
+    for number in range(30_000):
+        news.models.add(number=number, name="m")
+
+
+LIES = [
+    _unnamed, _nowhere, _everywhere, _backwards, _huge, _crowd, _long_chain, _odd_blocks, _long_name, _moved_away, _names,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__.strip("_"))
+def test_what_makes_no_sense_is_a_fault(lie: Callable[[News], None]) -> None:
+    picker, news = TellingPicker(2), named()
+    lie(news)
+    heard = picker.hearing()
+    with pytest.raises(PeerFaultError):
+        heard.hear(News.FromString(news.SerializeToString()), 1.0)
+    heard.forget()
+    assert picker.inflight() == {}
+
+
+def test_outcomes_of_unknown_picks_are_skipped() -> None:
+    picker, news = TellingPicker(2), named()
+    for numbers in news.served, news.failed, news.ended:
+        numbers.extend([1, 2**64 - 1, 0])
+    picker.hearing().hear(news, 1.0)
+    assert picker.inflight() == {}
+
+
+def test_more_in_flight_than_a_picker_can_have_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hearing, "MOST_OPEN", 10)
+    picker, news = TellingPicker(1), named()
+    for number in range(11):
+        news.picks.add(number=number + 1, endpoints=[1])
+    with pytest.raises(PeerFaultError, match="more than 10 picks in flight"):
+        picker.hearing().hear(news, 1.0)
+
+
+def test_fields_of_a_newer_picker_are_skipped() -> None:
+    picker, news = TellingPicker(2), named()
+    news.picks.add(number=1, endpoints=[1])
+    newer = news.SerializeToString() + b"\xfa\x3e\x03abc"  # field 1007
+    picker.hearing().hear(News.FromString(newer), 1.0)
+    assert picker.inflight() == {("w0", "1"): (0, 1)}
+
+
+def test_hashes_survive_packing() -> None:
+    hashes = [0, 1, 2**64 - 1, 0x0102030405060708]
+    assert unpacked(packed(hashes)) == hashes
+    assert packed([1]) == b"\1" + bytes(7)

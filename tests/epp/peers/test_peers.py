@@ -1,0 +1,223 @@
+"""Pickers as processes that tell each other over real sockets: bookings, death, a stop, a newcomer, strangers and liars."""
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc import aio
+
+from benchmarks.ports import free_ports
+from epp.peers.messages.peers_pb2 import Hello, News
+from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
+from tests.epp.epp_program import LOCAL, epp_program
+from tests.epp.picker_programs import PickerProgram, picker_programs
+from tests.eventually import eventually
+
+TELL = "/adsum.peers.v1.Peers/Tell"
+BODY = json.dumps({"model": "m", "prompt": "hello " * 500}).encode()
+
+
+@asynccontextmanager
+async def workers(count: int) -> AsyncIterator[list[int]]:
+    """Ports that accept connections and say nothing."""
+    async with AsyncExitStack() as stack:
+        ports = []
+        for _ in range(count):
+            server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+            await stack.enter_async_context(server)
+            ports.append(server.sockets[0].getsockname()[1])
+        yield ports
+
+
+@asynccontextmanager
+async def requests(picker: PickerProgram, count: int, messages: Any) -> AsyncIterator[None]:
+    """So many are in flight at the picker in the block."""
+    async with aio.insecure_channel(picker.address) as channel:
+        streams: list[Any] = []
+        for _ in range(count):
+            stream: Any = channel.stream_stream(
+                "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
+                request_serializer=ProcessingRequest.SerializeToString,
+                response_deserializer=ProcessingResponse.FromString,
+            )()
+            await stream.write(messages.headers())
+            await stream.write(messages.body(BODY, end_of_stream=True))
+            assert await stream.read() is not aio.EOF
+            streams.append(stream)
+        try:
+            yield
+        finally:
+            for stream in streams:
+                stream.cancel()
+
+
+async def heard(picker: PickerProgram) -> list[int]:
+    """What is in flight at each of its peers, the fewest first."""
+    status = await picker.page("status")
+    return sorted(peer["inflight"] for peer in status["peers"]["connected"])
+
+
+def tells(picker: PickerProgram, *expected: int) -> Any:
+    async def found() -> bool:
+        endpoints = (await picker.page("debug/endpoints"))["endpoints"]
+        counted = sum(endpoint["peer_inflight"] for endpoint in endpoints)
+        return await heard(picker) == sorted(expected) and counted == sum(expected)
+
+    return found
+
+
+def flags(folder: Path) -> list[str]:
+    return [f"--peers=file://{folder}", "--peer-port=0"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "root"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+async def test_what_one_sends_the_others_count_until_it_ends_dies_or_stops(root: Path, messages: Any) -> None:
+    async with workers(2) as ports, picker_programs(3, ports, flags(root)) as (one, other, third):
+        for picker in one, other, third:
+            await eventually(tells(picker, 0, 0))
+        async with requests(one, 5, messages), requests(other, 3, messages):
+            await eventually(tells(third, 3, 5))
+            await eventually(tells(other, 0, 5))
+            await eventually(tells(one, 0, 3))
+            assert await one.in_flight() == 5, "the metrics page has its own alone"
+
+            other.send(signal.SIGSTOP)
+            await eventually(tells(third, 5))
+            other.send(signal.SIGCONT)
+            await eventually(tells(third, 3, 5))
+
+            async with AsyncExitStack() as stack:
+                (newcomer,) = await stack.enter_async_context(picker_programs(1, ports, flags(root)))
+                assert await heard(newcomer) == [0, 3, 5], "before it is ready"
+
+            one.send(signal.SIGKILL)
+            await one.ended()
+            await eventually(tells(third, 3))
+            await eventually(tells(other, 0))
+        await eventually(tells(third, 0))
+
+
+async def test_a_fixed_list_that_names_every_picker(messages: Any) -> None:
+    first, second, *ports = free_ports(8)
+    listed = [f"--peer=127.0.0.1:{port}" for port in (first, second)]
+    async with workers(2) as served, AsyncExitStack() as stack:
+        pickers = []
+        for at, port in enumerate((first, second)):
+            own = PickerProgram(ports[3 * at : 3 * at + 3], served, [*listed, f"--peer-port={port}"])
+            stack.push_async_callback(own.stop)
+            await own.start()
+            pickers.append(own)
+        async with requests(pickers[0], 2, messages):
+            await eventually(tells(pickers[1], 2))
+            status = await pickers[1].page("status")
+            assert status["peers"]["missing"] == {}, "neither the other one nor itself is"
+
+
+async def lie(address: str, *parts: bytes) -> str:
+    """How a picker ends the stream of one who sends this."""
+    async with aio.insecure_channel(address) as channel:
+        stream: Any = channel.stream_stream(TELL)()
+        try:
+            for part in parts:
+                await stream.write(part)
+            while await stream.read() is not aio.EOF:
+                pass
+        except (aio.AioRpcError, asyncio.InvalidStateError):
+            pass
+        return str((await stream.code()).name)
+
+
+def hello(**changes: Any) -> bytes:
+    given: dict[str, Any] = {"version": 1, "oldest": 1, "name": "f" * 16} | changes
+    return News(hello=Hello(**given)).SerializeToString()
+
+
+async def test_a_peer_that_lies_changes_nothing(root: Path, messages: Any) -> None:
+    async with workers(2) as ports, picker_programs(2, ports, flags(root)) as (one, other):
+        await eventually(tells(other, 0))
+        address = (await other.page("status"))["peers"]["address"]
+        crowd = News()
+        for number in range(1_000_000):
+            crowd.ended.append(number)
+        endpoint = News(anew=True)
+        endpoint.endpoints.add(number=1, id="w", incarnation="1")
+        huge = News()
+        huge.picks.add(number=1, endpoints=[1], prompt_bytes=2**32 - 1)
+        assert await lie(address, b"\xff" * 100) == "INVALID_ARGUMENT"
+        assert await lie(address, hello(version=9, oldest=7)) == "INVALID_ARGUMENT"
+        assert await lie(address, hello(name="../../etc")) == "INVALID_ARGUMENT"
+        assert await lie(address, hello(), b"\xff" * 100) == "INVALID_ARGUMENT"
+        assert (
+            await lie(address, hello(), endpoint.SerializeToString(), huge.SerializeToString())
+            == "INVALID_ARGUMENT"
+        )
+        assert await lie(address, hello(), bytes(8 * 1024 * 1024)) in ("RESOURCE_EXHAUSTED", "CANCELLED")
+        newer = hello(version=9, oldest=1) + b"\xfa\x3e\x03abc"
+        silent = asyncio.create_task(lie(address, newer, crowd.SerializeToString()))
+        assert await silent == "DEADLINE_EXCEEDED", "it was understood, and then silent"
+        async with requests(one, 2, messages):
+            await eventually(tells(other, 2))
+
+
+async def test_a_token_lets_in_who_has_it(root: Path, tmp_path: Path, messages: Any) -> None:
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    right.write_text("r" * 40 + "\n")
+    wrong.write_text("w" * 40)
+    with_token = [*flags(root), f"--peer-token-file={right}"]
+    async with AsyncExitStack() as stack:
+        ports = await stack.enter_async_context(workers(1))
+        one, other = await stack.enter_async_context(picker_programs(2, ports, with_token))
+        async with requests(one, 2, messages):
+            await eventually(tells(other, 2))
+            stranger = [*flags(root), f"--peer-token-file={wrong}"]
+            async with picker_programs(1, ports, stranger) as (third,):
+
+                async def refused() -> bool:
+                    missing = (await third.page("status"))["peers"]["missing"]
+                    return len(missing) == 2 and all("UNAVAILABLE" in why for why in missing.values())
+
+                await eventually(refused)
+                assert await heard(third) == []
+                assert await heard(other) == [2]
+            address = (await other.page("status"))["peers"]["address"]
+            assert await lie(address, hello()) == "UNAVAILABLE", "plain text"
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["--peers=kubernetes://llm"], "--peer-token-file"),
+        (["--peer=10.0.0.1:9004"], "--peer-token-file"),
+        (["--peers=file:///x", "--peer=127.0.0.1:1"], "exclude each other"),
+        (["--peers=nonsense://"], "--peer-token-file"),
+        (["--peers=file:///x", "--peer-token-file=/nowhere"], "/nowhere"),
+    ],
+)
+async def test_flags_that_would_speak_to_strangers_stop_the_start(given: list[str], named: str) -> None:
+    async with epp_program(*LOCAL, "--endpoint=127.0.0.1:1", *given) as process:
+        _, errors = await process.communicate()
+        assert process.returncode == 2
+        assert named in errors.decode().splitlines()[-1]
+
+
+async def test_a_short_token_is_refused(tmp_path: Path) -> None:
+    (token := tmp_path / "token").write_text("password")
+    with contextlib.suppress(ProcessLookupError):
+        async with epp_program(
+            *LOCAL, "--endpoint=127.0.0.1:1", "--peers=file:///x", f"--peer-token-file={token}"
+        ) as process:
+            _, errors = await process.communicate()
+            assert process.returncode == 2
+            assert "has 8 characters" in errors.decode()
