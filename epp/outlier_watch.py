@@ -4,13 +4,13 @@ import asyncio
 import random
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Never
 
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.endpoint import Endpoint, Key
 from epp.outliers.detection import TICK, OutlierDetection
-from epp.outliers.outlier_record import Cause, OutlierRecord
+from epp.outliers.outlier_record import Cause, OutlierRecord, OutlierState
 from epp.outliers.settings import OutlierSettings
 from epp.outliers.slow_start import SlowStart, SlowStartSettings
 from epp.scheduling.director import Director
@@ -79,6 +79,23 @@ class OutlierWatch:
     def avoided(self) -> list[OutlierRecord]:
         """The endpoints that get no requests, or only one on trial."""
         return [] if self.detection is None else list(self.detection.ejected)
+
+    @property
+    def ejected(self) -> tuple[Endpoint, ...]:
+        """Those of them that get none at all, for what this picker has seen itself."""
+        states = OutlierState.EJECTED, OutlierState.PROBING
+        return tuple([one.endpoint for one in self.avoided if one.state in states])
+
+    def heed_peers(self, ejected: Iterable[Key]) -> None:
+        """Avoid what peers have ejected too, as far as `maxEjectionPercent` allows; nothing while it is off."""
+        detection, store = self.detection, self._datastore
+        if detection is None:
+            store.set_ejected_by_peers(set())
+            return
+        left = detection.settings.ejectable(len(store.endpoints)) - len(detection.ejected)
+        own = {one.endpoint.key for one in detection.ejected}
+        others = sorted(key for key in set(ejected) - own if store.find(key) is not None)
+        store.set_ejected_by_peers(set(others[: max(0, left)]))
 
     def describe(self) -> dict[str, Any]:
         """For /status: nothing while it is off."""

@@ -115,7 +115,7 @@ class PickerServer(ResourceOwner):
         from epp.peers.peer_metrics import PeerMetrics
         from epp.peers.peering import Peers  # imports grpc
 
-        peers = Peers(self._settings, url, picking.director, datastore, self._clock)
+        peers = Peers(self._settings, url, picking, datastore, self._ports.outcomes)
         await self._enter(peers)
         telemetry.gauges.register(PeerMetrics(peers))
         return peers

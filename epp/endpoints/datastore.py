@@ -25,6 +25,7 @@ class Datastore(ChangeHooks):
         self._cache_tokens: dict[Key, int] = {}
         self._unreachable, self._lost, self._ejected = set[Key](), set[Key](), set[Key]()
         self._told_dead = set[Key]()
+        self._ejected_by_peers = set[Key]()
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -45,7 +46,8 @@ class Datastore(ChangeHooks):
     @property
     def all_reachable(self) -> bool:
         """False if an endpoint is ejected, or there is a hint that it does not answer, of discovery or by `set_lost`."""
-        return not self._lost and not self._ejected and not self._unreachable
+        hinted = self._lost or self._ejected or self._unreachable or self._ejected_by_peers
+        return not hinted
 
     def serving(self, model: str) -> Mask | None:
         """The endpoints that may serve a model or adapter; None: all of them.
@@ -99,7 +101,7 @@ class Datastore(ChangeHooks):
         if endpoint is None:
             return None
         self._columns.remove(key)
-        for keys in self._unreachable, self._lost, self._ejected, self._told_dead:
+        for keys in self._unreachable, self._lost, self._ejected, self._told_dead, self._ejected_by_peers:
             keys.discard(key)
         self._cache_tokens.pop(key, None)
         # an endpoint that is only not ready may come back with its cache
@@ -138,6 +140,7 @@ class Datastore(ChangeHooks):
     def _forget_process(self, endpoint: Endpoint) -> None:
         self._lost.discard(endpoint.key)
         self._ejected.discard(endpoint.key)
+        self._ejected_by_peers.discard(endpoint.key)
         self._columns.forget(endpoint.key)
         self._mark_reachable(endpoint.key)
         self._cache_tokens.pop(endpoint.key, None)
@@ -205,6 +208,11 @@ class Datastore(ChangeHooks):
         """Whether it is avoided because it failed requests; it counts as unreachable, and new processes begin without."""
         self._mark(self._ejected, endpoint, marked=ejected)
 
+    def set_ejected_by_peers(self, keys: set[Key]) -> None:
+        """All that other pickers avoid since they failed their requests; they count as unreachable."""
+        for key in self._ejected_by_peers ^ {key for key in keys if key in self._members.endpoints}:
+            self._mark(self._ejected_by_peers, self._members.endpoints[key], marked=key in keys)
+
     def _mark(self, keys: set[Key], endpoint: Endpoint, *, marked: bool) -> bool:
         """Whether it is among these, which count as unreachable. Returns whether this is new."""
         key = endpoint.key
@@ -219,8 +227,13 @@ class Datastore(ChangeHooks):
         return True
 
     def _mark_reachable(self, key: Key) -> None:
-        reachable = key not in self._unreachable and key not in self._lost and key not in self._ejected
-        self._columns.set_reachable(key, reachable)
+        hinted = (
+            key in self._unreachable
+            or key in self._lost
+            or key in self._ejected
+            or key in self._ejected_by_peers
+        )
+        self._columns.set_reachable(key, not hinted)
 
     def suspect(self, endpoint: Endpoint) -> None:
         """The data plane could not reach it: it is avoided until whoever listens in `on_suspect` says otherwise.

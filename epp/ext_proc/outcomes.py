@@ -49,7 +49,7 @@ class OutcomeLedger:
     """
 
     __slots__ = ("_awaited", "_most", "_name", "_resumed_at", "_sequence", "_ticked_at", "_unseen", "_warned", "delay", "delays",
-                 "entries", "heard_at", "logs", "lost")  # fmt: skip
+                 "elsewhere", "entries", "heard_at", "logs", "lost")  # fmt: skip
 
     def __init__(
         self, name: str, unseen: Callable[[Pick, float, float], None] | None = None, most: int = MOST_AWAITED
@@ -69,9 +69,15 @@ class OutcomeLedger:
         self.delay = 0.0
         self.heard_at = float("-inf")
         self._warned = False
+        self.elsewhere: Callable[[bytes], None] | None = None
+        """Called with each entry about a pick of another picker."""
 
     def __len__(self) -> int:
         return len(self._awaited)
+
+    @property
+    def name(self) -> str:
+        return self._name
 
     @property
     def used(self) -> bool:
@@ -100,7 +106,8 @@ class OutcomeLedger:
             if outcome is None:
                 continue
             try:
-                self._hear(outcome, now)
+                if not self._hear(outcome, now) and self.elsewhere is not None:
+                    self.elsewhere(entry)
             except Exception as error:  # noqa: BLE001  # a fault of a plugin loses no other entry
                 log.error("what became of a request could not be told: %s", type(error).__name__)
 
@@ -140,12 +147,13 @@ class OutcomeLedger:
             }
         }
 
-    def _hear(self, outcome: LoggedOutcome, now: float) -> None:
+    def _hear(self, outcome: LoggedOutcome, now: float) -> bool:
+        """False: it is about a pick of another picker."""
         awaited = self._awaited.pop(outcome.token, None)
         if awaited is None:
             ours = outcome.token.startswith(self._name)
             self.entries["unknown" if ours else "of_others"] += 1
-            return
+            return ours
         if not awaited.responded and outcome.status:
             awaited.responded = True
             awaited.report.heard(awaited.pick, outcome, awaited.started, now)
@@ -153,7 +161,7 @@ class OutcomeLedger:
             self.entries["under_way"] += 1
             awaited.heard_at = now
             self._awaited[outcome.token] = awaited
-            return
+            return True
         self.entries["ended"] += 1
         ended_at = now
         if outcome.duration is not None:
@@ -161,6 +169,7 @@ class OutcomeLedger:
             self.delay = now - ended_at
             self.delays.observe(self.delay)
         self._release(awaited, outcome.cause, ended_at)
+        return True
 
     def _lose(self, token: str, now: float) -> None:
         self.lost += 1

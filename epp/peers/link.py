@@ -5,7 +5,8 @@ something at least every KEEPALIVE, and one that is silent for SILENT is taken t
 """
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Never, Protocol
 
 from google.protobuf.message import DecodeError
@@ -33,6 +34,11 @@ GREETING: Final = 2.0
 _MOST_BYTES: Final = 16 * 1024 * 1024
 """Bytes a second that are read of one peer; what is more waits at its sender, where nothing queues."""
 NAME_LENGTH: Final = 16
+MOST_ENTRIES: Final = 4096
+"""Entries of access logs that wait for one peer."""
+_PART: Final = 256
+_COLLECT: Final = 0.01
+"""Seconds for which entries are collected."""
 
 
 class Duplex(Protocol):
@@ -63,6 +69,10 @@ class PeerLink:
         self.wake = asyncio.Event()
         self.caught_up = asyncio.Event()
         self.is_over = False
+        self.on_entries: Callable[[Sequence[bytes]], None] | None = None
+        """Called with entries of access logs that the peer forwards."""
+        # bounded: the newest
+        self._entries: deque[bytes] = deque(maxlen=MOST_ENTRIES)
         self._telling = telling
         self._clock = clock
         self._ended = asyncio.Event()
@@ -73,6 +83,12 @@ class PeerLink:
         self.is_over = True
         self.hearing.forget()
         self._ended.set()
+
+    def forward(self, entry: bytes) -> None:
+        """Give the peer an entry of an access log about one of its picks."""
+        if not self._entries:
+            asyncio.get_running_loop().call_later(_COLLECT, self.wake.set)
+        self._entries.append(entry)
 
     async def greet(self, stream: Duplex, own_name: str) -> str:
         """Returns the peer's name. Raises PeerFaultError, and TimeoutError."""
@@ -98,7 +114,10 @@ class PeerLink:
         telling, position = self._telling, -1
         while True:
             self.wake.clear()
-            if telling.is_lost(position):
+            if self._entries:
+                entries = [self._entries.popleft() for _ in range(min(_PART, len(self._entries)))]
+                await self._write(stream, News(log_entries=entries).SerializeToString())
+            elif telling.is_lost(position):
                 parts, position = telling.anew()
                 for part in parts:
                     await self._write(stream, part)
@@ -127,6 +146,8 @@ class PeerLink:
             news = _read(message)
             if message and not self.is_over:
                 self.hearing.hear(news, now)
+                if news.log_entries and self.on_entries is not None:
+                    self.on_entries(news.log_entries)
             if not news.anew and news.age_ms < _PRESENT:
                 self.caught_up.set()
             await self._pause(len(message), now)

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Never
@@ -20,6 +19,9 @@ from adsum.tasks import BackgroundTasks, ResourceOwner, background
 from epp.config.picker_config import PickerConfig
 from epp.config.settings import Settings
 from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import Endpoint
+from epp.ext_proc.access_log_entry import of_entries
+from epp.ext_proc.outcomes import OutcomeLedger
 from epp.peers.credentials import open_credentials
 from epp.peers.hearing import Hearing, PeerFaultError
 from epp.peers.link import (
@@ -35,7 +37,7 @@ from epp.peers.link import (
     why_lost,
 )
 from epp.peers.telling import Telling
-from epp.scheduling.director import Director
+from epp.picking import Picking
 from epp.scheduling.plugin import ChainProducer
 from epp.wire.grpc_aio import server_credentials
 
@@ -49,6 +51,8 @@ _START: Final = 1.0
 """Seconds that the start waits, at most, for what the others tell."""
 _LOOK_AGAIN: Final = 5.0
 """Seconds until a source of peers that failed is asked again."""
+_EJECTIONS: Final = 0.1
+"""Seconds between two looks at what is ejected."""
 _MOST_STREAMS: Final = 256
 COMPONENT_SUFFIX: Final = "-picker"
 PORT_LABEL: Final = "adsum-peer-port"
@@ -67,15 +71,17 @@ class Peers(ResourceOwner):
         self,
         settings: Settings,
         url: str,
-        director: Director,
+        picking: Picking,
         datastore: Datastore,
-        clock: Callable[[], float],
+        outcomes: OutcomeLedger,
     ) -> None:
         self._settings = settings
-        self._director = director
+        self._director = picking.director
+        self._outliers = picking.outliers
         self._datastore = datastore
-        self._clock = clock
-        self.name = secrets.token_hex(8)
+        self._outcomes = outcomes
+        self._clock = clock = picking.clock
+        self.name = outcomes.name
         self._url = url
         self._dialing = BackgroundTasks()
         self._first = asyncio.Event()
@@ -138,7 +144,9 @@ class Peers(ResourceOwner):
         self._use_producers()
         await self._stack.enter_async_context(self._listening())
         self._director.picks.peers = self.telling
+        self._outcomes.elsewhere = self.ended_elsewhere
         self._stack.callback(self._stop_telling)
+        self._start(self._share_ejections())
         self._stack.push_async_callback(self._dialing.aclose)
         self._start(self._follow())
         self._start(self._register())
@@ -149,9 +157,31 @@ class Peers(ResourceOwner):
             log.info("not all peers have told what they send yet; this picker starts without")
 
     def _stop_telling(self) -> None:
-        self._director.picks.peers = None
+        self._director.picks.peers = self._outcomes.elsewhere = None
+        self._outliers.heed_peers(())
         for link in list(self.links.values()):
             link.end()
+
+    def ended_elsewhere(self, entry: bytes) -> None:
+        """An entry of an access log tells of a pick that is not ours: tell the peer whose name it has."""
+        for link in self.links.values():
+            if link.name.encode() in entry:
+                link.forward(entry)
+
+    def _hear_entries(self, entries: Sequence[bytes]) -> None:
+        """Of our picks, from the log of an Envoy that tells a peer."""
+        ours = [entry for entry in entries if self.name.encode() in entry]
+        self._outcomes.receive(of_entries(ours), self._clock())
+
+    async def _share_ejections(self) -> Never:
+        told: Sequence[Endpoint] = ()
+        while True:
+            await asyncio.sleep(_EJECTIONS)
+            if (ejected := self._outliers.ejected) != told:
+                told = ejected
+                self.telling.ejected(ejected)
+            heard = [link.hearing.ejected for link in self.links.values()]
+            self._outliers.heed_peers(key for keys in heard for key in keys)
 
     def _wake(self) -> None:
         asyncio.get_running_loop().call_later(TELL_INTERVAL, self._flush)
@@ -298,7 +328,9 @@ class Peers(ResourceOwner):
 
     def _link(self, address: str, *, dialed: bool) -> PeerLink:
         hearing = Hearing(self._director.picks, self._datastore)
-        return PeerLink(address, self.telling, hearing, self._clock, dialed=dialed)
+        link = PeerLink(address, self.telling, hearing, self._clock, dialed=dialed)
+        link.on_entries = self._hear_entries
+        return link
 
     async def _converse(self, link: PeerLink, stream: Duplex, tried: asyncio.Event | None = None) -> None:
         name = await link.greet(stream, self.name)

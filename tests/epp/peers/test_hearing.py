@@ -1,9 +1,12 @@
 """What a peer may say, and what is believed of it."""
 
+import random
 from collections.abc import Callable
 
 import pytest
 
+from epp.outlier_watch import OutlierWatch
+from epp.outliers.settings import OutlierSettings
 from epp.peers import hearing
 from epp.peers.hearing import MOST_PICKS, PeerFaultError
 from epp.peers.messages.peers_pb2 import News
@@ -103,6 +106,34 @@ def test_hashes_of_another_layout_are_not_compared() -> None:
     assert wire.hearing.other_layout
     assert held(other) == 0
     assert sum(count for _, count in other.inflight().values()) == 1
+
+
+def test_what_one_has_ejected_the_others_avoid_as_far_as_that_is_allowed() -> None:
+    one, other = TellingPicker(4), TellingPicker(4)
+    wire = Wire(one, other)
+    watch = OutlierWatch(other.director, other.store, lambda: 1.0, random.Random(1))
+    watch.use(OutlierSettings(), None)
+
+    def told(*numbers: int) -> list[bool]:
+        one.telling.ejected([one.store.endpoints[number] for number in numbers])
+        one.telling.flush(1.0)
+        wire.carry(1.0)
+        watch.heed_peers(wire.hearing.ejected)
+        return other.store.pool(1.0).reachable.tolist()
+
+    assert told(1) == [True, False, True, True]
+    assert told(2, 3, 1) == [True, False, False, True], "half of the pool at most"
+    assert told() == [True] * 4
+    assert other.store.all_reachable
+    told(0)
+    wire.cut()
+    watch.heed_peers(wire.hearing.ejected)
+    assert other.store.all_reachable, "it goes with the connection"
+    told(0)
+    wire.carry(1.0)
+    watch.use(None, None)
+    watch.heed_peers(wire.hearing.ejected)
+    assert other.store.all_reachable, "a configuration without outlierDetection ejects nothing"
 
 
 def _unnamed(news: News) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,9 +14,12 @@ import pytest
 from grpc import aio
 
 from benchmarks.ports import free_ports
+from epp.ext_proc.access_log_entry import ACCESS_LOG
+from epp.ext_proc.protocol import EXT_PROC
 from epp.peers.messages.peers_pb2 import Hello, News
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from tests.epp.epp_program import LOCAL, epp_program
+from tests.epp.ext_proc.test_outcomes import entry, message
 from tests.epp.picker_programs import PickerProgram, picker_programs
 from tests.eventually import eventually
 
@@ -221,3 +225,25 @@ async def test_a_short_token_is_refused(tmp_path: Path) -> None:
             _, errors = await process.communicate()
             assert process.returncode == 2
             assert "has 8 characters" in errors.decode()
+
+
+async def test_the_end_of_a_request_may_be_heard_by_another_picker(root: Path, messages: Any) -> None:
+    """An Envoy sends its access log to one picker, whichever picked."""
+    async with workers(2) as ports, picker_programs(2, ports, flags(root)) as (one, other):
+        await eventually(tells(other, 0))
+        await eventually(tells(one, 0))
+        name = (await other.page("status"))["peers"]["name"]
+        async with aio.insecure_channel(other.address) as channel, aio.insecure_channel(one.address) as log:
+            stream: Any = channel.stream_stream(f"/{EXT_PROC}/Process")(
+                metadata=(("x-adsum-outcomes", "access-log"),)
+            )
+            await stream.write(messages.headers().SerializeToString())
+            await stream.write(messages.body(BODY, end_of_stream=True).SerializeToString())
+            found = re.search(f"{name}[0-9a-f]{{12}}".encode(), await stream.read())
+            assert found is not None
+            stream.cancel()
+            await eventually(tells(one, 1))
+            entries: Any = log.stream_unary(f"/{ACCESS_LOG}/StreamAccessLogs")()
+            await entries.write(message(entry("f" * 28), entry(found[0].decode())))
+            await eventually(tells(one, 0))
+            assert await other.in_flight() == 0

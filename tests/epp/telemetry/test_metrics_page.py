@@ -30,6 +30,7 @@ from epp.peers.hearing import Hearing
 from epp.peers.link import PeerLink
 from epp.peers.peer_metrics import PeerMetrics
 from epp.peers.peering import Peers
+from epp.picking import Picking
 from epp.plugins.labels import REQUEST_LABELS
 from epp.request.rejection import Rejection
 from epp.scheduling.in_flight_load.plugins import in_flight_metrics
@@ -85,10 +86,10 @@ class Nobody:
 
 def a_peer() -> Peers:
     """One, with which nobody has spoken yet."""
-    store = Datastore()
-    told = director(store)
-    peers = Peers(Settings(), "memory://pickers", told, store, lambda: 2.0)
-    hearing = Hearing(told.picks, store)
+    store, settings, config = Datastore(), Settings(), load_config(None, rng=random.Random(1))
+    picking = Picking(settings, config, store, Telemetry(), lambda: 2.0)
+    peers = Peers(settings, "memory://pickers", picking, store, OutcomeLedger("0" * 16))
+    hearing = Hearing(picking.director.picks, store)
     peers.links["f" * 16] = PeerLink("10.0.0.9:9004", peers.telling, hearing, lambda: 1.0, dialed=True)
     return peers
 

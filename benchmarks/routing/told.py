@@ -1,0 +1,179 @@
+"""`python -m benchmarks.routing.told`: pickers that tell each other what they pick, in virtual time, beside one picker and blind ones.
+
+The real messages (`epp.peers`), read after a delay: what happens within 10 ms is one message. A picker that dies, stops or is cut
+off is that of tests/epp/peers.
+"""
+
+import argparse
+import dataclasses
+import heapq
+import statistics
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Final
+
+from benchmarks.routing.arms import ARMS, Arm, PickerChooser
+from benchmarks.routing.chooser import Chooser
+from benchmarks.routing.figures import Answer, Figures
+from benchmarks.routing.machines import WorkerModel
+from benchmarks.routing.virtual import Run
+from benchmarks.routing.workloads import WORKLOADS, Workload
+from epp.peers.hearing import Hearing
+from epp.peers.messages.peers_pb2 import News
+from epp.peers.telling import Telling
+from epp.scheduling.plugin import ChainProducer
+from examples.simulator.scheduler_model import Limits
+
+NAMES: Final = ("shared, streamed", "shared, Zipf", "growing sessions", "long tail")
+TICK: Final = 0.01
+"""As `epp.peers.peering.TELL_INTERVAL`."""
+
+
+class TellingChooser(PickerChooser):
+    """`is_awake`: it has something to tell."""
+
+    def __init__(self, arm: Arm, workers: Sequence[WorkerModel], limits: Limits, seed: int) -> None:
+        super().__init__(arm, workers, limits, seed)
+        self.is_awake = False
+        self.telling = Telling(self._wake)
+        for one in self._director.producers:
+            if isinstance(one, ChainProducer):
+                one.use_seed(1)
+        self.telling.use(self._director.producers)
+        self._director.picks.peers = self.telling
+
+    def _wake(self) -> None:
+        self.is_awake = True
+
+    def hearing(self) -> Hearing:
+        return Hearing(self._director.picks, self._store)
+
+
+@dataclasses.dataclass(slots=True)
+class Way:
+    """From one picker to another."""
+
+    teller: TellingChooser
+    hearing: Hearing
+    position: int = -1
+    bytes: int = 0
+
+
+class ToldRun(Run):
+    """Each picker is told after `delay` seconds; None: never."""
+
+    def __init__(self, workload: Workload, seed: int, delay: float | None) -> None:
+        self._delay = delay
+        self._telling: list[TellingChooser] = []
+        self._ways: dict[TellingChooser, list[Way]] = {}
+        super().__init__(self._make, workload, seed)
+        for one in self._telling:
+            self._ways[one] = [Way(one, other.hearing()) for other in self._telling if other is not one]
+
+    def _make(self, workers: Sequence[WorkerModel], limits: Limits, seed: int) -> Chooser:
+        made = TellingChooser(ARMS["least cost"], workers, limits, seed)
+        self._telling.append(made)
+        return made
+
+    @property
+    def bytes(self) -> float:
+        """Told to one other picker, for each request."""
+        pickers = len(self._telling)
+        told = sum(way.bytes for ways in self._ways.values() for way in ways)
+        return told / max(1, pickers - 1) / len(self.answers)
+
+    def run(self) -> list[Answer]:
+        while self._left:
+            now, _, what, given = heapq.heappop(self._events)
+            what(now, *given)
+            if self._delay is not None:
+                self._wake(now)
+        return self.answers
+
+    def _wake(self, now: float) -> None:
+        for one in self._telling:
+            if one.is_awake:
+                one.is_awake = False
+                self._at(now + TICK, self._flush, one)
+
+    def _flush(self, now: float, one: TellingChooser) -> None:
+        assert self._delay is not None
+        one.telling.flush(now)
+        for way in self._ways[one]:
+            self._at(now + max(0.0, self._delay - TICK), self._carry, way, now)
+
+    def _carry(self, now: float, way: Way, flushed_at: float) -> None:
+        """What was flushed until then has arrived."""
+        telling = way.teller.telling
+        if telling.is_lost(way.position):
+            parts, way.position = telling.anew()
+            for part in parts:
+                self._hear(News.FromString(part), way, now)
+        while (kept := telling.since(way.position)) is not None and kept.at <= flushed_at:
+            news = News.FromString(kept.data)
+            news.age_ms = round(1000 * (now - kept.at))
+            self._hear(news, way, now)
+            way.position += 1
+
+    def _hear(self, news: News, way: Way, now: float) -> None:
+        way.bytes += news.ByteSize()
+        way.hearing.hear(news, now)
+
+
+def run(name: str, pickers: int, delay: float | None, seed: int) -> tuple[Figures, float]:
+    workload = dataclasses.replace(WORKLOADS[name], pickers=pickers)
+    made = ToldRun(workload, seed, delay)
+    return made.figures(), made.bytes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.routing.told", description=__doc__)
+    parser.add_argument(
+        "--workload", action="append", choices=sorted(WORKLOADS), help="default: four of them"
+    )
+    parser.add_argument("--pickers", type=int, action="append", help="default: 2, 4, 8")
+    parser.add_argument("--delay", type=int, action="append", help="milliseconds; default: 10, 50, 200")
+    parser.add_argument("--seed", type=int, default=100, help="the first one (default: 100)")
+    parser.add_argument("--seeds", type=int, default=5, help="default: 5")
+    given = parser.parse_args(arguments)
+    delays = [None, *[one / 1000.0 for one in given.delay or (10, 50, 200)]]
+    rows = [(1, None), *[(pickers, delay) for pickers in given.pickers or (2, 4, 8) for delay in delays]]
+    seeds = range(given.seed, given.seed + given.seeds)
+    print(
+        "| workload | pickers | told after | TTFT mean, s | to one picker (range) | p90, s | hits | bytes a request and peer |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    with ProcessPoolExecutor() as pool:
+        for name in given.workload or NAMES:
+            alone: list[Figures] = []
+            for pickers, delay in rows:
+                found = list(pool.map(partial(run, name, pickers, delay), seeds))
+                figures = [one for one, _ in found]
+                alone = alone or figures
+                print(_row(name, pickers, delay, figures, alone, [told for _, told in found]), flush=True)
+    return 0
+
+
+def _row(
+    name: str,
+    pickers: int,
+    delay: float | None,
+    figures: Sequence[Figures],
+    alone: Sequence[Figures],
+    told: Sequence[float],
+) -> str:
+    ratios = [one.ttft / other.ttft for one, other in zip(figures, alone, strict=True)]
+    when = "never" if delay is None else f"{1000 * delay:.0f} ms"
+    median = statistics.median
+    ratio = f"**{median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})" if pickers > 1 else ""
+    return (
+        f"| {name} | {pickers} | {when if pickers > 1 else ''} | {median(one.ttft for one in figures):.2f} | {ratio} "
+        f"| {median(one.ttft_p90 for one in figures):.2f} | {median(one.hits for one in figures):.3f} "
+        f"| {median(told):.0f} |"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
