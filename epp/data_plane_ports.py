@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from math import isfinite
 from typing import Any, Final, Never
 
 from adsum.serving.sockets import ListenError
@@ -60,9 +61,9 @@ class DataPlanePorts(ResourceOwner):
             passing_readers=() if settings.usage_metrics else (telemetry.read_usage,),
             tracer=tracer,
         )
+        self.outcomes = OutcomeLedger(secrets.token_hex(8), picking.director.picks.heard_late)
         self._use(config)
         self.transport = self._open_transport()
-        self.outcomes = OutcomeLedger(secrets.token_hex(8), picking.director.picks.unseen)
         self.transport.await_outcomes(self.outcomes)
         telemetry.registry.register(OutcomeMetrics(self.outcomes))
 
@@ -73,7 +74,8 @@ class DataPlanePorts(ResourceOwner):
 
     def describe(self) -> dict[str, Any]:
         """For /status: the health that data planes are told, and by which way outcomes of picks come."""
-        return {**self.health.describe(), **self.outcomes.describe(self._clock())}
+        asked = isfinite(self.transport.opened_at)
+        return {**self.health.describe(), **self.outcomes.describe(self._clock(), asked=asked)}
 
     def prepare(self, config: PickerConfig) -> Callable[[], None]:
         return partial(self._use, config)
@@ -82,6 +84,7 @@ class DataPlanePorts(ResourceOwner):
         early_ends = EarlyEnds() if config.detector.counts_in_flight else None
         headers = config.response_headers
         self._exchanges = replace(self._exchanges, response_headers=headers, early_ends=early_ends)
+        self.outcomes.without = config.needs_answers(usage_metrics=self._settings.usage_metrics)
 
     def _open_transport(self) -> Transport:
         settings = self._settings

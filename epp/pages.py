@@ -85,7 +85,9 @@ class PickerPages(ResourceOwner):
         return page
 
     def _describe_endpoints(self) -> dict[str, Any]:
-        return status.describe(self.picking.pool(), self.picking.queueing.saturation, self.scraper.engine)
+        pool, until = self.picking.pool(), self._describe_status()["outcomes"]["in_flight_until"]
+        described = status.describe(pool, self.picking.queueing.saturation, self.scraper.engine)
+        return {**described, "in_flight_until": until}
 
     def _describe_status(self) -> dict[str, Any]:
         return {name: value for part in self.described for name, value in part().items()}

@@ -10,12 +10,13 @@ _OUTLIERS: Final = "outlierDetection: {}\n"
 @dataclass(frozen=True, slots=True)
 class FailingArm:
     """`fallbacks`: picks name three workers, and Envoy, which knows all by EDS, goes through them. Without, Envoy has one
-    attempt. `default`: the picker has no configuration."""
+    attempt. `default`: the picker has no configuration. `outcomes`: of `envoy-config`."""
 
     name: str
     outliers: bool
     fallbacks: bool
     default: bool = False
+    outcomes: str = "ext-proc"
 
     @property
     def config(self) -> str | None:
@@ -32,4 +33,5 @@ ARMS: Final = (
     FailingArm("ejection", outliers=True, fallbacks=False),
     FailingArm("both", outliers=True, fallbacks=True),
     FailingArm("default", outliers=True, fallbacks=True, default=True),
+    FailingArm("default, access log", outliers=True, fallbacks=True, default=True, outcomes="access-log"),
 )

@@ -61,6 +61,7 @@ async def failing_stage(arm: FailingArm, count: int = WORKERS) -> AsyncIterator[
             secure=False,
             access_log="",
             mode="override-host" if arm.fallbacks else "original-dst",
+            outcomes=arm.outcomes,
         )
         _, listens = await enter(envoy(yaml.safe_dump(bootstrap(settings))))
         await asyncio.sleep(_SETTLE)

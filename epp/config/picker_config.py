@@ -101,6 +101,15 @@ class PickerConfig:
     steps: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
+    def needs_answers(self, *, usage_metrics: bool) -> tuple[str, ...]:
+        """What works only where an ext_proc stream lasts until the answer."""
+        needed = {
+            "headers of answers, such as session tokens": self.response_headers is not None,
+            "eviction": self.flow_control is not None and self.flow_control.eviction,
+            "--usage-metrics": usage_metrics,
+        }
+        return tuple(name for name, needs in needed.items() if needs)
+
 
 def load_config(
     text: str | None, *, rng: random.Random, staleness: float = 2.0, before: Plugins | None = None

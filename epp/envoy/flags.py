@@ -11,7 +11,7 @@ from adsum.units import parse_go_duration, write_duration
 from epp.config.declared_flags import boolean, count, duration, port, size
 from epp.envoy.json_values import Address
 from epp.envoy.overload import connections_by_descriptors
-from epp.envoy.settings import ACCESS_LOG, EXT_PROC_STREAM, EnvoySettings
+from epp.envoy.settings import ACCESS_LOG, AUTO, EXT_PROC_STREAM, EnvoySettings
 
 BODY_MODES = ("FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE")
 
@@ -125,9 +125,10 @@ def _processing_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     told = (
         "how pickers hear what became of requests: with their answers, which a picker that dies fails, or by Envoy's access "
-        "log, which holds up and fails nothing; then give each picker its own --epp"
+        "log, which holds up and fails nothing. auto: the log, if each --epp is an IP address, they tell of the workers, and "
+        "no flag sends answers to them"
     )
-    add("--outcomes", choices=(EXT_PROC_STREAM, ACCESS_LOG), default=EXT_PROC_STREAM, help=told)
+    add("--outcomes", choices=(AUTO, EXT_PROC_STREAM, ACCESS_LOG), default=EXT_PROC_STREAM, help=told)
     add("--request-body", choices=BODY_MODES, default="FULL_DUPLEX_STREAMED", help="request_body_mode")
     read = "response_body_mode; STREAMED for a picker that rewrites models"
     add("--response-body", choices=BODY_MODES, default="NONE", help=read)

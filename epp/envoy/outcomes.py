@@ -15,6 +15,7 @@ from epp.ext_proc.access_log_entry import (
     PICK_KEY,
     PICK_NAMESPACE,
     REPORT_INTERVAL,
+    REPORTED_SHARE,
 )
 
 _FLUSH: Final = "0.05s"
@@ -38,13 +39,27 @@ def outcome_clusters(settings: EnvoySettings) -> list[Json]:
 
 
 def report_interval() -> Json:
-    """The field `access_log_options` of the connection manager: an entry every so often while a request is under way."""
+    """The field `access_log_options` of the connection manager: an occasion for an entry, `_reported` says which are used."""
     return {"access_log_flush_interval": write_duration(REPORT_INTERVAL)}
 
 
 def at_the_end() -> Json:
     """The filter of an access log that gets one entry for each request."""
     return {"log_type_filter": {"types": ["DownstreamEnd"]}}
+
+
+def _reported() -> Json:
+    """The filter of entries of requests under way: the first one, which says whether the answer has begun, and a share of the
+    further ones, since a long answer shall not cost an entry a second."""
+    most = {"default_value": int(1500 * REPORT_INTERVAL), "runtime_key": "adsum.first_report_ms"}
+    share = {
+        "runtime_key": "adsum.reported_share",
+        "percent_sampled": {"numerator": REPORTED_SHARE, "denominator": "HUNDRED"},
+        "use_independent_randomness": True,
+    }
+    first = {"duration_filter": {"comparison": {"op": "LE", "value": most}}}
+    either = {"or_filter": {"filters": [first, {"runtime_filter": share}]}}
+    return {"and_filter": {"filters": [{"log_type_filter": {"types": ["DownstreamPeriodic"]}}, either]}}
 
 
 def _access_log(at: int) -> Json:
@@ -65,7 +80,14 @@ def _access_log(at: int) -> Json:
     }
     return {
         "name": "envoy.access_loggers.http_grpc",
-        "filter": {"metadata_filter": picked},
+        "filter": {
+            "and_filter": {
+                "filters": [
+                    {"metadata_filter": picked},
+                    {"or_filter": {"filters": [at_the_end(), _reported()]}},
+                ]
+            }
+        },
         "typed_config": typed_config("access_loggers.grpc.v3.HttpGrpcAccessLogConfig", common_config=common),
     }
 

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from adsum.addresses import is_ip
 from epp.envoy.json_values import Address
 
 _LISTEN = Address("127.0.0.1", 8080)
 _ADMIN = Address("127.0.0.1", 9901)
 _PICKER = Address("127.0.0.1", 9002)
-EXT_PROC_STREAM, ACCESS_LOG = "ext-proc", "access-log"
-"""How pickers hear what became of requests."""
+AUTO, EXT_PROC_STREAM, ACCESS_LOG = "auto", "ext-proc", "access-log"
+"""How pickers hear what became of requests; `auto`: see `EnvoySettings.by_access_log`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,26 @@ class EnvoySettings:
 
     @property
     def by_access_log(self) -> bool:
-        """Whether the ext_proc stream ends with the request, and Envoy's access log tells the rest."""
-        return self.outcomes == ACCESS_LOG
+        """Whether the ext_proc stream ends with the request, and Envoy's access log tells the rest.
+
+        `auto`: where nothing of an answer is sent, each address is one picker, and Envoy hears of the workers from them, so
+        that they are ours.
+        """
+        if self.outcomes != AUTO:
+            return self.outcomes == ACCESS_LOG
+        elsewhere = self.endpoints or self.eds_file is not None or self.eds_server is not None
+        ours = self.mode == "override-host" and not elsewhere
+        return ours and not self._sends_answers and all(_is_one(one.host) for one in self.pickers)
+
+    @property
+    def _sends_answers(self) -> bool:
+        return self.response_body != "NONE" or self.response_trailer != "SKIP"
 
     def __post_init__(self) -> None:
         """Raises ValueError for settings that contradict each other."""
         self._check_workers()
         self._check_tls()
-        if self.by_access_log and (self.response_body != "NONE" or self.response_trailer != "SKIP"):
+        if self.by_access_log and self._sends_answers:
             raise ValueError(
                 "--outcomes access-log sends no answers to the picker; leave out --usage-metrics, --response-body and "
                 "--response-trailer, or give --outcomes ext-proc"
@@ -106,3 +119,8 @@ class EnvoySettings:
             raise ValueError("--client-cert needs --secure: without TLS there are no certificates")
         if self.ca_file is not None and not self.secure:
             raise ValueError("--ca-file needs --secure: without TLS there are no certificates")
+
+
+def _is_one(host: str) -> bool:
+    """Whether it stands for one picker: behind a name may be several, of which an Envoy's log would reach one."""
+    return host == "localhost" or is_ip(host)

@@ -25,8 +25,10 @@ OUTCOMES_HEADER: Final = "x-adsum-outcomes"
 """A header of ext_proc's streams, from our configuration of Envoy."""
 BY_ACCESS_LOG: Final = "access-log"
 """Its value: outcomes come by the log, and the stream ends with the request."""
-REPORT_INTERVAL: Final = 5.0
-"""Seconds between two entries of a request under way."""
+REPORT_INTERVAL: Final = 1.0
+"""Seconds until the first entry of a request under way, and between two occasions for a further one."""
+REPORTED_SHARE: Final = 30
+"""Percent of these occasions that are used, at random: one entry in three seconds is enough for a lease."""
 PICK_NAMESPACE: Final = "adsum.pick"
 """The namespace of the dynamic metadata in which a pick has its name for the log."""
 PICK_KEY: Final = "token"

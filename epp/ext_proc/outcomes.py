@@ -1,8 +1,8 @@
 """Awaits what became of picks whose streams end with the request: the data plane's log tells it. Pure: time is passed in.
 
 A stream that lasts until the answer fails the request if its picker dies. The log cannot: it comes in batches over a stream
-of its own, tens of milliseconds after the end of a request, and every few seconds while one is under way. So a pick of which
-the log says nothing for `LEASE` has ended, or its entry was lost, and it is released.
+of its own: tens of milliseconds after the end of a request, once after a second, and then every few seconds while it is under
+way. So a pick of which the log says nothing for `LEASE` has ended, or its entry was lost, and it is released.
 """
 
 import logging
@@ -16,7 +16,8 @@ from epp.scheduling.pick import Pick
 
 log = logging.getLogger(__name__)
 
-LEASE: Final = 4 * REPORT_INTERVAL
+LEASE: Final = 40.0
+"""Seconds. An answer under way is silent for so long by chance once in a million times: 0.7 ^ 40."""
 MOST_AWAITED: Final = 200_000
 TICK: Final = 1.0
 """Seconds between two calls of `tick`."""
@@ -27,6 +28,10 @@ _LATE: Final[Sequence[float]] = (0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 _MANY: Final = 20
 """Picks that were lost before the log says so, once."""
 LOST: Final = "nothing was heard of it"
+_ANSWER_ENDS: Final = "the end of the answer, as Envoy's access log tells"
+_STREAM_ENDS: Final = (
+    "the end of Envoy's ext_proc stream: at the response headers, or at the end of an answer that Envoy sends"
+)
 
 
 class _Awaited:
@@ -41,21 +46,23 @@ class _Awaited:
 
 
 class OutcomeLedger:
-    """`name`: 16 characters that no other picker has. `unseen`: is told of each pick, and within how many seconds the beginning of
-    its answer is heard of.
+    """`name`: 16 characters that no other picker has. `heard_late`: is told at each pick how many seconds the log may be late with the
+    beginning of its answer.
 
     `entries`: how many came, by what they told; `delays`: seconds from the end of a request to its entry; `logs`: how many
-    streams bring entries now.
+    streams bring entries now. `without`: what of the picker's configuration needs the answers that do not come.
     """
 
-    __slots__ = ("_awaited", "_most", "_name", "_resumed_at", "_sequence", "_ticked_at", "_unseen", "_warned", "delay", "delays",
-                 "elsewhere", "entries", "heard_at", "logs", "lost")  # fmt: skip
+    __slots__ = (
+        "_awaited", "_heard_late", "_most", "_name", "_resumed_at", "_sequence", "_ticked_at", "_warned", "_warned_of", "delay",
+        "delays", "elsewhere", "entries", "heard_at", "logs", "lost", "without",
+    )  # fmt: skip
 
     def __init__(
-        self, name: str, unseen: Callable[[Pick, float, float], None] | None = None, most: int = MOST_AWAITED
+        self, name: str, heard_late: Callable[[float], None] | None = None, most: int = MOST_AWAITED
     ) -> None:
         self._name = name
-        self._unseen = unseen
+        self._heard_late = heard_late
         self._most = most
         self._sequence = 0
         # bounded: `most`; the one of which nothing was heard for longest comes first
@@ -71,6 +78,8 @@ class OutcomeLedger:
         self._warned = False
         self.elsewhere: Callable[[bytes], None] | None = None
         """Called with each entry about a pick of another picker."""
+        self.without: tuple[str, ...] = ()
+        self._warned_of: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self._awaited)
@@ -91,8 +100,8 @@ class OutcomeLedger:
         self._sequence += 1
         pick.token = f"{self._name}{self._sequence:012x}"
         self._awaited[pick.token] = _Awaited(report, pick, started, now)
-        if self._unseen is not None:
-            self._unseen(pick, REPORT_INTERVAL, now)
+        if self._heard_late is not None:
+            self._heard_late(REPORT_INTERVAL + self.delay)
 
     def forget(self, pick: Pick) -> bool:
         """Its outcome came by the stream after all; False: it is known already."""
@@ -101,13 +110,16 @@ class OutcomeLedger:
     def receive(self, payload: bytes, now: float) -> None:
         """One message of a log; raises UnreadableError."""
         self.heard_at = now
+        ours = self._name.encode()
         for entry in read_entries(payload):
-            outcome = read_outcome(entry)
-            if outcome is None:
-                continue
             try:
-                if not self._hear(outcome, now) and self.elsewhere is not None:
-                    self.elsewhere(entry)
+                # of a pick of another picker: reading it would cost ten times as much
+                if ours not in entry:
+                    self.entries["of_others"] += 1
+                    if self.elsewhere is not None:
+                        self.elsewhere(entry)
+                elif (outcome := read_outcome(entry)) is not None:
+                    self._hear(outcome, now)
             except Exception as error:  # noqa: BLE001  # a fault of a plugin loses no other entry
                 log.error("what became of a request could not be told: %s", type(error).__name__)
 
@@ -116,13 +128,7 @@ class OutcomeLedger:
         if self._ticked_at is not None and now - self._ticked_at > _STOOD_STILL:
             self._resumed_at = now
         self._ticked_at = now
-        if self.lost >= _MANY and not self._warned and not self.entries["ended"]:
-            self._warned = True
-            log.warning(
-                "the access log tells of no pick, so each counts as in flight for %g s; let each picker have an --epp of its own "
-                "in envoy-config, or give --outcomes ext-proc (docs/envoy.md)",
-                LEASE,
-            )
+        self._warn()
         if now - self._resumed_at < LEASE:
             return
         while self._awaited:
@@ -131,29 +137,50 @@ class OutcomeLedger:
                 return
             self._lose(token, now)
 
-    def describe(self, now: float) -> dict[str, Any]:
-        """For /status: by which way outcomes come; of a log, how many picks it is to tell of, and how late it is, in seconds."""
+    def _warn(self) -> None:
+        """Say what does not work, once."""
+        if self.lost >= _MANY and not self._warned and not self.entries["ended"]:
+            self._warned = True
+            log.warning(
+                "the access log tells of no pick, so each counts as in flight for %g s; let each picker have an --epp of its own "
+                "in envoy-config, or give --outcomes ext-proc (docs/envoy.md)",
+                LEASE,
+            )
+        if self.used and self.without != self._warned_of:
+            self._warned_of = self.without
+            if self.without:
+                log.warning(
+                    "Envoy sends no answers, so this does not work: %s; give envoy-config --outcomes ext-proc (docs/envoy.md)",
+                    ", ".join(self.without),
+                )
+
+    def describe(self, now: float, *, asked: bool) -> dict[str, Any]:
+        """For /status: by which way outcomes come, and until when a request counts as in flight; of a log, how many picks it is to
+        tell of, and how late it is, in seconds. `asked`: whether there was a stream, which would have said that a log comes.
+        """
         if not self.used:
-            return {"outcomes": {"by": "ext_proc"}}
+            by, until = ("ext_proc", _STREAM_ENDS) if asked else (None, None)
+            return {"outcomes": {"by": by, "in_flight_until": until}}
         silent = now - self.heard_at
         return {
             "outcomes": {
                 "by": "access_log",
+                "in_flight_until": _ANSWER_ENDS,
                 "logs": self.logs,
                 "awaited": len(self._awaited),
                 "delay_seconds": round(self.delay, 3) if self.entries["ended"] else None,
                 "silent_seconds": round(silent, 1) if silent < float("inf") else None,
                 "lost": self.lost,
+                "without": list(self.without),
             }
         }
 
-    def _hear(self, outcome: LoggedOutcome, now: float) -> bool:
-        """False: it is about a pick of another picker."""
+    def _hear(self, outcome: LoggedOutcome, now: float) -> None:
         awaited = self._awaited.pop(outcome.token, None)
         if awaited is None:
             ours = outcome.token.startswith(self._name)
             self.entries["unknown" if ours else "of_others"] += 1
-            return ours
+            return
         if not awaited.responded and outcome.status:
             awaited.responded = True
             awaited.report.heard(awaited.pick, outcome, awaited.started, now)
@@ -161,7 +188,7 @@ class OutcomeLedger:
             self.entries["under_way"] += 1
             awaited.heard_at = now
             self._awaited[outcome.token] = awaited
-            return True
+            return
         self.entries["ended"] += 1
         ended_at = now
         if outcome.duration is not None:
@@ -169,7 +196,6 @@ class OutcomeLedger:
             self.delay = now - ended_at
             self.delays.observe(self.delay)
         self._release(awaited, outcome.cause, ended_at)
-        return True
 
     def _lose(self, token: str, now: float) -> None:
         self.lost += 1

@@ -158,9 +158,8 @@ class RequestReport:
             self._director.served(pick, served, now)
             if served != pick.endpoints[0].destination and outcome.attempts:
                 self._director.retried(pick, outcome.attempts, now)
-        self._answered(pick, outcome.status, outcome.failure, served, now)
-        if outcome.first_byte is not None:
-            pick.responded_at = min(now, started + outcome.first_byte)
+        came = now if outcome.first_byte is None else min(now, started + outcome.first_byte)
+        self._answered(pick, outcome.status, outcome.failure, served, came)
 
     def _answered(
         self, pick: Pick, status: int, failure: Failure | None, served: str | None, now: float

@@ -31,12 +31,14 @@ class OutlierDetection:
 
     An endpoint whose process was replaced, or that was removed, begins anew. `on_recovered`: called with an endpoint that
     answered its trial. `ejections`: how often for each cause; `overflows`: how often the share of the pool forbade one.
+    `heard_late`: how many seconds after a streamed answer began `answered` may be called; whole answers are heard of at their end.
     """
 
     def __init__(self, datastore: Datastore, settings: OutlierSettings) -> None:
         self.settings = settings
         self.ejections: Counter[Cause] = Counter()
         self.overflows = 0
+        self.heard_late = 0.0
         self.on_recovered: Callable[[Endpoint], None] | None = None
         self._datastore = datastore
         self._records: dict[tuple[str, str], OutlierRecord] = {}
@@ -82,16 +84,6 @@ class OutlierDetection:
         if record.state is OutlierState.TRIAL and record.trial is None:
             record.trial = request
             self._datastore.set_ejected(endpoint, ejected=True)
-
-    def unseen(self, request: Hashable, within: float, now: float) -> None:
-        """The beginning of its answer is heard of `within` so many seconds, or when it is complete: as if it were not streamed."""
-        self._times.observe(within, now, streamed=False)
-        sent = self._sent.get(request)
-        if sent is not None and sent.streamed:
-            at = sent.record.unanswered.over(request, streamed=True, answered=False)
-            if at is not None:
-                sent.record.unanswered.sent(request, at, streamed=False)
-            self._sent[request] = _Followed(sent.record, streamed=False)
 
     def answered(
         self,
@@ -270,8 +262,9 @@ class OutlierDetection:
         for streamed in (True, False):
             # an answer that is not streamed begins when its last token is there
             times = 1.0 if streamed else _WHOLE_ANSWERS
-            suspect_after = self._patience(self.settings.suspect_timeout * times, streamed=streamed)
-            eject_after = self._patience(self.settings.stall_timeout * times, streamed=streamed)
+            late = self.heard_late if streamed else 0.0
+            suspect_after = self._patience(self.settings.suspect_timeout * times, streamed=streamed) + late
+            eject_after = self._patience(self.settings.stall_timeout * times, streamed=streamed) + late
             latest = max((one.unanswered.latest_answered(streamed=streamed) for one in records), default=0.0)
             left = self._left()
             for record in records:

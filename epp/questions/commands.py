@@ -11,7 +11,7 @@ from typing import Any, Final
 from adsum.command_line import INTERRUPTED, SUCCEEDED, on_broken_pipe, print_error
 from adsum.units import write_duration
 from discovery.errors import AdsumError
-from epp.questions.decision_text import details, line
+from epp.questions.decision_text import details, line, told_by
 from epp.questions.picker_client import PickerClient, picker_client
 from epp.questions.request_file import explained_request
 
@@ -56,6 +56,7 @@ async def explain(options: argparse.Namespace) -> int:
                 _print_json(answer)
             else:
                 print("\n".join(details(answer)))
+                print(told_by((await picker.get("/status", {}))["outcomes"]))
     return SUCCEEDED
 
 

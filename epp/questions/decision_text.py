@@ -35,6 +35,16 @@ def details(decision: Mapping[str, Any]) -> Iterator[str]:
         yield from _profile(profile)
 
 
+def told_by(outcomes: Mapping[str, Any]) -> str:
+    """How the picker hears what becomes of a request, as /status says it."""
+    if outcomes["by"] != "access_log":
+        stream = "its ext_proc stream tells, which lasts until the answer begins or ends"
+        return f"  what becomes of it: {stream if outcomes['by'] else 'not known before the first request'}"
+    late, without = outcomes["delay_seconds"], ", ".join(map(_plain, outcomes["without"]))
+    told = "  what becomes of it: Envoy's access log tells" + ("" if late is None else f", {late:g} s late")
+    return told + (f"; without answers this does not work: {without}" if without else "")
+
+
 def _facts(request: Mapping[str, Any]) -> Iterator[str]:
     """What the request was; nothing of one that could not be read: its numbers are not known."""
     asked = request["asked_model"]

@@ -121,10 +121,10 @@ class PicksInFlight:
             if self.peers is not None:
                 self.peers.moved(pick)
 
-    def unseen(self, pick: Pick, within: float, now: float) -> None:
-        """The beginning of its answer is heard of `within` so many seconds, or when it is complete."""
+    def heard_late(self, by: float) -> None:
+        """The beginning of a streamed answer may be heard of so many seconds after it came."""
         if self.outliers is not None:
-            self.outliers.unseen(pick, within, now)
+            self.outliers.heard_late = by
 
     def retried(self, pick: Pick, attempts: int, now: float) -> None:
         """The data plane made so many attempts: find out whether the endpoints before the one that served live.

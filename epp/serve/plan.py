@@ -1,16 +1,25 @@
 """Which commands `adsum serve` starts, with which arguments: those that a user could type."""
 
 import argparse
+import contextlib
+import random
 import shlex
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
 from adsum.addresses import authority, is_ip
+from adsum.config.problems import ConfigError
+from adsum.entry_points import PluginError
 from epp.config import flags as picker_flags
+from epp.config.picker_config import load_config
+from epp.config.settings import Settings
+from epp.config.validate import read_text
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import render
+from epp.envoy.settings import AUTO, EXT_PROC_STREAM, EnvoySettings
 from epp.serve.flags import MORE_PORTS
 
 ENVOY_OPTIONS: Final = (
@@ -25,7 +34,8 @@ _LOOPBACK: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`picker`, `dispatcher`: arguments of these programs. `envoy_config`: of `adsum epp envoy-config`.
+    """`picker`, `dispatcher`: arguments of these programs. `envoy_config`: of `adsum epp envoy-config`. `outcomes`: how the picker
+    hears what became of requests, and why.
 
     `local`: the address of this machine at which clients on it reach `host`.
     """
@@ -36,29 +46,33 @@ class Plan:
     picker: list[str]
     envoy_config: list[str]
     dispatcher: list[str] | None
+    outcomes: str
 
     @classmethod
     def of(cls, given: argparse.Namespace) -> "Plan":
         """Exits with 2 where a flag that is passed on is wrong."""
         ports = _ports(given.port)
         openai, page, grpc = ports
-        plan = cls(
+        picker = [*_workers(given), *_listening(given, page, grpc), *_log(given), *given.picker]
+        settings, _, _ = picker_flags.parse(picker)
+        needed = _needs_answers(settings)
+        envoy_config = [
+            *("--listen-address", given.host, "--listen-port", str(openai), "--admin-port", "0"),
+            *("--epp", f"{_LOOPBACK}:{grpc}", "--secure=false", "--access-log", ""),
+            *("--outcomes", EXT_PROC_STREAM if needed else AUTO),
+            *given.envoy,
+        ]
+        return cls(
             host=given.host,
             local=_local(given.host),
             ports=ports,
-            picker=[*_workers(given), *_listening(given, page, grpc), *_log(given), *given.picker],
-            envoy_config=[
-                *("--listen-address", given.host, "--listen-port", str(openai), "--admin-port", "0"),
-                *("--epp", f"{_LOOPBACK}:{grpc}", "--secure=false"),
-                *("--access-log", "", *given.envoy),
-            ],
+            picker=picker,
+            envoy_config=envoy_config,
             dispatcher=None
             if given.with_dispatcher is None
             else ["--config", str(given.with_dispatcher), *_log(given)],
+            outcomes=_told(envoy_flags.parse(envoy_config), needed),
         )
-        picker_flags.parse(plan.picker)
-        envoy_flags.parse(plan.envoy_config)
-        return plan
 
     def bootstrap(self) -> str:
         """Envoy's configuration, YAML, as `adsum epp envoy-config` prints it with the same flags."""
@@ -77,6 +91,24 @@ def as_script(plan: Plan) -> str:
     lines += ["cat > envoy.yaml <<'END'", plan.bootstrap().rstrip("\n"), "END"]
     lines.append(shlex.join(["envoy", "--config-path", "envoy.yaml", *ENVOY_OPTIONS]))
     return "\n".join(lines) + "\n"
+
+
+def _needs_answers(settings: Settings) -> tuple[str, ...]:
+    """What of the picker's configuration does not work without; the picker says what is wrong with one that cannot be read."""
+    text = settings.config_text
+    with contextlib.suppress(ConfigError, PluginError, ValueError, OSError):
+        if settings.config_file is not None:
+            text = read_text(settings.config_file)
+        config = load_config(text, rng=random.Random())
+        return config.needs_answers(usage_metrics=settings.usage_metrics)
+    return ()
+
+
+def _told(envoy: EnvoySettings, needed: Sequence[str]) -> str:
+    if envoy.by_access_log:
+        return "the picker lets go once it has picked: Envoy's access log tells what became of a request"
+    why = f", since its configuration needs answers ({', '.join(needed)})" if needed else ""
+    return f"the picker takes part until an answer begins{why}: if it dies, requests without an answer fail"
 
 
 def _workers(given: argparse.Namespace) -> list[str]:

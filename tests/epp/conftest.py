@@ -66,6 +66,7 @@ class FakeDirector:
         self.retries.append(attempts)
 
     def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
+        pick.responded_at = now
         self.statuses.append(status)
         if failure is not None:
             self.failures.append(failure)

@@ -200,7 +200,7 @@ function describe(whole) {
     ...Object.entries(whole.helpers).map(([role, group]) => [role, group.map(({ id }) => id).join(", ")]),
     ["Refused", whole.refusal && `${whole.refusal.code}: ${whole.refusal.message}`],
     ["Served by", outcome.served_by && `${outcome.served_by}${outcome.attempts ? `, attempt ${outcome.attempts}` : ""}`],
-    ["Ended", outcome.ended_by && `${outcome.ended_by === "reset" ? "closed by the proxy" : outcome.ended_by}, after ${duration(outcome.seconds)}`],
+    ["Ended", outcome.ended_by && `${outcome.ended_by === "reset" ? "the proxy closed its stream" : outcome.ended_by}, after ${duration(outcome.seconds)}`],
   ];
   const known = facts.filter(([, value]) => value);
   return [

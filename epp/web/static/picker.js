@@ -24,7 +24,13 @@ function sum(column) {
   return known.length ? known.reduce((total, value) => total + value, 0) : null;
 }
 
+// What ends a request in flight, by `outcomes.by` of the status.
+const NOTES = { access_log: "until their answers end", ext_proc: "until Envoy's streams for them end" };
+let ended = "";
+
 function showStatus(status) {
+  ended = NOTES[status.outcomes?.by] ?? "sent and not ended";
+  setAttribute(byId("tile-inflight"), "title", status.outcomes?.in_flight_until ? `Until ${status.outcomes.in_flight_until}` : null);
   setCut(byId("identity"), status.name ?? "");
   const problems = [];
   if (!status.serving && status.reason) problems.push(`The picker takes no requests: ${status.reason}.`);
@@ -47,7 +53,7 @@ function showLoad(load) {
   tile("tile-saturation", number(load.saturation), null, load.saturation >= 1 ? "bad" : load.saturation >= 0.8 ? "busy" : null);
   tile("tile-picks", number(load.picks_per_second, load.picks_per_second < 10 ? 1 : 0), load.window >= 1 ? `over ${duration(load.window)}` : "");
   const ofPeers = sum(load.peer_inflight);
-  tile("tile-inflight", count(sum(load.inflight)), ofPeers ? `${count(ofPeers)} of other pickers` : "");
+  tile("tile-inflight", count(sum(load.inflight)), ofPeers ? `${count(ofPeers)} of other pickers` : ended);
   tile("tile-waiting", count(sum(load.waiting)));
   const usage = load.kv_usage.filter((value) => value !== null);
   tile("tile-kv", usage.length ? percent(sum(usage) / usage.length) : UNKNOWN);

@@ -56,7 +56,7 @@ export function poolTable() {
           setAttribute(cell.firstChild, "title", row.status.title);
         },
       },
-      numeric("In flight", "inflight", count, "Requests that this picker and its peers sent and that have not ended"),
+      numeric("In flight", "inflight", count, "Requests that this picker and its peers sent and that have not ended; what ends one stands below the figure above"),
       numeric("Running", "running", count, "As the worker's metrics page says"),
       numeric("Waiting", "waiting", count, "As the worker's metrics page says"),
       meter("KV cache", "kv_usage", "As the worker's metrics page says", (share) => (share >= 0.95 ? "bad" : share >= 0.8 ? "busy" : null)),

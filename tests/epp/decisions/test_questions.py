@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from epp.questions.commands import decisions
-from epp.questions.decision_text import details, line
+from epp.questions.decision_text import details, line, told_by
 from epp.questions.flags import decisions_parser
 from epp.questions.request_file import explained_request
 from tests.epp.decisions.test_decisions import BY_QUEUE, FILTERED, Picker, store_of
@@ -94,6 +94,21 @@ async def test_decisions_and_what_became_of_them_in_the_terminal(running_envoy: 
         assert slow
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "text"),
+    [
+        ({"by": "ext_proc"}, "its ext_proc stream tells, which lasts until the answer begins or ends"),
+        ({"by": "access_log", "delay_seconds": None, "without": []}, "Envoy's access log tells"),
+        (
+            {"by": "access_log", "delay_seconds": 0.05, "without": ["eviction"]},
+            "Envoy's access log tells, 0.05 s late; without answers this does not work: eviction",
+        ),
+    ],
+)
+def test_explain_says_how_the_picker_will_hear_of_it(outcomes: Mapping[str, Any], text: str) -> None:
+    assert told_by(outcomes) == f"  what becomes of it: {text}"
+
+
 async def test_follow_shows_each_request_once_it_is_answered(running_envoy: Any) -> None:
     async with (
         stage(running_envoy) as (envoy, url),
@@ -125,6 +140,7 @@ async def test_explain_from_a_file_a_whole_request_and_standard_input(
         assert (code, err) == (0, "")
         assert "request mine" in out
         assert "would be sent" in out
+        assert out.endswith("  what becomes of it: not known before the first request\n")
         code, out, _ = await run("explain", "--picker", url, "--request", str(raw), "--json")
         assert (code, json.loads(out)["request"]["id"]) == (0, "from-file")
         code, out, _ = await run(

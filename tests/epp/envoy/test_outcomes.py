@@ -106,7 +106,7 @@ async def until_in_flight(stage: Stage, count: int) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_request_counts_until_its_answer_has_ended(stage: Stage, *, streamed: bool) -> None:
-    assert await status(stage.addresses) == {"by": "ext_proc"}
+    assert (await status(stage.addresses))["by"] is None
     asking = asyncio.create_task(started(ask(stage.client, stage.envoy, stream=streamed)))
     await until_in_flight(stage, 1)
     if streamed:
@@ -126,6 +126,9 @@ async def test_a_request_counts_until_its_answer_has_ended(stage: Stage, *, stre
     )
     found = await status(stage.addresses)
     assert (found["by"], found["logs"], found["awaited"], found["lost"]) == ("access_log", 1, 0, 0)
+    assert found["in_flight_until"].startswith("the end of the answer")
+    endpoints = await read_json(f"http://{stage.addresses['metrics']}/debug/endpoints")
+    assert endpoints["in_flight_until"] == found["in_flight_until"]
     assert found["delay_seconds"] < 5
     metrics = await page(stage.addresses)
     assert 'llm_d_epp_outcome_entries_total{told="ended"} 1.0' in metrics
@@ -252,6 +255,26 @@ def test_every_picker_gets_the_log() -> None:
         for one in outcome_logs(settings)
     ]
     assert clusters == ["outcomes-1", "outcomes-2"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "by_log"),
+    [
+        ([], True),
+        (["--epp=10.0.0.7:9002", "--epp=[fd00::1]:9002"], True),
+        (["--epp=localhost:9002"], True),
+        (["--epp=10.0.0.7:9002", "--epp=pickers.llm:9002"], False),
+        (["--epp=pickers.llm:9002", BY_LOG], True),
+        (["--response-trailer=SEND"], False),
+        (["--usage-metrics"], False),
+        (["--endpoint=10.0.0.1:8000"], False),
+        (["--eds-file=workers.yaml"], False),
+        (["--mode=original-dst"], False),
+        (["--outcomes=ext-proc"], False),
+    ],
+)
+def test_the_way_follows_from_what_is_known_of_the_pickers(flags: list[str], by_log: bool) -> None:
+    assert envoy_flags.parse(["--outcomes=auto", *flags]).by_access_log is by_log
 
 
 @pytest.mark.parametrize("flag", ["--usage-metrics", "--response-body=STREAMED", "--response-trailer=SEND"])

@@ -14,6 +14,7 @@ from epp.ext_proc.access_log_entry import (
     PICK_KEY,
     PICK_NAMESPACE,
     REPORT_INTERVAL,
+    REPORTED_SHARE,
     read_entries,
     read_outcome,
 )
@@ -71,8 +72,8 @@ class Stage:
 
     def __init__(self, most: int = 1000) -> None:
         self.director = FakeDirector()
-        self.unseen: list[Any] = []
-        self.ledger = OutcomeLedger(NAME, lambda *told: self.unseen.append(told), most)
+        self.heard_late: list[float] = []
+        self.ledger = OutcomeLedger(NAME, self.heard_late.append, most)
 
     def pick(self, now: float = 0.0, *destinations: str) -> Any:
         pick = make_pick(*(destinations or ("10.0.0.1:8000",)))
@@ -86,7 +87,7 @@ class Stage:
 def test_an_entry_ends_its_pick_and_no_other() -> None:
     stage = Stage()
     first, second = stage.pick(), stage.pick()
-    assert stage.unseen == [(first, REPORT_INTERVAL, 0.0), (second, REPORT_INTERVAL, 0.0)]
+    assert stage.heard_late == [REPORT_INTERVAL] * 2
     assert first.token != second.token
     stage.hear(entry(first.token), now=2.05)
     assert stage.director.released == [first]
@@ -94,6 +95,8 @@ def test_an_entry_ends_its_pick_and_no_other() -> None:
     assert (first.responded_at, first.ended_at, first.ended_by) == (0.5, 2.0, ANSWERED)
     assert stage.ledger.delay == pytest.approx(0.05)
     assert len(stage.ledger) == 1
+    stage.pick()
+    assert stage.heard_late[-1] == pytest.approx(REPORT_INTERVAL + 0.05), "the log is late by so much more"
 
 
 def test_a_request_under_way_is_heard_of_once_and_ends_later() -> None:
@@ -346,26 +349,44 @@ def test_without_a_log_the_answer_names_no_pick(director: Any, messages: Any) ->
     assert director.released == [director.outcome]
 
 
+def told(stage: Stage, now: float, *, asked: bool = True) -> Any:
+    return stage.ledger.describe(now, asked=asked)["outcomes"]
+
+
 def test_the_way_in_use_is_told() -> None:
     stage = Stage()
-    assert stage.ledger.describe(1.0) == {"outcomes": {"by": "ext_proc"}}
+    assert told(stage, 1.0, asked=False)["by"] is None, "it may be either"
+    assert told(stage, 1.0)["by"] == "ext_proc"
+    assert told(stage, 1.0)["in_flight_until"].startswith("the end of Envoy's ext_proc stream")
     pick = stage.pick()
-    assert stage.ledger.describe(1.0)["outcomes"]["delay_seconds"] is None
+    assert told(stage, 1.0)["delay_seconds"] is None
     stage.hear(entry(pick.token), now=2.25)
-    assert stage.ledger.describe(5.25) == {
-        "outcomes": {
-            "by": "access_log",
-            "logs": 0,
-            "awaited": 0,
-            "delay_seconds": 0.25,
-            "silent_seconds": 3.0,
-            "lost": 0,
-        }
+    assert told(stage, 5.25) == {
+        "by": "access_log",
+        "in_flight_until": "the end of the answer, as Envoy's access log tells",
+        "logs": 0,
+        "awaited": 0,
+        "delay_seconds": 0.25,
+        "silent_seconds": 3.0,
+        "lost": 0,
+        "without": [],
     }
 
 
-def test_a_lease_outlasts_entries_that_are_late() -> None:
-    assert LEASE >= 3 * REPORT_INTERVAL
+def test_chance_ends_no_lease() -> None:
+    assert (1 - REPORTED_SHARE / 100) ** (LEASE / REPORT_INTERVAL) < 1e-6
+
+
+def test_what_needs_answers_is_warned_of_once_a_pick_awaits_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    stage.ledger.without = ("eviction",)
+    stage.ledger.tick(0.0)
+    assert caplog.text == ""
+    stage.pick()
+    for now in (1.0, 2.0):
+        stage.ledger.tick(now)
+    assert caplog.text.count("Envoy sends no answers, so this does not work: eviction") == 1
+    assert told(stage, 2.0)["without"] == ["eviction"]
 
 
 def test_a_log_that_tells_of_no_pick_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from epp.serve import flags as serve_flags
+from epp.serve.plan import Plan
 from tests.free_port import free_port
 
 ADSUM = Path(sys.executable).with_name("adsum")
@@ -170,6 +172,7 @@ def test_it_says_what_it_waits_for_and_then_serves(lasting: Served) -> None:
     assert lasting.said.read_text() == f"ready openai={address}/v1 page=http://127.0.0.1:{lasting.port + 1}\n"
     with lasting.ask() as answer:
         assert (answer.status, answer.read()) == (200, b"first last")
+    assert "the picker lets go once it has picked" in lasting.log.read_text()
     until(lambda: lasting.pids("dispatcher"))
     lines = lasting.log.read_text().splitlines()
     assert {line[:10].rstrip() for line in lines} == {"serve", "picker", "dispatcher"}
@@ -280,6 +283,44 @@ def test_it_prints_a_script_with_the_configuration_of_envoy(tmp_path: Path) -> N
     [listener] = resources["listeners"]
     assert listener["address"]["socket_address"] == {"address": "127.0.0.1", "port_value": 7000}
     assert after.startswith("envoy --config-path envoy.yaml ")
+
+
+SESSIONS = """
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- type: session-affinity-scorer
+- type: max-score-picker
+"""
+EVICTION = "featureGates: [flowControl]\nflowControl: {enableEviction: true}\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "flags", "by_log", "said"),
+    [
+        (None, (), True, "the picker lets go once it has picked"),
+        (SESSIONS, (), False, "needs answers (headers of answers, such as session tokens)"),
+        (SESSIONS + EVICTION, (), False, "session tokens, eviction)"),
+        (
+            None,
+            ("--picker=--usage-metrics", "--envoy=--usage-metrics"),
+            False,
+            "needs answers (--usage-metrics)",
+        ),
+        (None, ("--envoy=--response-trailer SEND",), False, "until an answer begins: if it dies"),
+        (SESSIONS, ("--envoy=--outcomes access-log",), True, "the picker lets go"),
+    ],
+)
+def test_the_picker_lets_go_unless_something_needs_answers(
+    tmp_path: Path, config: str | None, flags: tuple[str, ...], by_log: bool, said: str
+) -> None:
+    given = ["--endpoint", "127.0.0.1:9", "--port", "7000", *flags]
+    if config is not None:
+        (tmp_path / "config.yaml").write_text(config)
+        given += ["--config-file", str(tmp_path / "config.yaml")]
+    plan = Plan.of(serve_flags.parse(given))
+    assert said in plan.outcomes
+    assert ("x-adsum-outcomes" in plan.bootstrap()) is by_log
 
 
 def test_without_an_envoy_it_says_what_to_install() -> None:
