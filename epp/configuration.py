@@ -11,7 +11,7 @@ from adsum.config.problems import ConfigError
 from adsum.tasks import ResourceOwner
 from epp.config.live_config import Apply, LiveConfig
 from epp.config.metric_flags import with_metrics
-from epp.config.picker_config import ParsedConfig, PickerConfig, build_config, parse_config
+from epp.config.picker_config import CONFIG_OF_POOL, ParsedConfig, PickerConfig, build_config, parse_config
 from epp.config.plugins import Plugins
 from epp.config.settings import Settings
 from epp.config.validate import read_text
@@ -46,6 +46,8 @@ class Configuration(ResourceOwner):
             text = read_text(path)
             self._file = LiveConfig(path, text)
             telemetry.registry.register(ConfigGauges(self._file))
+        elif text is None and settings.pool_name:
+            text = CONFIG_OF_POOL
         try:
             self.config = self._build(parse_config(text))
         except ConfigError as error:

@@ -58,6 +58,7 @@ kind: EndpointPickerConfig
 plugins:
 - type: least-cost-scorer
 - type: max-score-picker
+  parameters: {maxNumOfEndpoints: 3}
 - type: single-profile-handler
 schedulingProfiles:
 - name: default
@@ -70,6 +71,9 @@ slowStart: {}
 """The default: where a request costs least (docs/routing.md), without workers that fail (docs/failing-workers.md).
 
 A file is not completed by it: it decides as written, as with the Go picker."""
+CONFIG_OF_POOL: Final = DEFAULT_CONFIG.replace("maxNumOfEndpoints: 3", "maxNumOfEndpoints: 1")
+"""The same where an InferencePool names the picker: its gateway is another project's, and some read one address, of a list
+none (https://github.com/agentgateway/agentgateway/issues/1444, and Envoy's ORIGINAL_DST in Envoy AI Gateway)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,10 @@ _OURS = "adsum"
 """The namespace of the metadata that this configuration makes for itself."""
 _FIRST, _REST = "first", "rest"
 
-_RETRY_ON = "connect-failure,refused-stream,reset"
-"""Only if nobody answered: a killed worker's work is lost anyway. Never on a 5xx: an answer that is made twice costs twice.
+_RETRY_ON = "connect-failure,refused-stream,reset,retriable-status-codes"
+_REFUSED = 503
+"""Only what has not begun, or whose work is lost anyway as its worker is: an answer that is made twice costs twice. So a 503,
+by which a server says that it does not handle the request now (RFC 9110 section 15.6.4), and no other status.
 
 https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/router_filter#x-envoy-retry-on
 """
@@ -85,6 +87,7 @@ def retry_policy(attempts: int) -> Json:
     """`attempts`: in all, the first one included; each goes to another worker."""
     return {
         "retry_on": _RETRY_ON,
+        "retriable_status_codes": [_REFUSED],
         "num_retries": attempts - 1,
         "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.05s"},
         **another_host(),

@@ -111,11 +111,11 @@ class OutlierDetection:
                     return  # of the process before
         self._count(record, request, status, failure, now, requester)
 
-    def attempt_failed(self, endpoint: Endpoint, now: float) -> None:
-        """The data plane could not send a request there, and tried another endpoint."""
+    def attempt_failed(self, endpoint: Endpoint, now: float, requester: Requester | None = None) -> None:
+        """The data plane could not send a request there, or was refused with 503, and tried another endpoint."""
         record = self._records.get(endpoint.key)
         if record is not None:
-            self._count(record, record.trial, 503, Failure.CONNECT, now)
+            self._count(record, record.trial, 503, Failure.CONNECT, now, requester)
 
     def ended(self, request: Hashable, now: float) -> None:
         """The request is over; without an answer, its client has gone."""
@@ -358,7 +358,7 @@ def _name(record: OutlierRecord) -> str:
 
 _EXPLAINED: Final = {
     Cause.CONSECUTIVE_5XX: "it answered {record.errors_in_row} requests in a row with 5xx",
-    Cause.LOCAL_ORIGIN: "the last {record.failures_in_row} requests could not be sent there or were cut",
+    Cause.LOCAL_ORIGIN: "the last {record.failures_in_row} requests could not be sent there, were cut or refused with 503",
     Cause.FAILURE_PERCENTAGE: "{record.failure_percentage:.0f} % of its last {record.answers} requests failed",
     Cause.STALLED: "it has not answered for long, while others do",
     Cause.TRIAL: "it failed the request that it got on trial",

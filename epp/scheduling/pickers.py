@@ -6,38 +6,57 @@ from typing import Final
 
 import numpy as np
 
-from epp.endpoints.endpoint import Floats, Indices, Mask
+from epp.endpoints.endpoint import Floats, Indices
 from epp.plugins.declaration import PluginDeclaration, Role
 from epp.plugins.section import PickerParameters
 
-_FEW: Final = 8
+_LOWEST: Final = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
 class MaxScorePicker:
-    """Picks the highest scores; ties are broken at random."""
+    """Picks the highest scores; ties are broken at random.
+
+    Those of fallbacks by the choice and its score, which each request in flight changes: that draws no chance, so a choice is
+    the same with fallbacks and without.
+    """
 
     rng: random.Random
 
     def pick(self, scores: Floats, k: int) -> Indices:
-        if k == 1:
-            return np.array([self.best(scores)], dtype=np.intp)
-        if k > _FEW or not np.isfinite(scores).all():
-            return _descending(scores, self.rng)[:k]
-        # one after the other: for a few fallbacks among many endpoints this costs less than to sort all
-        left = scores.copy()
-        chosen: list[int] = []
-        for _ in range(min(k, len(scores))):
-            row = self.best(left)
-            chosen.append(row)
-            left[row] = -np.inf
-        return np.array(chosen, dtype=np.intp)
+        return np.array(self.highest(scores, k), dtype=np.intp)
 
-    def best(self, scores: Floats) -> int:
-        """The row of the highest score."""
-        row = int(scores.argmax())
-        best: Mask = scores == scores.item(row)
-        return row if np.count_nonzero(best) == 1 else self.break_tie(best.nonzero()[0].tolist())
+    def highest(self, scores: Floats, k: int) -> list[int]:
+        """The rows of the `k` highest scores, the highest first.
+
+        One after the other: for few of them this costs a few microseconds, whatever the number of endpoints.
+        """
+        wanted, left = min(k, len(scores)), scores.copy()
+        chosen: list[int] = []
+        row = int(left.argmax())
+        score = highest = float(left.item(row))
+        while score > _LOWEST:
+            left[row] = _LOWEST
+            following = int(left.argmax())
+            if left.item(following) != score:
+                chosen.append(row)
+            else:
+                left[row] = score
+                rows = (left == score).nonzero()[0]
+                tied: list[int] = rows.tolist()
+                if not chosen:
+                    chosen.append(tied.pop(self.rng.randrange(len(tied))))
+                while tied and len(chosen) < wanted:
+                    chosen.append(tied.pop(hash((highest, chosen[0])) % len(tied)))
+                if len(chosen) < wanted:
+                    left[rows] = _LOWEST
+                    following = int(left.argmax())
+            if len(chosen) == wanted:
+                return chosen
+            row, score = following, left.item(following)
+        # NaN, or nothing but -inf is left
+        sorted_rows: list[int] = _descending(scores, self.rng)[:wanted].tolist()
+        return sorted_rows
 
     def break_tie(self, best: list[int]) -> int:
         """One of the rows with the best score."""

@@ -127,21 +127,11 @@ class PicksInFlight:
             self.outliers.heard_late = by
 
     def retried(self, pick: Pick, attempts: int, now: float) -> None:
-        """The data plane made so many attempts: find out whether the endpoints before the one that served live.
-
-        If it made fewer than there are such endpoints, it skipped some, which its cluster does not have, and nobody knows which.
-        """
+        """The data plane made so many attempts: find out whether the endpoints before the one that served live."""
         if not pick.in_flight_at:
             return
         pick.attempts = attempts
-        server = pick.in_flight_at[0]
-        before = pick.endpoints.index(server) if server in pick.endpoints else len(pick.endpoints)
-        # after the whole list it goes on with endpoints of its own choice
-        if attempts != before + 1 and not (attempts > before == len(pick.endpoints)):
-            return
-        for endpoint in pick.endpoints[:before]:
-            if self.outliers is not None:
-                self.outliers.attempt_failed(endpoint, now)
+        for endpoint in _tried_in_vain(pick):
             self._datastore.suspect(endpoint)
 
     def responded(self, pick: Pick, status: int, now: float, failure: Failure | None) -> None:
@@ -157,6 +147,9 @@ class PicksInFlight:
             # a worker that cannot be reached has seen nothing of the request
             unseen = failure is Failure.CONNECT
             requester = None if unseen else requester_of(pick.request, pick.prompt_hash)
+            for endpoint in _tried_in_vain(pick):
+                # what succeeded elsewhere was not the request's fault
+                self.outliers.attempt_failed(endpoint, now, None if status < 500 else requester)
             self.outliers.answered(pick, server, status, failure, now, requester)
         self._settle(pick, served=200 <= status < 300)
         if failure is Failure.CONNECT or failure is Failure.RESET:
@@ -195,6 +188,21 @@ class PicksInFlight:
                 producer.failed(pick.request)
         pick.request.prefixes.clear()
         pick.request.data.clear()
+
+
+def _tried_in_vain(pick: Pick) -> tuple[Endpoint, ...]:
+    """The endpoints to which the data plane sent a request before the one that served it.
+
+    If it made fewer attempts than there are such endpoints, it skipped some, which its cluster does not have, and nobody knows
+    which.
+    """
+    if not pick.attempts:
+        return ()
+    server = pick.in_flight_at[0]
+    before = pick.endpoints.index(server) if server in pick.endpoints else len(pick.endpoints)
+    # after the whole list it goes on with endpoints of its own choice
+    told = pick.attempts == before + 1 or pick.attempts > before == len(pick.endpoints)
+    return pick.endpoints[:before] if told else ()
 
 
 class _Following:

@@ -226,10 +226,10 @@ class Picker(Protocol):
 
 @runtime_checkable
 class BestPicker(Picker, Protocol):
-    """A picker that takes the highest score, so that a profile need not score endpoints that cannot have it."""
+    """A picker that takes the highest scores, so that a profile need not score endpoints that cannot have the highest."""
 
-    def best(self, scores: Floats) -> int:
-        """The row of the highest score."""
+    def highest(self, scores: Floats, k: int) -> list[int]:
+        """What `pick` returns, as a list."""
 
     def break_tie(self, best: list[int]) -> int:
         """One of the rows with the highest score."""

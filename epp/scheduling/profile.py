@@ -189,12 +189,23 @@ class SchedulerProfile:
         # between equal scores the endpoint with fewer requests in flight wins
         scores -= pool.inflight * TIE_BREAK
         if late is None:
-            if self.max_endpoints == 1 and self._best_picker is not None:  # the common case
-                return (pool.endpoints[self._best_picker.best(scores)],)
-            return tuple([pool.endpoints[i] for i in self.picker.pick(scores, self.max_endpoints)])
+            if self._best_picker is not None:  # the common case: a list costs less than an array
+                best = self._best_picker.highest(scores, self.max_endpoints)
+                return _distinct([pool.endpoints[row] for row in best])
+            return _distinct([pool.endpoints[row] for row in self.picker.pick(scores, self.max_endpoints)])
         chosen: list[Endpoint] = []
         for rows in np.flatnonzero(~late), np.flatnonzero(late):
             wanted = self.max_endpoints - len(chosen)
             if wanted:
                 chosen += [pool.endpoints[rows[i]] for i in self.picker.pick(scores[rows], wanted)]
-        return tuple(chosen)
+        return _distinct(chosen)
+
+
+def _distinct(chosen: list[Endpoint]) -> tuple[Endpoint, ...]:
+    """Each address once: of two endpoints at one address a process has ended, so neither is a fallback for the other."""
+    if len(chosen) > 1 and len({endpoint.destination for endpoint in chosen}) < len(chosen):
+        by_address: dict[str, Endpoint] = {}
+        for endpoint in chosen:
+            by_address.setdefault(endpoint.destination, endpoint)
+        return tuple(by_address.values())
+    return tuple(chosen)

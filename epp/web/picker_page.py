@@ -36,7 +36,7 @@ _LOOK_INTERVAL: Final = 1.0
 
 _CAUSES: Final = {
     Cause.CONSECUTIVE_5XX: "it answered requests in a row with 5xx",
-    Cause.LOCAL_ORIGIN: "requests in a row could not be sent there or were cut",
+    Cause.LOCAL_ORIGIN: "requests in a row could not be sent there, were cut or refused with 503",
     Cause.FAILURE_PERCENTAGE: "too many of its requests failed",
     Cause.STALLED: "it does not answer, while others do",
     Cause.TRIAL: "it failed the request that it got on trial",

@@ -32,6 +32,9 @@ plugins:
 - type: least-cost-scorer
 {{- end }}
 - type: max-score-picker
+{{- if not (or $payloadAgnostic (eq (include "epp.source" .) "pool")) }}
+  parameters: {maxNumOfEndpoints: 3}
+{{- end }}
 - type: single-profile-handler
 {{- with $epp.metricsDataSource }}
 - type: metrics-data-source

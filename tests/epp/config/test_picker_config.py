@@ -14,6 +14,10 @@ from adsum.memory_limit import memory_limit
 from epp.config.catalogue import GO_ONLY, PLUGINS
 from epp.config.data_layer import MetricsSourceParameters
 from epp.config.picker_config import PickerConfig, load_config
+from epp.config.settings import Settings
+from epp.configuration import Configuration
+from epp.outliers.settings import OutlierSettings
+from epp.outliers.slow_start import SlowStartSettings
 from epp.scheduling.filters import DECODE_ROLES, LabelSelectorFilter, Requirement, RoleFilter
 from epp.scheduling.pickers import MaxScorePicker, WeightedRandomPicker
 from epp.scheduling.prefix.producer import PRODUCER, PrefixCacheProducer
@@ -22,6 +26,7 @@ from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.scorers.load_scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer
 from epp.scheduling.work_ahead.least_cost import LeastCostScorer
 from epp.scheduling.work_ahead.producer import WorkAheadProducer
+from epp.telemetry.counters import Telemetry
 
 HEAD = {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}
 
@@ -48,10 +53,18 @@ def test_the_default(given: str | None) -> None:
     assert [(type(one.scorer), one.weight) for one in profile.scorers] == [(LeastCostScorer, 1)]
     assert [type(one) for one in profile.producers] == [WorkAheadProducer, PrefixCacheProducer]
     assert isinstance(profile.picker, MaxScorePicker)
-    assert (profile.max_endpoints, profile.staleness, profile.filters) == (1, 3.0, ())
+    assert (profile.max_endpoints, profile.staleness, profile.filters) == (3, 3.0, ())
     assert config.detector == UtilizationDetector(queue_depth=5, kv_cache_utilization=0.8, staleness=0.2)
     assert config.metrics is not None
     assert (config.passthrough, config.file_discovery, config.warnings) == (False, None, ())
+
+
+def test_the_gateway_of_an_inference_pool_gets_one_address() -> None:
+    """Some read no list."""
+    for settings, choices in (Settings(pool_name="pool"), 1), (Settings(), 3):
+        config = Configuration(settings, Telemetry()).config
+        assert config.scheduler.profiles["default"].max_endpoints == choices
+        assert (config.outliers, config.slow_start) == (OutlierSettings(), SlowStartSettings())
 
 
 ORDINARY = """

@@ -49,7 +49,8 @@ async def test_from_a_pick_to_its_decision(messages: Any, eventually: Any) -> No
             )
             assert (status, explained["outcome"]["state"]) == (200, "would be sent")
             assert (await get(address))[1]["last"] == 0, "nothing is kept of it"
-            assert await pick(ports(server)["grpc"], messages) == idle.destination
+            choices = f"{idle.destination},{busy.destination}"
+            assert await pick(ports(server)["grpc"], messages) == choices
             status, page = await get(address)
             assert (status, page["capacity"], page["last"]) == (200, 1000, 1)
             [decision] = page["decisions"]
@@ -67,7 +68,9 @@ async def test_from_a_pick_to_its_decision(messages: Any, eventually: Any) -> No
 
             await eventually(is_over)
             _, page = await get(address, f"?request_id={decision['request']['id']}&candidates=1")
-            assert len(page["decisions"][0]["profiles"][0]["candidates"]) == 1
+            assert len(page["decisions"][0]["profiles"][0]["candidates"]) == 2, (
+                "both choices are always there"
+            )
             assert (await get(address, "?request_id=unknown"))[1]["decisions"] == []
             assert (await get(address, "?after=1"))[1]["decisions"] == []
             assert (await get(address, "?slow=1h"))[1]["decisions"] == []

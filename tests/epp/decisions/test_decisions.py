@@ -124,7 +124,7 @@ def test_a_decision_has_the_choice_its_candidates_and_what_became_of_it() -> Non
     first, second, third = profile["candidates"]
     assert (first["id"], first["chosen"], first["rank"]) == (chosen.id, 1, 1)
     assert first["inflight"] == 0, "as it was before this request"
-    assert (second["chosen"], third["id"], third["waiting"], third["running"]) == (None, "w0", 9, 5)
+    assert (second["chosen"], third["id"], third["waiting"], third["running"]) == (2, "w0", 9, 5)
     assert first["total"] >= second["total"] > third["total"]
     picker.director.served(pick, "10.0.0.1:8000", NOW)
     picker.director.responded(pick, 200, NOW + 0.5)

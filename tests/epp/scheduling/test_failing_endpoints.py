@@ -89,6 +89,23 @@ def test_what_somebody_else_answered_counts_for_nobody() -> None:
     assert not it.picks.outliers.ejected
 
 
+@pytest.mark.parametrize(("status", "ejected"), [(200, 1), (503, 0)])
+def test_what_was_refused_everywhere_was_the_requests_fault(status: int, ejected: int) -> None:
+    """With three choices one poisonous prompt fails at three workers."""
+    pool = store()
+    it = director(pool)
+    settings = OutlierSettings(consecutive_5xx=2, consecutive_local_origin_failure=2)
+    it.picks.outliers = OutlierDetection(pool, settings)
+    for _ in range(6):
+        pick = picked(it)
+        pick.endpoints = pool.endpoints
+        it.served(pick, pool.endpoints[2].destination, 0.0)
+        it.retried(pick, 3, 0.0)
+        it.responded(pick, status, 0.0)
+        it.release(pick, 0.0)
+    assert len(it.picks.outliers.ejected) == ejected
+
+
 def test_nothing_is_kept_of_requests_that_are_over() -> None:
     pool = store()
     it = director(pool)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from epp.scheduling.cached_scores import TIE_BREAK
 from epp.scheduling.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
 from epp.scheduling.plugin import Picker
 
@@ -38,11 +39,23 @@ def test_a_score_that_is_no_number_to_compare_is_picked_once_and_last(last: floa
     assert set(picked[2:]) == {0, 2}
 
 
-def test_ties_of_fallbacks_are_broken_evenly() -> None:
-    picker, scores = MaxScorePicker(random.Random(1)), np.array([2.0, 1.0, 1.0, 1.0])
-    second = Counter(int(picker.pick(scores, 2)[1]) for _ in range(3000))
-    assert len(second) == 3
-    assert min(second.values()) > 850
+@pytest.mark.parametrize("choice", [2.0, 1.0])
+def test_ties_of_fallbacks_are_broken_evenly_as_the_choice_gets_requests(choice: float) -> None:
+    picker, fallbacks = MaxScorePicker(random.Random(1)), Counter[int]()
+    for inflight in range(3000):
+        scores = np.array([choice, 1.0, 1.0, 1.0]) - TIE_BREAK * inflight
+        fallbacks.update(picker.pick(scores, 3)[1:].tolist())
+    rows = [1, 2, 3] if choice > 1.0 else [0, 1, 2, 3]
+    assert sorted(fallbacks) == rows
+    assert min(fallbacks.values()) > 0.9 * 6000 / len(rows)
+
+
+@given(scores=st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1, max_size=12), seed=st.integers())
+def test_fallbacks_change_neither_a_choice_nor_the_next_one(scores: list[float], seed: int) -> None:
+    alone, first = MaxScorePicker(random.Random(seed)), MaxScorePicker(random.Random(seed))
+    column = np.array(scores)
+    for _ in range(3):
+        assert alone.pick(column, 1)[0] == first.pick(column, 3)[0]
 
 
 @pytest.mark.parametrize("k", [1, 2])

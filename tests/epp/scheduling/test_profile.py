@@ -182,6 +182,17 @@ def test_who_is_late_comes_after_all_others(staleness: float | None) -> None:
     assert order(all_of_them.run(SchedulingContext(REQUEST), pool)) == ["w2", "w3", "w1", "w0"]
 
 
+def test_each_address_is_named_once() -> None:
+    """A worker that came back at its address may be listed twice for a while."""
+    pool = pool_of(waiting=[3, 0, 5, 1])
+    first, best, last, other = pool.endpoints
+    pool.endpoints = (first, best, last, replace(other, address=best.address, port=best.port))
+    for late in [np.inf] * 4, [np.inf, np.inf, 99.0, np.inf]:
+        pool.numbers[Column.LATE_AT] = late
+        named = profile(*LOAD).run(SchedulingContext(REQUEST), pool)
+        assert [one.id for one in named] == ["w1", "w0"]
+
+
 def test_where_more_than_half_are_late_that_says_nothing() -> None:
     pool = pool_of(waiting=[0, 9, 5], late_at=[99.9, 99.9, 100.1])
     assert order(profile(*LOAD).run(SchedulingContext(REQUEST), pool)) == ["w0", "w2", "w1"]
