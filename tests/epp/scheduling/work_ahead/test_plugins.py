@@ -292,7 +292,7 @@ def test_a_pool_in_another_order_has_the_same_costs() -> None:
 
 def test_two_scorers_of_one_producer_share_its_work() -> None:
     text = LEAST_COST.replace(
-        "- type: max-score-picker\n-", "- {name: other, type: least-cost-scorer}\n- type: max-score-picker\n-"
+        "- type: max-score-picker\n", "- {name: other, type: least-cost-scorer}\n- type: max-score-picker\n"
     ).replace(
         "  - {pluginRef: least-cost-scorer}", "  - {pluginRef: least-cost-scorer}\n  - {pluginRef: other}"
     )
