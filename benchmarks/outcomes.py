@@ -1,18 +1,21 @@
 """`python -m benchmarks.outcomes`: what it costs picker and Envoy to learn what became of requests, by each way.
 
-Three pickers, each behind an Envoy of its own: the answer's headers pass through the picker, its end as well, or Envoy's
-access log tells both. Each has its turn in each round, so that what else the machine does meets all of them. `--before FOLDER`:
+Four pickers, each behind an Envoy of its own: the answer's headers pass through the picker, its end as well, Envoy's access
+log tells both, or a second ext_proc filter in observability mode does, which the picker only reads. Each has its turn in each round, so that what else the machine does meets all of them. `--before FOLDER`:
 the cost of a pick of the default way beside the picker of another working copy.
 """
 
 import argparse
 import asyncio
 import contextlib
+import copy
 import statistics
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+import yaml
 
 from benchmarks.envoy_process import envoy
 from benchmarks.picking import pickers
@@ -22,7 +25,7 @@ from benchmarks.picking.load_generator import Load
 from benchmarks.picking.pickers import OURS
 from benchmarks.picking.rounds import Generator, generator
 from benchmarks.process_usage import processor_seconds
-from epp.envoy.config import render
+from epp.envoy.config import bootstrap, render
 from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
 
@@ -33,6 +36,7 @@ _WAYS: Final = {
     "ext-proc": _BASE,
     "ext-proc, with trailers": replace(_BASE, response_trailer="SEND"),
     "access-log": replace(_BASE, outcomes="access-log"),
+    "observed": _BASE,
 }
 _UNTOLD: Final = 0.3
 """Seconds after a turn in which the log still tells of it."""
@@ -75,8 +79,32 @@ async def _started(name: str, ports: Sequence[int], core: int) -> AsyncIterator[
             pickers=(Address(_LOCAL, picker.port),),
             endpoints=[Address(_LOCAL, port) for port in ports],
         )
-        async with envoy(render(settings), core=core) as (pid, port):
+        config = _observed(settings) if name == "observed" else render(settings)
+        async with envoy(config, core=core) as (pid, port):
             yield _Way(name, picker.pid, pid, port)
+
+
+def _observed(settings: EnvoySettings) -> str:
+    """The deciding stream ends with the request; a second filter, whose stream can hold up and fail nothing, sends the answers'
+    headers and ends."""
+    config = bootstrap(settings)
+    [chain] = config["static_resources"]["listeners"][0]["filter_chains"]
+    filters = chain["filters"][0]["typed_config"]["http_filters"]
+    [deciding] = [one["typed_config"] for one in filters if one["name"] == "envoy.filters.http.ext_proc"]
+    observing = copy.deepcopy(deciding)
+    del observing["message_timeout"]
+    observing |= {"observability_mode": True, "failure_mode_allow": True, "deferred_close_timeout": "1s"}
+    observing["processing_mode"] = {
+        "request_header_mode": "SKIP",
+        "request_body_mode": "NONE",
+        "request_trailer_mode": "SKIP",
+        "response_header_mode": "SEND",
+        "response_body_mode": "NONE",
+        "response_trailer_mode": "SEND",
+    }
+    deciding["processing_mode"]["response_header_mode"] = "SKIP"
+    filters.insert(0, {"name": "observing", "typed_config": observing})
+    return yaml.safe_dump(config)
 
 
 async def _measure(ways: Sequence[_Way], made: Generator, load: Load, rounds: int) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -45,11 +46,13 @@ class Worker:
 
 
 @asynccontextmanager
-async def stage(envoys: int, worker: Worker) -> AsyncIterator[tuple[list[PickerProgram], list[RunningEnvoy]]]:
+async def stage(
+    envoys: int, worker: Worker, count: int = 2
+) -> AsyncIterator[tuple[list[PickerProgram], list[RunningEnvoy]]]:
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         workers = [await started_worker(stack, "/v1/completions", worker.answer) for _ in range(WORKERS)]
-        pickers = await enter(picker_programs(2, workers))
+        pickers = await enter(picker_programs(count, workers))
         flags = ["--listen-port=0", "--admin-port=0", "--secure=false", "--outcomes=access-log"]
         flags += ["--access-log=", *[f"--epp={one.address}" for one in pickers]]
         config = render(envoy_flags.parse(flags))
@@ -67,6 +70,20 @@ async def ask(client: aiohttp.ClientSession, envoy: RunningEnvoy, seconds: float
             return f"{response.status} {text[-200:]!r}"
     except aiohttp.ClientError as error:
         return repr(error)
+
+
+async def newcomers(client: aiohttp.ClientSession, fronts: Sequence[RunningEnvoy]) -> list[tuple[str, float]]:
+    """What became of requests that come for some seconds, as `ask`, and after how many seconds."""
+
+    async def timed(at: int) -> tuple[str, float]:
+        began = time.monotonic()
+        return await ask(client, fronts[at % len(fronts)], 0.0, stream=at % 2 == 0), time.monotonic() - began
+
+    asking = []
+    for at in range(60):
+        asking.append(asyncio.create_task(timed(at)))
+        await asyncio.sleep(0.05)
+    return await asyncio.gather(*asking)
 
 
 async def kill(picker: PickerProgram) -> None:
@@ -109,10 +126,42 @@ async def test_no_request_under_way_fails(
         ]
         await eventually(lambda: worker.asked == REQUESTS)  # each has its pick
         under_way = sum(not one.done() for one in asking)
+        new = asyncio.create_task(newcomers(client, fronts))
         await how(pickers[0])  # type: ignore[misc]  # each is a coroutine function
-        became = await asyncio.gather(*asking)
+        came, became = await new, await asyncio.gather(*asking)
+        assert not [one for one, _ in came if one], "the other picker is there for new ones"
         failed = [one for one in became if one]
         assert not failed, failed
         assert under_way > REQUESTS / 4, under_way
         await until_idle(pickers if how is restart else pickers[1:])
-        figure(f"{how.__name__} of a picker of 2 behind {envoys}: 0 of {under_way} under way failed")
+        slowest = sorted(seconds for _, seconds in came)
+        figure(
+            f"{how.__name__} of a picker of 2 behind {envoys}: 0 of {under_way} under way failed; of {len(came)} new ones "
+            f"the median took {slowest[len(came) // 2]:.2f} s, the slowest {slowest[-1]:.2f} s"
+        )
+
+
+async def test_a_picker_alone_that_starts_again_costs_only_what_comes_meanwhile(
+    figure: Callable[[str], None],
+) -> None:
+    worker = Worker()
+    async with stage(1, worker, count=1) as ([picker], fronts), AsyncExitStack() as stack:
+        connector = aiohttp.TCPConnector(limit=0)
+        client = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+        asking = [asyncio.create_task(ask(client, fronts[0], 4.0, stream=at % 2 == 0)) for at in range(50)]
+        await eventually(lambda: worker.asked == len(asking))
+        new = asyncio.create_task(newcomers(client, fronts))
+        await restart(picker)
+        came, became = await new, await asyncio.gather(*asking)
+        failed = [one for one, _ in came if one]
+        assert not [one for one in became if one], became
+        assert all(one.startswith("503 ") and "picker_unavailable" in one for one in failed), failed
+        await until_idle([picker])
+
+        async def answers() -> bool:
+            return await ask(client, fronts[0], 0.0, stream=False) == ""
+
+        await eventually(answers)
+        figure(
+            f"restart of a picker alone: 0 of {len(became)} under way failed, {len(failed)} of {len(came)} new ones got 503"
+        )
