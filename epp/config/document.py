@@ -74,11 +74,11 @@ class DataLayer(Section):
     discovery: Ref | None = None
     """A `file-discovery`: the workers are those of its file."""
     peer_discovery: Ref | None = None
-    """No effect: pickers share no state."""
+    """No effect: pickers find each other with `--peers`."""
     cross_replica_syncer_plugin_ref: str | None = None
-    """No effect: pickers share no state."""
+    """No effect: pickers find each other with `--peers`."""
     cross_replica_sync_interval: Duration | None = None
-    """No effect: pickers share no state."""
+    """No effect: pickers find each other with `--peers`."""
 
 
 class DetectorRef(Section):

@@ -329,7 +329,7 @@ def _warnings(document: ConfigDocument, plugins: Plugins, *, flow_control: bool)
     yield from flow_control_warnings(document.flow_control, plugins, on=flow_control)
     for name in ("peer_discovery", "cross_replica_syncer_plugin_ref", "cross_replica_sync_interval"):
         if getattr(document.data_layer, name) is not None:
-            yield f"dataLayer.{to_camel(name)} has no effect: pickers share no state"
+            yield f"dataLayer.{to_camel(name)} has no effect: pickers find each other with --peers"
     for name, newer in (
         ("saturation_detector", "flowControl.saturationDetector"),
         ("parser", "requestHandler.parsers"),

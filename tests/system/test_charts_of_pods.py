@@ -286,6 +286,9 @@ def test_requests_that_cannot_be_parsed() -> None:
         ({**IMAGE, "extraArgs": ["--bodytimeout=30s"]}, "/extraArgs/0"),
         ({**IMAGE, "ports": {"grpc": 0}}, "/ports/grpc"),
         ({**IMAGE, "ports": {"grpc": 9090}}, "they are 9090, 9003, 9090"),
+        ({**IMAGE, "flags": {"peers": "file:///x"}}, "invalid propertyName 'peers'"),
+        ({**IMAGE, "peers": {"enabled": True}}, "peers.tokenSecret is required"),
+        ({**IMAGE, "peers": {"enabled": True, "tokenSecret": "s", "port": 9002}}, "peers.port: 9002"),
         ({**IMAGE, "config": {"plugins": []}}, "/config"),
         ({**IMAGE, "config": {"apiVersion": "v2", "kind": "EndpointPickerConfig"}}, "/config"),
         ({**IMAGE, "autoscaling": {"enabled": True, "maxReplicas": 1}}, "autoscaling.minReplicas is more"),
@@ -373,3 +376,31 @@ def test_zones_of_nodes_are_read_only_where_asked_for() -> None:
     assert not [found for found in render("epp", pods) if found["kind"] == "ClusterRole"]
     role = one(render("epp", {**pods, "nodeZones": True}), "ClusterRole")
     assert role["rules"] == yaml.safe_load(GET_NODES.manifest())
+
+
+def test_pickers_find_each_other_by_the_slices_of_their_service() -> None:
+    peers = {"enabled": True, "tokenSecret": "secret"}
+    objects = render("epp", {**IMAGE, "peers": peers, "networkPolicy": {"enabled": True}})
+    found = {(one["kind"], one["metadata"]["name"]): one for one in objects}
+    pod = found["Deployment", "r"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    expected = {
+        "--peers=kubernetes://prod?service=r-pods&port=grpc-peers",
+        "--peer-port=9004",
+        "--peer-token-file=/etc/epp/peers/token",
+    }
+    assert expected <= set(container["args"])
+    assert {"name": "grpc-peers", "containerPort": 9004} in container["ports"]
+    assert {"name": "peers", "secret": {"secretName": "secret"}} in pod["volumes"]
+    ports = [port["name"] for port in found["Service", "r-pods"]["spec"]["ports"]]
+    assert ports == ["grpc-ext-proc", "grpc-peers"]
+    assert found["Role", "r-peers"]["rules"][0]["verbs"] == ["list", "watch"]
+    (rule,) = [
+        one
+        for one in found["NetworkPolicy", "r"]["spec"]["ingress"]
+        if one["ports"] == [{"port": "grpc-peers"}]
+    ]
+    assert (
+        rule["from"][0]["podSelector"]["matchLabels"]
+        == found["Deployment", "r"]["spec"]["selector"]["matchLabels"]
+    )

@@ -39,7 +39,7 @@ class InflightLoadParameters(Section):
     prefix_match_info_producer_name: str | None = None
     """The `name` of the producer of prefixes; without it the file's. A file without one counts whole prompts."""
     sync_cross_replica_state: bool = True
-    """No effect: pickers share no state."""
+    """No effect: this producer counts what its own picker sent."""
 
     def output(self) -> OutputEstimate | None:
         if not self.add_estimated_output_tokens:
