@@ -13,6 +13,8 @@ run slower. Each run prints how many cores its programs used, and how late its r
 more than one request in a hundred was over 50 ms late is thrown out, and repeated once. It is meaningless while other work
 fills the machine: `machine` is what all programs used together.
 
+`--worker` has llm-d-inference-sim in place of our simulator: it computes prompts side by side, and a token is a word there.
+
 Not measured: networks between machines, tokenizers (a token is four letters, everywhere), and workers that are no simulator.
 Envoy shows the answers to the Go picker and not to ours, as each one's own configuration says; what that costs is in the
 figures. Endpoints come from a file that both pickers watch: one that joins, drains or is killed is in it or not at once.
@@ -20,7 +22,9 @@ figures. Endpoints come from a file that both pickers watch: one that joins, dra
 
 import argparse
 import asyncio
+import contextlib
 import gc
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,7 +36,7 @@ from benchmarks.routing import live_results, live_stage
 from benchmarks.routing.arms import COUNTED
 from benchmarks.routing.live_arms import LiveArm, arms
 from benchmarks.routing.live_results import Result
-from benchmarks.routing.live_workers import ForkServer, fork_server
+from benchmarks.routing.live_workers import InferenceSim, Workers, fork_server
 from benchmarks.routing.workloads import WORKLOADS, Workload
 
 TARGETS: Final = (
@@ -72,6 +76,11 @@ class Plan:
     seconds: float
     out: Path | None = None
     attempts: int = 2
+    first_seed: int = 0
+    worker: Path | None = None
+
+    def simulators(self) -> contextlib.AbstractAsyncContextManager[Workers]:
+        return fork_server() if self.worker is None else contextlib.nullcontext(InferenceSim(self.worker))
 
     def workload(self, name: str) -> Workload:
         """With arrivals for as long as planned, and for 10 s after the last event."""
@@ -88,8 +97,8 @@ async def main(plan: Plan) -> list[Result]:
     results = live_results.read(plan.out)
     if any((one.speed, one.arrivals) != (plan.speed_of(one.workload), plan.seconds) for one in results):
         raise SystemExit(f"error: {plan.out} has runs with another --speed or --seconds; give another --out")
-    async with fork_server() as server:
-        for seed in range(plan.seeds):
+    async with plan.simulators() as server:
+        for seed in range(plan.first_seed, plan.first_seed + plan.seeds):
             for name in plan.workloads:
                 first = seed % len(plan.arms)
                 for arm in (*plan.arms[first:], *plan.arms[:first]):
@@ -99,11 +108,11 @@ async def main(plan: Plan) -> list[Result]:
 
 
 async def _runs(
-    plan: Plan, server: ForkServer, arm: LiveArm, name: str, seed: int, before: Sequence[Result]
+    plan: Plan, server: Workers, arm: LiveArm, name: str, seed: int, before: Sequence[Result]
 ) -> list[Result]:
     """The runs that are still needed: none, one, or one more if the client was late."""
     done, key = list(before), (name, arm.name, seed)
-    workload, speed = plan.workload(name), plan.speed_of(name)
+    workload, speed = plan.workload(name).times(server.rate), plan.speed_of(name)
     turns = workload.turns(seed)
     while len(done) < plan.attempts and all(one.too_late for one in done):
         gc.collect()
@@ -139,7 +148,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"of {', '.join(arms(Path()))}; may be repeated; default: all but {_NOT_BY_DEFAULT!r}",
     )
+    parser.add_argument(
+        "--worker",
+        type=Path,
+        metavar="FILE",
+        help="the binary of llm-d-inference-sim as the worker; default: our simulator",
+    )
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument(
         "--speed", type=float, default=3.0, help="simulated seconds in a real one (%(default)s)"
     )
@@ -157,6 +173,8 @@ def _plan(arguments: Sequence[str] | None = None) -> Plan:
     parser = _parser()
     given = parser.parse_args(arguments)
     there = arms(given.go_picker)
+    if given.worker is not None and not os.access(given.worker, os.X_OK):
+        parser.error(f"--worker {given.worker}: expected the built program of llm-d-inference-sim")
     if unknown := [name for name in given.arm or () if name not in there]:
         parser.error(f"there is no arm {unknown[0]!r}; there are {', '.join(there)}")
     return Plan(
@@ -166,6 +184,8 @@ def _plan(arguments: Sequence[str] | None = None) -> Plan:
         speed=given.speed,
         seconds=8.0 if given.quick else given.seconds,
         out=given.out,
+        first_seed=given.first_seed,
+        worker=given.worker,
     )
 
 

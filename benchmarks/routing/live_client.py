@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.routing.figures import Answer
@@ -16,7 +17,8 @@ from benchmarks.routing.workloads import Turn
 from benchmarks.streamed_answer import HEAD_END, StreamedAnswer
 
 _TIMEOUT: Final = 300.0
-_SERVED_BY: Final = re.compile(rb"\r\nx-served-by: *(\S+)\r\n", re.IGNORECASE)
+_SERVED_BY: Final = re.compile(rb"\r\n(?:x-served-by|x-inference-pod): *(\S+)\r\n", re.IGNORECASE)
+_TOKEN: Final = re.compile(r"(...).")
 _DONE: Final = b"data: [DONE]\n\n"
 
 
@@ -27,16 +29,36 @@ def session(turn: Turn | None) -> Iterator[Turn]:
         turn = turn.then
 
 
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """`in_words`: the fourth letter of each token becomes a blank."""
+
+    streamed: bool
+    in_words: bool = False
+
+    def request(self, turn: Turn) -> bytes:
+        given = {"stream": True, "stream_options": {"include_usage": True}} if self.streamed else {}
+        prompt = _TOKEN.sub(r"\1 ", turn.prompt) if self.in_words else turn.prompt
+        body = json.dumps(
+            {"model": turn.model, "prompt": prompt, "max_tokens": turn.output_tokens, **given}
+        ).encode()
+        head = (
+            "POST /v1/completions HTTP/1.1\r\nhost: routing\r\nconnection: close\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body
+
+
 class Users:
     """Sends `turns` to `ports`, those of Envoys, in turn. `late`: how much later than planned each request left."""
 
-    def __init__(self, ports: Sequence[int], turns: Sequence[Turn], speed: float, *, streamed: bool) -> None:
+    def __init__(self, ports: Sequence[int], turns: Sequence[Turn], speed: float, asking: Asking) -> None:
         self.late: list[float] = []
         self._ports = ports
         self._speed = speed
-        self._streamed = streamed
+        self._streamed = asking.streamed
         # written before anything is measured
-        self._planned = [[(one, _request(one, streamed=streamed)) for one in session(turn)] for turn in turns]
+        self._planned = [[(one, asking.request(one)) for one in session(turn)] for turn in turns]
         self._start = 0.0
         self._sent = 0
 
@@ -85,18 +107,6 @@ class Users:
 
     def _simulated(self, at: float) -> float:
         return (at - self._start) * self._speed
-
-
-def _request(turn: Turn, *, streamed: bool) -> bytes:
-    given = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
-    body = json.dumps(
-        {"model": turn.model, "prompt": turn.prompt, "max_tokens": turn.output_tokens, **given}
-    ).encode()
-    head = (
-        "POST /v1/completions HTTP/1.1\r\nhost: routing\r\nconnection: close\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
 
 
 def _parse(received: bytes, *, streamed: bool) -> tuple[str, Mapping[str, Any]]:

@@ -17,8 +17,8 @@ from benchmarks.picking.pickers import picker
 from benchmarks.process_usage import processor_seconds
 from benchmarks.routing.figures import Answer
 from benchmarks.routing.live_arms import LiveArm
-from benchmarks.routing.live_client import Users, session
-from benchmarks.routing.live_workers import ForkServer, Worker
+from benchmarks.routing.live_client import Asking, Users, session
+from benchmarks.routing.live_workers import Worker, Workers
 from benchmarks.routing.workloads import BASE_MODEL, Event, Turn, Workload
 from epp.envoy.config import bootstrap
 from epp.envoy.json_values import Address
@@ -42,15 +42,16 @@ class Outcome:
 
 
 async def run(
-    fork_server: ForkServer, arm: LiveArm, workload: Workload, turns: Sequence[Turn], speed: float
+    simulators: Workers, arm: LiveArm, workload: Workload, turns: Sequence[Turn], speed: float
 ) -> Outcome:
     """Sends `turns` and waits for the end of all answers."""
     async with contextlib.AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        workers = await enter(fork_server.workers(workload, _adapters(turns), speed))
+        workers = await enter(simulators.workers(workload, _adapters(turns), speed))
         pool = _Pool(workers, workload, stack.enter_context(tempfile.TemporaryDirectory()))
         fronts = [await enter(_front(arm, workers, pool)) for _ in range(workload.pickers)]
-        users = Users([front.port for front in fronts], turns, speed, streamed=workload.streamed)
+        asking = Asking(streamed=workload.streamed, in_words=simulators.in_words)
+        users = Users([front.port for front in fronts], turns, speed, asking)
         await asyncio.sleep(_SETTLE)
         usage = _Usage(
             {

@@ -1,4 +1,4 @@
-"""Runs simulators in real time, as processes that are forked where they have been imported already.
+"""Runs simulators in real time: ours, as processes that are forked where they have been imported already, or another's program.
 
 `python -m benchmarks.routing.live_workers` is the parent of them all. Each line on its stdin is a command line of a
 simulator, as a JSON list; an empty list ends all simulators. It forks in milliseconds what takes half a second to start.
@@ -15,8 +15,13 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Final, Protocol
 
+import aiohttp
+
+from benchmarks.ports import free_ports
+from benchmarks.routing.machines import MACHINES, SideBySide
 from benchmarks.routing.virtual import LIMITS
 from benchmarks.routing.workloads import BASE_MODEL, Workload
 from examples.simulator.__main__ import main as simulator
@@ -37,8 +42,28 @@ class Worker:
     port: int
 
 
+class Workers(Protocol):
+    """What runs the simulators."""
+
+    @property
+    def in_words(self) -> bool:
+        """Their token is a word, not four letters."""
+
+    @property
+    def rate(self) -> float:
+        """Of requests, as a multiple of the workload's."""
+
+    def workers(
+        self, workload: Workload, adapters: Sequence[str], speed: float
+    ) -> contextlib.AbstractAsyncContextManager[list[Worker]]:
+        """All workers of a workload, also those that join later; they are killed at the end."""
+
+
 class ForkServer:
     """The process that forks; at most one set of workers runs at a time."""
+
+    in_words = False
+    rate = 1.0
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -47,7 +72,7 @@ class ForkServer:
     async def workers(
         self, workload: Workload, adapters: Sequence[str], speed: float
     ) -> AsyncIterator[list[Worker]]:
-        """All workers of a workload, also those that join later; they are killed at the end."""
+        """As `Workers` says."""
         try:
             async with asyncio.timeout(_DEADLINE):
                 started = await self._start(
@@ -100,6 +125,88 @@ async def fork_server() -> AsyncIterator[ForkServer]:
         assert process.stdin is not None
         process.stdin.close()
         await process.wait()
+
+
+class InferenceSim:
+    """llm-d-inference-sim: `binary` is built from its cmd/llm-d-inference-sim (https://github.com/llm-d/llm-d-inference-sim).
+
+    It computes prompts side by side, as the machine of that name in virtual time does, and has that one's figures.
+    """
+
+    in_words = True
+    _MACHINE: Final = MACHINES["side by side"]
+    rate = _MACHINE.rate
+
+    def __init__(self, binary: Path) -> None:
+        self._binary = binary.resolve()
+
+    @contextlib.asynccontextmanager
+    async def workers(
+        self, workload: Workload, adapters: Sequence[str], speed: float
+    ) -> AsyncIterator[list[Worker]]:
+        """As `Workers` says. Raises ValueError for a workload with adapters."""
+        if adapters:
+            raise ValueError("a workload with adapters runs on our simulator only")
+        ports = free_ports(2 * workload.workers)
+        async with contextlib.AsyncExitStack() as stack:
+            started = []
+            for number, port in enumerate(ports[::2]):
+                slow = workload.slowness[number] if workload.slowness else 1.0
+                options = (*self._options(slow / speed), "--port", str(port))
+                name, events = f"w{number}", f"tcp://127.0.0.1:{ports[2 * number + 1]}"
+                process = await asyncio.create_subprocess_exec(
+                    self._binary,
+                    *(*options, "--zmq-endpoint", events),
+                    env=os.environ | {"POD_NAME": name, "POD_IP": "127.0.0.1"},
+                    stdout=asyncio.subprocess.DEVNULL,
+                    stderr=asyncio.subprocess.DEVNULL,
+                )
+                stack.push_async_callback(_kill, process)
+                started.append(Worker(name, process.pid, port))
+            async with asyncio.timeout(_DEADLINE), aiohttp.ClientSession() as client:
+                for worker in started:
+                    await _until_healthy(client, worker.port)
+            yield started
+
+    def _options(self, slow: float) -> Sequence[str]:
+        limits = self._MACHINE.limits
+        given = {
+            "--model": BASE_MODEL,
+            "--mode": "random",
+            "--max-num-seqs": limits.max_num_seqs,
+            "--block-size": limits.block_size,
+            "--kv-cache-size": limits.num_blocks,
+            "--max-model-len": limits.kv_tokens,
+            "--max-waiting-queue-length": 10_000,
+            "--max-request-body-size-mb": 64,
+            "--latency-calculator": "per-token",
+            "--prefill-overhead": _microseconds(limits.step_seconds * slow),
+            "--prefill-time-per-token": _microseconds(limits.token_seconds * slow),
+            "--inter-token-latency": _microseconds(limits.sequence_seconds * slow),
+            "--time-factor-under-load": SideBySide.FACTOR,
+        }
+        pairs = [str(word) for pair in given.items() for word in pair]
+        return [*pairs, "--enable-kvcache", "--force-dummy-tokenizer"]
+
+
+def _microseconds(seconds: float) -> str:
+    """As Go writes a duration."""
+    return f"{round(seconds * 1e6)}us"
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+
+
+async def _until_healthy(client: aiohttp.ClientSession, port: int) -> None:
+    while True:
+        with contextlib.suppress(aiohttp.ClientError):
+            async with client.get(f"http://127.0.0.1:{port}/health") as answer:
+                if answer.ok:
+                    return
+        await asyncio.sleep(0.05)
 
 
 def _options(

@@ -1,11 +1,12 @@
 """The comparison of pickers in real time still runs: short runs of ours, behind a real Envoy."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.routing import live, live_results, live_stage
 from benchmarks.routing.live_arms import arms
-from benchmarks.routing.live_workers import fork_server
+from benchmarks.routing.live_workers import InferenceSim, fork_server
 from benchmarks.routing.workloads import WORKLOADS, Event
 
 _WORKLOAD = "shared, streamed"
@@ -63,3 +64,25 @@ async def test_the_turns_of_a_session_follow_each_other_over_two_pickers() -> No
     assert turns
     assert sum(turn.count for turn in turns) == len(outcome.answers)
     assert not any(one.failed for one in outcome.answers)
+
+
+async def test_another_simulator_is_the_worker(tmp_path: Path) -> None:
+    """A program with the options of llm-d-inference-sim, which no file of this project can install; ours answers in it."""
+    program = tmp_path / "llm-d-inference-sim"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import os, sys\n"
+        "from examples.simulator.__main__ import main\n"
+        "given = dict(zip(sys.argv[1::2], sys.argv[2::2]))\n"
+        "assert given['--prefill-time-per-token'] == '50us', given\n"
+        "options = ['--port', given['--port'], '--model', given['--model']]\n"
+        "sys.exit(main(['--no-register', '--instance-id', os.environ['POD_NAME'], *options]))\n"
+    )
+    program.chmod(0o755)
+    workload = WORKLOADS[_WORKLOAD].lasting(2.0)
+    turns = workload.turns(0)
+    outcome = await live_stage.run(InferenceSim(program), arms(None)["least cost"], workload, turns, 4.0)
+
+    assert len(outcome.answers) == len(turns)
+    assert not any(one.failed for one in outcome.answers)
+    assert {one.worker for one in outcome.answers} <= {f"w{number}" for number in range(workload.workers)}
