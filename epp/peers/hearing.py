@@ -21,7 +21,9 @@ from epp.scheduling.plugin import ChainProducer, DataProducer, SharingProducer
 MOST_MESSAGE: Final = 4 * 1024 * 1024
 """Bytes of one message."""
 MOST_PICKS: Final = 5000
-"""Picks of one message: some tens of milliseconds of work."""
+"""Picks of one message, and outcomes of picks: tens of milliseconds of work."""
+MOST_FORWARDED: Final = 4096
+"""Entries of access logs: of one message, and of those that wait for one peer."""
 MOST_OPEN: Final = 200_000
 MOST_NUMBERED: Final = 20_000
 """Endpoints, and models, that have a number."""
@@ -38,6 +40,21 @@ _NO_HASHES: Final[Sequence[int]] = ()
 
 class PeerFaultError(Exception):
     """A peer sent what makes no sense; the text says what, and what was expected."""
+
+
+def _check_size(news: News) -> None:
+    """A message of 4 MiB may be a million short numbers, and the work of seconds."""
+    outcomes = len(news.moves) + len(news.served) + len(news.failed) + len(news.ended)
+    for count, most, what in (
+        (len(news.picks), MOST_PICKS, "picks"),
+        (outcomes, MOST_PICKS, "outcomes"),
+        (len(news.endpoints), MOST_NUMBERED, "endpoints"),
+        (len(news.models), MOST_NUMBERED, "models"),
+        (len(news.ejections.endpoints), MOST_NUMBERED, "ejections"),
+        (len(news.log_entries), MOST_FORWARDED, "entries of an access log"),
+    ):
+        if count > most:
+            raise PeerFaultError(f"{count} {what} in one message; expected {most} at most")
 
 
 class HeardPick:
@@ -66,6 +83,7 @@ class Hearing:
         self._open: dict[int, HeardPick] = {}
         # bounded: those in `_open`
         self._unplaced: set[int] = set()
+        self._tried_among: Sequence[Endpoint] = ()
         # bounded: MOST_CHAINS and MOST_BLOCKS, by `_keep_chain`
         self._chains: OrderedDict[int, Sequence[int]] = OrderedDict()
         self._blocks = 0
@@ -91,14 +109,13 @@ class Hearing:
         return len(self._unplaced)
 
     def hear(self, news: News, now: float) -> None:
-        """Raises PeerFaultError."""
+        """Count what one message tells. Raises PeerFaultError, and then what came before it stands until `forget`."""
+        _check_size(news)
         if news.anew:
             self.forget()
         since = now - min(news.age_ms, 3_600_000) / 1000.0
         self._name(self._endpoints, ((one.number, (one.id, one.incarnation)) for one in news.endpoints))
         self._name(self._models, ((one.number, (one.name, "")) for one in news.models))
-        if len(news.picks) > MOST_PICKS:
-            raise PeerFaultError(f"{len(news.picks)} picks in one message; expected {MOST_PICKS} at most")
         if news.picks or self._unplaced:
             pool = self._datastore.pool(since)
             self._place_rest(pool, now)
@@ -180,7 +197,8 @@ class Hearing:
 
     def _place_rest(self, pool: EndpointPool, now: float) -> None:
         """Endpoints may be known here later than there."""
-        if self._unplaced:
+        if self._unplaced and pool.endpoints is not self._tried_among:
+            self._tried_among = pool.endpoints
             placed = [number for number in self._unplaced if self._place(self._open[number], pool, now)]
             self._unplaced.difference_update(placed)
 

@@ -14,7 +14,7 @@ from grpc import aio
 
 from adsum.quoting import quoted
 from adsum.tasks import first_of
-from epp.peers.hearing import MOST_MESSAGE, Hearing, PeerFaultError
+from epp.peers.hearing import MOST_FORWARDED, MOST_MESSAGE, Hearing, PeerFaultError
 from epp.peers.messages.peers_pb2 import Hello, News
 from epp.peers.telling import Telling
 
@@ -34,9 +34,8 @@ GREETING: Final = 2.0
 _MOST_BYTES: Final = 16 * 1024 * 1024
 """Bytes a second that are read of one peer; what is more waits at its sender, where nothing queues."""
 NAME_LENGTH: Final = 16
-MOST_ENTRIES: Final = 4096
-"""Entries of access logs that wait for one peer."""
-_PART: Final = 256
+_ENTRY_BYTES: Final = 1024 * 1024
+"""Bytes of the entries in one message, and those of one entry: a client's path and headers are in it, and may be long."""
 _COLLECT: Final = 0.01
 """Seconds for which entries are collected."""
 
@@ -72,7 +71,7 @@ class PeerLink:
         self.on_entries: Callable[[Sequence[bytes]], None] | None = None
         """Called with entries of access logs that the peer forwards."""
         # bounded: the newest
-        self._entries: deque[bytes] = deque(maxlen=MOST_ENTRIES)
+        self._entries: deque[bytes] = deque(maxlen=MOST_FORWARDED)
         self._telling = telling
         self._clock = clock
         self._ended = asyncio.Event()
@@ -115,8 +114,7 @@ class PeerLink:
         while True:
             self.wake.clear()
             if self._entries:
-                entries = [self._entries.popleft() for _ in range(min(_PART, len(self._entries)))]
-                await self._write(stream, News(log_entries=entries).SerializeToString())
+                await self._write(stream, News(log_entries=self._next_entries()).SerializeToString())
             elif telling.is_lost(position):
                 parts, position = telling.anew()
                 for part in parts:
@@ -131,6 +129,12 @@ class PeerLink:
                         await self.wake.wait()
                 except TimeoutError:
                     await self._write(stream, b"")
+
+    def _next_entries(self) -> list[bytes]:
+        entries, size = [self._entries.popleft()], 0
+        while self._entries and (size := size + len(entries[-1])) < _ENTRY_BYTES:
+            entries.append(self._entries.popleft())
+        return entries
 
     async def _write(self, stream: Duplex, message: bytes) -> None:
         await stream.write(message)

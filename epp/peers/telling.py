@@ -12,7 +12,7 @@ import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import Final
 
 from epp.endpoints.endpoint import Endpoint, Key
@@ -32,21 +32,21 @@ MOST_BLOCKS: Final = 65_536
 MOST_NAMES: Final = 10_000
 """Endpoints, and models, that have a number. Beyond, all are told anew, with new numbers."""
 PART: Final = 500
-"""Picks of one message to a newcomer."""
+"""What one message tells, at most: so many picks to a newcomer, and so many changes to all."""
 PAST: Final = 60_000
 """Milliseconds: the age of picks that are in flight and no message is kept of."""
 HASH_BYTES: Final = 8
 
 
 class KeptNews:
-    """One message, when it was made, and the number of the first pick that is not older."""
+    """One message, when it was flushed, and the number of the first pick that is not older."""
 
     __slots__ = ("at", "data", "first")
 
-    def __init__(self, data: bytes, at: float, first: int) -> None:
+    def __init__(self, data: bytes, first: int) -> None:
         self.data = data
-        self.at = at
         self.first = first
+        self.at = 0.0
 
 
 class NamesInUse:
@@ -132,13 +132,19 @@ class Telling:
         # bounded: MOST_KEPT and MOST_KEPT_BYTES, by `_keep`
         self._kept: deque[KeptNews] = deque()
         self._kept_bytes = 0
+        # bounded: by what can happen until the next flush
+        self._full: list[KeptNews] = []
         self.position = 0
         self._ejected: Sequence[Key] = ()
         self._begin()
 
     def _begin(self) -> None:
         self._endpoints, self._models, self._chains = NamesInUse(), NamesInUse(), RecentChains()
-        self._news, self._has_news, self._first = News(), False, self._next
+        self._full.clear()
+        self._begin_message()
+
+    def _begin_message(self) -> None:
+        self._news, self._changes, self._first = News(), 0, self._next
 
     def use(self, producers: Sequence[DataProducer]) -> None:
         """The data producers of the next picks."""
@@ -149,9 +155,9 @@ class Telling:
         self._next += 1
         self._open[number] = pick
         told = self._tell(self._news, pick)
-        chain = None if self._chains_of is None else self._chains_of.chain(pick.request)
-        if chain is not None and chain.hashes:
-            self._add_chain(told, number, chain)
+        prefix = None if self._chains_of is None else self._chains_of.chain(pick.request)
+        if prefix is not None and prefix.hashes:
+            self._add_chain(told, number, prefix)
         self._changed()
 
     def moved(self, pick: Pick) -> None:
@@ -178,17 +184,23 @@ class Telling:
         self._changed()
 
     def flush(self, now: float) -> None:
-        """Make a message of all that happened since the last one."""
-        if not self._has_news:
-            return
+        """Keep all that happened since the last time, as one message, or as several if it is much."""
         if self._endpoints.is_full or self._models.is_full:
             self._start_over()
             return
+        if self._changes:
+            self._complete()
+        for message in self._full:
+            message.at = now
+            self._keep(message)
+        self._full.clear()
+
+    def _complete(self) -> None:
         self._name_fresh(self._news)
         if self._news.picks and self._chains_of is not None:
             self._news.layout = self._chains_of.layout
-        self._keep(KeptNews(self._news.SerializeToString(), now, self._first))
-        self._news, self._has_news, self._first = News(), False, self._next
+        self._full.append(KeptNews(self._news.SerializeToString(), self._first))
+        self._begin_message()
 
     def since(self, position: int) -> KeptNews | None:
         """The message at that position; None: it is not kept any more, or was not made yet."""
@@ -201,7 +213,8 @@ class Telling:
 
     def anew(self) -> tuple[list[bytes], int]:
         """What a newcomer is told first, and the position from which on it is told the rest."""
-        first = self._kept[0].first if self._kept else self._first
+        oldest = next(chain(self._kept, self._full), None)
+        first = self._first if oldest is None else oldest.first
         older = [pick for _, pick in takewhile(lambda item: item[0] < first, self._open.items())]
         parts, picks = list[News](), iter(older)
         while some := list(islice(picks, PART)):
@@ -234,12 +247,12 @@ class Telling:
             streaming=request.streaming,
         )
 
-    def _add_chain(self, told: ToldPick, number: int, chain: PrefixChain) -> None:
-        base, shared = self._chains.add(number, chain.hashes)
-        told.units = chain.units
+    def _add_chain(self, told: ToldPick, number: int, prefix: PrefixChain) -> None:
+        base, shared = self._chains.add(number, prefix.hashes)
+        told.units = prefix.units
         if shared:
             told.back, told.shared = number - base, shared
-        told.blocks = packed(chain.hashes[shared:])
+        told.blocks = packed(prefix.hashes[shared:])
 
     def _name_fresh(self, news: News) -> None:
         for key in self._endpoints.fresh:
@@ -264,9 +277,11 @@ class Telling:
         self._begin()
 
     def _changed(self) -> None:
-        if not self._has_news:
-            self._has_news = True
+        if not self._changes and not self._full:
             self._wake()
+        self._changes += 1
+        if self._changes == PART:
+            self._complete()
 
 
 def packed(hashes: Sequence[int]) -> bytes:

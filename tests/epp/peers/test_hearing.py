@@ -8,9 +8,9 @@ import pytest
 from epp.outlier_watch import OutlierWatch
 from epp.outliers.settings import OutlierSettings
 from epp.peers import hearing
-from epp.peers.hearing import MOST_PICKS, PeerFaultError
+from epp.peers.hearing import MOST_FORWARDED, MOST_MESSAGE, MOST_NUMBERED, MOST_PICKS, PeerFaultError
 from epp.peers.messages.peers_pb2 import News
-from epp.peers.telling import packed, unpacked
+from epp.peers.telling import PART, packed, unpacked
 from epp.scheduling.plugin import ChainProducer
 from epp.scheduling.prefix.producer import PrefixCacheProducer
 from tests.epp.peers.pickers import TellingPicker, Wire
@@ -92,6 +92,43 @@ def test_blocks_that_an_earlier_pick_had_are_not_told_again() -> None:
     wire.carry(1.12)
     assert wire.bytes - first < first / 2
     assert held(other) == held(one) > 0
+
+
+def test_much_at_once_is_several_messages() -> None:
+    """As when a pool that was full has room for all that waits: who hears bounds a message."""
+    one, other = TellingPicker(1), TellingPicker(1)
+    wire = Wire(one, other)
+    picks = [one.pick(f"{number} " * 5000, 1.0) for number in range(2 * PART + 1)]
+    late = Wire(one, TellingPicker(1))
+    late.carry(1.0)
+    one.telling.flush(1.01)
+    kept = [one.telling.since(at) for at in range(4)]
+    assert [news is not None and len(news.data) < MOST_MESSAGE for news in kept] == [True, True, True, False]
+    for each in wire, late:
+        each.carry(1.02)
+        assert len(each.hearing) == len(picks)
+    one.is_awake = False
+    for pick in picks:
+        one.director.release(pick, 1.1)
+    assert one.is_awake
+    one.telling.flush(1.11)
+    wire.carry(1.12)
+    assert other.inflight() == {}
+
+
+def test_a_worker_that_is_known_here_later_counts_from_then_on() -> None:
+    one, other = TellingPicker(3), TellingPicker(2)
+    wire = Wire(one, other)
+    one.pick(PROMPT, 1.0, only=2)
+    one.telling.flush(1.0)
+    wire.carry(1.0)
+    assert (other.inflight(), wire.hearing.unplaced) == ({}, 1)
+    one.pick("another", 1.1, only=0)
+    other.join(2)
+    one.telling.flush(1.2)
+    wire.carry(1.2)
+    assert other.inflight() == {("w0", "1"): (0, 1), ("w2", "1"): (0, 1)}
+    assert wire.hearing.unplaced == 0
 
 
 def test_hashes_of_another_layout_are_not_compared() -> None:
@@ -183,8 +220,23 @@ def _names(news: News) -> None:
         news.models.add(number=number, name="m")
 
 
+def _many_outcomes(news: News) -> None:
+    news.served.extend(range(2000))
+    news.failed.extend(range(2000))
+    news.ended.extend(range(1001))
+
+
+def _many_ejections(news: News) -> None:
+    news.ejections.endpoints.extend([1] * (MOST_NUMBERED + 1))
+
+
+def _many_entries(news: News) -> None:
+    news.log_entries.extend([b""] * (MOST_FORWARDED + 1))
+
+
 LIES = [
     _unnamed, _nowhere, _everywhere, _backwards, _huge, _crowd, _long_chain, _odd_blocks, _long_name, _moved_away, _names,
+    _many_outcomes, _many_ejections, _many_entries,
 ]  # fmt: skip
 
 
