@@ -3,7 +3,6 @@
 https://www.envoyproxy.io/docs/envoy/latest/api-v3/data/accesslog/v3/accesslog.proto
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
@@ -13,7 +12,6 @@ from epp.outliers.settings import Failure
 from epp.request.rejection import UnreadableError
 from epp.wire.messages.access_log_pb2 import (
     AccessLogCommon,
-    HTTPAccessLogEntries,
     HTTPAccessLogEntry,
     ResponseFlags,
     StreamAccessLogsMessage,
@@ -78,11 +76,6 @@ def read_entries(payload: bytes) -> list[bytes]:
         return list(StreamAccessLogsMessage.FromString(payload).http_logs.log_entry[:MOST_ENTRIES])
     except DecodeError:
         raise UnreadableError("a message that is no StreamAccessLogsMessage") from None
-
-
-def of_entries(entries: Sequence[bytes]) -> bytes:
-    """A message of a log with these entries."""
-    return StreamAccessLogsMessage(http_logs=HTTPAccessLogEntries(log_entry=entries)).SerializeToString()
 
 
 def read_outcome(entry: bytes) -> LoggedOutcome | None:

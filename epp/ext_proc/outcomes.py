@@ -6,7 +6,7 @@ way. So a pick of which the log says nothing for `LEASE` has ended, or its entry
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from adsum.histogram import Histogram
@@ -54,14 +54,14 @@ class OutcomeLedger:
     """
 
     __slots__ = (
-        "_awaited", "_heard_late", "_most", "_name", "_resumed_at", "_sequence", "_ticked_at", "_warned", "_warned_of", "delay",
-        "delays", "elsewhere", "entries", "heard_at", "logs", "lost", "without",
+        "_awaited", "_heard_late", "_most", "_resumed_at", "_sequence", "_ticked_at", "_warned", "_warned_of", "delay", "delays",
+        "elsewhere", "entries", "heard_at", "logs", "lost", "name", "without",
     )  # fmt: skip
 
     def __init__(
         self, name: str, heard_late: Callable[[float], None] | None = None, most: int = MOST_AWAITED
     ) -> None:
-        self._name = name
+        self.name = name
         self._heard_late = heard_late
         self._most = most
         self._sequence = 0
@@ -85,10 +85,6 @@ class OutcomeLedger:
         return len(self._awaited)
 
     @property
-    def name(self) -> str:
-        return self._name
-
-    @property
     def used(self) -> bool:
         """Whether a pick was ever awaited."""
         return self._sequence > 0
@@ -98,7 +94,7 @@ class OutcomeLedger:
         if len(self._awaited) >= self._most:
             self._lose(next(iter(self._awaited)), now)
         self._sequence += 1
-        pick.token = f"{self._name}{self._sequence:012x}"
+        pick.token = f"{self.name}{self._sequence:012x}"
         self._awaited[pick.token] = _Awaited(report, pick, started, now)
         if self._heard_late is not None:
             self._heard_late(REPORT_INTERVAL + self.delay)
@@ -109,9 +105,13 @@ class OutcomeLedger:
 
     def receive(self, payload: bytes, now: float) -> None:
         """One message of a log; raises UnreadableError."""
+        self.hear(read_entries(payload), now)
+
+    def hear(self, entries: Iterable[bytes], now: float) -> None:
+        """Entries of a log, of picks of any picker."""
         self.heard_at = now
-        ours = self._name.encode()
-        for entry in read_entries(payload):
+        ours = self.name.encode()
+        for entry in entries:
             try:
                 # of a pick of another picker: reading it would cost ten times as much
                 if ours not in entry:
@@ -178,7 +178,7 @@ class OutcomeLedger:
     def _hear(self, outcome: LoggedOutcome, now: float) -> None:
         awaited = self._awaited.pop(outcome.token, None)
         if awaited is None:
-            ours = outcome.token.startswith(self._name)
+            ours = outcome.token.startswith(self.name)
             self.entries["unknown" if ours else "of_others"] += 1
             return
         if not awaited.responded and outcome.status:

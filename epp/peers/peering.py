@@ -20,7 +20,6 @@ from epp.config.picker_config import PickerConfig
 from epp.config.settings import Settings
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
-from epp.ext_proc.access_log_entry import of_entries
 from epp.ext_proc.outcomes import OutcomeLedger
 from epp.peers.credentials import open_credentials
 from epp.peers.hearing import Hearing, PeerFaultError
@@ -47,8 +46,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 """Seconds between two attempts to reach a peer."""
 _FAULT_PAUSE: Final = 10.0
 """Seconds until a peer that sent what makes no sense is asked again."""
-_START: Final = 1.0
-"""Seconds that the start waits, at most, for what the others tell."""
+_START: Final = 5.0
+"""Seconds that the start waits, at most, for what the others tell: more than two attempts to reach one that does not answer."""
 _LOOK_AGAIN: Final = 5.0
 """Seconds until a source of peers that failed is asked again."""
 _EJECTIONS: Final = 0.1
@@ -117,7 +116,7 @@ class Peers(ResourceOwner):
         return self._clock() - link.heard_at
 
     def describe(self) -> dict[str, Any]:
-        """For /status."""
+        """For /status: this picker's name and address among its peers, who is connected, and who is not and why."""
         return {
             "peers": {
                 "name": self.name,
@@ -149,7 +148,8 @@ class Peers(ResourceOwner):
         self._start(self._share_ejections())
         self._stack.push_async_callback(self._dialing.aclose)
         self._start(self._follow())
-        self._start(self._register())
+        if self._registers:
+            self._start(self._register())
         try:
             async with asyncio.timeout(_START):
                 await self._first.wait()
@@ -171,7 +171,7 @@ class Peers(ResourceOwner):
     def _hear_entries(self, entries: Sequence[bytes]) -> None:
         """Of our picks, from the log of an Envoy that tells a peer."""
         ours = [entry for entry in entries if self.name.encode() in entry]
-        self._outcomes.receive(of_entries(ours), self._clock())
+        self._outcomes.hear(ours, self._clock())
 
     async def _share_ejections(self) -> Never:
         told: Sequence[Endpoint] = ()
@@ -295,7 +295,8 @@ class Peers(ResourceOwner):
             self._dialed[address] = ""
             await link.caught_up.wait()
             tried.set()
-            await self._gone.wait()
+            if self.links.get(name) is link:
+                await self._gone.wait()
 
     async def _dial(self, link: PeerLink, tried: asyncio.Event) -> tuple[str, bool]:
         """Returns why it ended, and whether that was a fault of the peer."""
@@ -393,7 +394,7 @@ class Peers(ResourceOwner):
     async def _register(self) -> Never:
         key = self._settings.namespace, self._settings.component + COMPONENT_SUFFIX
         labels = {PORT_LABEL: str(self._port)}
-        while self._registers:
+        while True:
             try:
                 async with (
                     registry.open(self._url, address=self._announced(), labels=labels) as opened,
@@ -404,8 +405,6 @@ class Peers(ResourceOwner):
             except (discovery.AdsumError, OSError) as error:
                 self._limited_log.warning("register", "--peers: %s; it is tried again", error)
             await asyncio.sleep(_LOOK_AGAIN)
-        while True:
-            await asyncio.Event().wait()
 
     def _announced(self) -> str | None:
         """The address at which others reach this picker; None: from this machine only."""

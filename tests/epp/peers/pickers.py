@@ -6,17 +6,23 @@ from collections import Counter
 
 from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
+from epp.config.settings import Settings
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Key
 from epp.endpoints.load import Load
+from epp.ext_proc.outcomes import OutcomeLedger
 from epp.peers.hearing import Hearing
+from epp.peers.link import PeerLink
 from epp.peers.messages.peers_pb2 import News
+from epp.peers.peering import Peers
 from epp.peers.telling import Telling
+from epp.picking import Picking
 from epp.request.subset import Subset
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import ChainProducer
 from epp.scheduling.policy import Policy
+from epp.telemetry.counters import Telemetry
 
 HEADERS = {":path": "/v1/completions", ":method": "POST", "content-type": "application/json"}
 
@@ -102,3 +108,15 @@ class Wire:
         """The connection breaks."""
         self.hearing.forget()
         self._position = -1
+
+
+def peers_with_one() -> Peers:
+    """A picker that has a stream to another one, with which nobody has spoken yet."""
+    store, settings, config = Datastore(), Settings(), load_config(None, rng=random.Random(1))
+    picking = Picking(settings, config, store, Telemetry(), lambda: 2.0)
+    peers = Peers(settings, "memory://pickers", picking, store, OutcomeLedger("0" * 16))
+    hearing = Hearing(picking.director.picks, store)
+    link = PeerLink("10.0.0.9:9004", peers.telling, hearing, lambda: 1.0, dialed=True)
+    link.name = "f" * 16
+    peers.links[link.name] = link
+    return peers

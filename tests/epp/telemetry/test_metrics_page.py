@@ -14,7 +14,6 @@ from discovery.watch import WatchHealth, WatchState
 from discovery.watch_metrics import WatchMetrics
 from epp.config.live_config import LiveConfig
 from epp.config.picker_config import load_config
-from epp.config.settings import Settings
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
 from epp.ext_proc.outcomes import OutcomeLedger
@@ -26,11 +25,7 @@ from epp.flow_control.program_aware import ProgramAware, ProgramAwareSettings, p
 from epp.flow_control.settings import FlowControlSettings
 from epp.outlier_watch import OutlierWatch
 from epp.outliers.settings import OutlierSettings
-from epp.peers.hearing import Hearing
-from epp.peers.link import PeerLink
 from epp.peers.peer_metrics import PeerMetrics
-from epp.peers.peering import Peers
-from epp.picking import Picking
 from epp.plugins.labels import REQUEST_LABELS
 from epp.request.rejection import Rejection
 from epp.scheduling.in_flight_load.plugins import in_flight_metrics
@@ -58,6 +53,7 @@ from epp.telemetry.pool_metrics import (
     ScrapeErrorCounts,
 )
 from tests.epp.conftest import FakeDirector
+from tests.epp.peers.pickers import peers_with_one
 from tests.epp.scheduling.test_models_endpoint import director, store_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
@@ -82,16 +78,6 @@ class Nobody:
 
     def ended_waiting(self, context: SchedulingContext, why: Exception | None, now: float) -> None:
         """Nobody takes notes."""
-
-
-def a_peer() -> Peers:
-    """One, with which nobody has spoken yet."""
-    store, settings, config = Datastore(), Settings(), load_config(None, rng=random.Random(1))
-    picking = Picking(settings, config, store, Telemetry(), lambda: 2.0)
-    peers = Peers(settings, "memory://pickers", picking, store, OutcomeLedger("0" * 16))
-    hearing = Hearing(picking.director.picks, store)
-    peers.links["f" * 16] = PeerLink("10.0.0.9:9004", peers.telling, hearing, lambda: 1.0, dialed=True)
-    return peers
 
 
 def everything(picking: Any) -> Iterator[Metric]:
@@ -130,7 +116,7 @@ def everything(picking: Any) -> Iterator[Metric]:
     load = InFlightLoadProducer()
     load.picked(pick.request, pick.endpoints)
     yield from in_flight_metrics([load])
-    yield from PeerMetrics(a_peer()).collect()
+    yield from PeerMetrics(peers_with_one()).collect()
     yield from OutlierMetrics("pool", watch_of_an_ejection()).collect()
     decisions = RewriteDecisions()
     decisions.count("rule", "a", "b")

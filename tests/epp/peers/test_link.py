@@ -1,0 +1,32 @@
+"""Streams between pickers: one that ends early, and the size of what is forwarded over one."""
+
+import asyncio
+
+from epp.peers.hearing import MOST_MESSAGE
+from tests.epp.peers.pickers import peers_with_one
+
+
+async def test_a_peer_whose_own_stream_ended_before_it_told_anything_is_asked_again() -> None:
+    peers = peers_with_one()
+    [link] = peers.links.values()
+    tried = asyncio.Event()
+    waiting = asyncio.create_task(peers._until_gone(link.name, link.address, tried))
+    await asyncio.sleep(0)
+    peers._part(link, None)
+    async with asyncio.timeout(60):
+        await waiting
+    assert tried.is_set()
+
+
+async def test_long_entries_of_a_log_are_several_messages() -> None:
+    """A client decides how long they are, and a message that is too large would end the stream."""
+    [link] = peers_with_one().links.values()
+    entries = [bytes([number]) * 60_000 for number in range(200)]
+    for entry in entries:
+        link.forward(entry)
+    parts = []
+    while link._entries:
+        parts.append(link._next_entries())
+    assert [entry for part in parts for entry in part] == entries
+    assert max(sum(map(len, part)) for part in parts) < MOST_MESSAGE / 2
+    assert len(parts) < 20
