@@ -1,8 +1,9 @@
 """`python -m benchmarks.outcomes`: what it costs picker and Envoy to learn what became of requests, by each way.
 
 Four pickers, each behind an Envoy of its own: the answer's headers pass through the picker, its end as well, Envoy's access
-log tells both, or a second ext_proc filter in observability mode does, which the picker only reads. Each has its turn in each round, so that what else the machine does meets all of them. `--before FOLDER`:
-the cost of a pick of the default way beside the picker of another working copy.
+log tells both, or a second ext_proc filter in observability mode does, which the picker only reads. Each has its turn in each
+round, so that what else the machine does meets all of them. `--before FOLDER`: the cost of a pick of the default way beside
+the picker of another working copy.
 """
 
 import argparse

@@ -17,9 +17,9 @@ from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
-from epp.peers.hearing import Hearing
 from epp.peers.messages.peers_pb2 import News
-from epp.peers.telling import Telling
+from epp.peers.publisher import PickPublisher
+from epp.peers.subscriber import PickSubscriber
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import ChainProducer
@@ -50,7 +50,7 @@ def conversations(rng: random.Random) -> Iterator[str]:
 PROMPTS: Final = {"distinct": distinct, "conversations": conversations}
 
 
-def picker(*, tells: bool) -> tuple[Director, Datastore, Telling]:
+def picker(*, tells: bool) -> tuple[Director, Datastore, PickPublisher]:
     rng = random.Random(1)
     config = load_config(DEFAULT_CONFIG, rng=rng)
     store = Datastore()
@@ -60,23 +60,23 @@ def picker(*, tells: bool) -> tuple[Director, Datastore, Telling]:
         store.observe(endpoint, Load(waiting=0.0, running=1.0, kv_usage=0.5), 0.0)
         store.set_cache_tokens(endpoint, 500_000)
     director = Director(store, config.scheduler, config.detector, Policy(), rng)
-    telling = Telling(lambda: None)
+    publisher = PickPublisher(lambda: None)
     for one in director.producers:
         if isinstance(one, ChainProducer):
             one.use_seed(1)
-    telling.use(director.producers)
+    publisher.use(director.producers)
     if tells:
-        director.picks.peers = telling
-    return director, store, telling
+        director.picks.peers = publisher
+    return director, store, publisher
 
 
 def run(
     prompts: Callable[[random.Random], Iterator[str]], rate: int, seconds: float, *, tells: bool
 ) -> tuple[float, float, float]:
     """Processor time of a pick at its picker and at the other one, in µs, and bytes a second."""
-    director, _, telling = picker(tells=tells)
+    director, _, publisher = picker(tells=tells)
     other, store, _ = picker(tells=False)
-    hearing, texts = Hearing(other.picks, store), prompts(random.Random(2))
+    subscriber, texts = PickSubscriber(other.picks, store), prompts(random.Random(2))
     now, position, sent, own, heard, count = 0.0, 0, 0, 0.0, 0.0, 0
     under_way: list[tuple[float, Pick]] = []
     while now < seconds:
@@ -93,12 +93,12 @@ def run(
             _, over = under_way.pop(0)
             director.responded(over, 200, now)
             director.release(over, now)
-        telling.flush(now)
+        publisher.flush(now)
         own += time.process_time() - began
         count += len(bodies)
         began = time.process_time()
-        while (kept := telling.since(position)) is not None:
-            hearing.hear(News.FromString(kept.data), now)
+        while (kept := publisher.since(position)) is not None:
+            subscriber.hear(News.FromString(kept.data), now)
             sent += len(kept.data)
             position += 1
         heard += time.process_time() - began

@@ -154,6 +154,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="the binary of llm-d-inference-sim as the worker; default: our simulator",
     )
+    _add_amounts(parser)
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="JSON lines, one a run; runs that it has are not repeated"
+    )
+    return parser
+
+
+def _add_amounts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument(
@@ -163,10 +171,6 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds", type=float, default=36.0, help="simulated ones, of arrivals (%(default)s)"
     )
     parser.add_argument("--quick", action="store_true", help="one seed, 8 s of arrivals")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="JSON lines, one a run; runs that it has are not repeated"
-    )
-    return parser
 
 
 def _plan(arguments: Sequence[str] | None = None) -> Plan:

@@ -72,7 +72,6 @@ class ForkServer:
     async def workers(
         self, workload: Workload, adapters: Sequence[str], speed: float
     ) -> AsyncIterator[list[Worker]]:
-        """As `Workers` says."""
         try:
             async with asyncio.timeout(_DEADLINE):
                 started = await self._start(

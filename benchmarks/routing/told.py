@@ -20,9 +20,9 @@ from benchmarks.routing.figures import Answer, Figures
 from benchmarks.routing.machines import WorkerModel
 from benchmarks.routing.virtual import Run
 from benchmarks.routing.workloads import WORKLOADS, Workload
-from epp.peers.hearing import Hearing
 from epp.peers.messages.peers_pb2 import News
-from epp.peers.telling import Telling
+from epp.peers.publisher import PickPublisher
+from epp.peers.subscriber import PickSubscriber
 from epp.scheduling.plugin import ChainProducer
 from examples.simulator.scheduler_model import Limits
 
@@ -37,18 +37,18 @@ class TellingChooser(PickerChooser):
     def __init__(self, arm: Arm, workers: Sequence[WorkerModel], limits: Limits, seed: int) -> None:
         super().__init__(arm, workers, limits, seed)
         self.is_awake = False
-        self.telling = Telling(self._wake)
+        self.publisher = PickPublisher(self._wake)
         for one in self._director.producers:
             if isinstance(one, ChainProducer):
                 one.use_seed(1)
-        self.telling.use(self._director.producers)
-        self._director.picks.peers = self.telling
+        self.publisher.use(self._director.producers)
+        self._director.picks.peers = self.publisher
 
     def _wake(self) -> None:
         self.is_awake = True
 
-    def hearing(self) -> Hearing:
-        return Hearing(self._director.picks, self._store)
+    def subscriber(self) -> PickSubscriber:
+        return PickSubscriber(self._director.picks, self._store)
 
 
 @dataclasses.dataclass(slots=True)
@@ -56,7 +56,7 @@ class Way:
     """From one picker to another."""
 
     teller: TellingChooser
-    hearing: Hearing
+    subscriber: PickSubscriber
     position: int = -1
     bytes: int = 0
 
@@ -66,21 +66,21 @@ class ToldRun(Run):
 
     def __init__(self, workload: Workload, seed: int, delay: float | None) -> None:
         self._delay = delay
-        self._telling: list[TellingChooser] = []
+        self._publisher: list[TellingChooser] = []
         self._ways: dict[TellingChooser, list[Way]] = {}
         super().__init__(self._make, workload, seed)
-        for one in self._telling:
-            self._ways[one] = [Way(one, other.hearing()) for other in self._telling if other is not one]
+        for one in self._publisher:
+            self._ways[one] = [Way(one, other.subscriber()) for other in self._publisher if other is not one]
 
     def _make(self, workers: Sequence[WorkerModel], limits: Limits, seed: int) -> Chooser:
         made = TellingChooser(ARMS["least cost"], workers, limits, seed)
-        self._telling.append(made)
+        self._publisher.append(made)
         return made
 
     @property
     def bytes(self) -> float:
         """Told to one other picker, for each request."""
-        pickers = len(self._telling)
+        pickers = len(self._publisher)
         told = sum(way.bytes for ways in self._ways.values() for way in ways)
         return told / max(1, pickers - 1) / len(self.answers)
 
@@ -93,25 +93,25 @@ class ToldRun(Run):
         return self.answers
 
     def _wake(self, now: float) -> None:
-        for one in self._telling:
+        for one in self._publisher:
             if one.is_awake:
                 one.is_awake = False
                 self._at(now + TICK, self._flush, one)
 
     def _flush(self, now: float, one: TellingChooser) -> None:
         assert self._delay is not None
-        one.telling.flush(now)
+        one.publisher.flush(now)
         for way in self._ways[one]:
             self._at(now + max(0.0, self._delay - TICK), self._carry, way, now)
 
     def _carry(self, now: float, way: Way, flushed_at: float) -> None:
         """What was flushed until then has arrived."""
-        telling = way.teller.telling
-        if telling.is_lost(way.position):
-            parts, way.position = telling.anew()
+        publisher = way.teller.publisher
+        if publisher.is_lost(way.position):
+            parts, way.position = publisher.anew()
             for part in parts:
                 self._hear(News.FromString(part), way, now)
-        while (kept := telling.since(way.position)) is not None and kept.at <= flushed_at:
+        while (kept := publisher.since(way.position)) is not None and kept.at <= flushed_at:
             news = News.FromString(kept.data)
             news.age_ms = round(1000 * (now - kept.at))
             self._hear(news, way, now)
@@ -119,7 +119,7 @@ class ToldRun(Run):
 
     def _hear(self, news: News, way: Way, now: float) -> None:
         way.bytes += news.ByteSize()
-        way.hearing.hear(news, now)
+        way.subscriber.hear(news, now)
 
 
 def run(name: str, pickers: int, delay: float | None, seed: int) -> tuple[Figures, float]:

@@ -14,9 +14,9 @@ from grpc import aio
 
 from adsum.quoting import quoted
 from adsum.tasks import first_of
-from epp.peers.hearing import MOST_FORWARDED, MOST_MESSAGE, Hearing, PeerFaultError
 from epp.peers.messages.peers_pb2 import Hello, News
-from epp.peers.telling import Telling
+from epp.peers.publisher import PickPublisher
+from epp.peers.subscriber import MOST_FORWARDED, MOST_MESSAGE, PeerFaultError, PickSubscriber
 
 SERVICE: Final = "adsum.peers.v1.Peers"
 METHOD: Final = "Tell"
@@ -57,11 +57,17 @@ class PeerLink:
     """
 
     def __init__(
-        self, address: str, telling: Telling, hearing: Hearing, clock: Callable[[], float], *, dialed: bool
+        self,
+        address: str,
+        publisher: PickPublisher,
+        subscriber: PickSubscriber,
+        clock: Callable[[], float],
+        *,
+        dialed: bool,
     ) -> None:
         self.address = address
         self.dialed = dialed
-        self.hearing = hearing
+        self.subscriber = subscriber
         self.name = ""
         self.bytes_in = self.bytes_out = 0
         self.heard_at = clock()
@@ -72,7 +78,7 @@ class PeerLink:
         """Called with entries of access logs that the peer forwards."""
         # bounded: the newest
         self._entries: deque[bytes] = deque(maxlen=MOST_FORWARDED)
-        self._telling = telling
+        self._publisher = publisher
         self._clock = clock
         self._ended = asyncio.Event()
         self._readable_at = 0.0
@@ -80,7 +86,7 @@ class PeerLink:
     def end(self) -> None:
         """Nothing that was told over it counts from now on."""
         self.is_over = True
-        self.hearing.forget()
+        self.subscriber.forget()
         self._ended.set()
 
     def forward(self, entry: bytes) -> None:
@@ -110,16 +116,16 @@ class PeerLink:
         await self._ended.wait()
 
     async def _tell(self, stream: Duplex) -> Never:
-        telling, position = self._telling, -1
+        publisher, position = self._publisher, -1
         while True:
             self.wake.clear()
             if self._entries:
                 await self._write(stream, News(log_entries=self._next_entries()).SerializeToString())
-            elif telling.is_lost(position):
-                parts, position = telling.anew()
+            elif publisher.is_lost(position):
+                parts, position = publisher.anew()
                 for part in parts:
                     await self._write(stream, part)
-            elif (kept := telling.since(position)) is not None:
+            elif (kept := publisher.since(position)) is not None:
                 age = round((self._clock() - kept.at) * 1000.0)
                 await self._write(stream, News(age_ms=age).SerializeToString() + kept.data)
                 position += 1
@@ -149,7 +155,7 @@ class PeerLink:
             self.bytes_in += len(message)
             news = _read(message)
             if message and not self.is_over:
-                self.hearing.hear(news, now)
+                self.subscriber.hear(news, now)
                 if news.log_entries and self.on_entries is not None:
                     self.on_entries(news.log_entries)
             if not news.anew and news.age_ms < _PRESENT:

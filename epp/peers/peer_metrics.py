@@ -29,7 +29,7 @@ class PeerMetrics(Collector):
         )
         for link in links:
             silent.add_metric((link.address,), self._peers.silence(link))
-            inflight.add_metric((link.address,), len(link.hearing))
+            inflight.add_metric((link.address,), len(link.subscriber))
         yield from (silent, inflight)
         messages = CounterMetricFamily(
             PREFIX + "peer_bytes", "Of messages between pickers.", labels=("direction",)

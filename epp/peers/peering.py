@@ -22,7 +22,6 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
 from epp.ext_proc.outcomes import OutcomeLedger
 from epp.peers.credentials import open_credentials
-from epp.peers.hearing import Hearing, PeerFaultError
 from epp.peers.link import (
     BROKEN,
     CHANNEL_OPTIONS,
@@ -35,7 +34,8 @@ from epp.peers.link import (
     SilentPeerError,
     why_lost,
 )
-from epp.peers.telling import Telling
+from epp.peers.publisher import PickPublisher
+from epp.peers.subscriber import PeerFaultError, PickSubscriber
 from epp.picking import Picking
 from epp.scheduling.plugin import ChainProducer
 from epp.wire.grpc_aio import server_credentials
@@ -94,7 +94,7 @@ class Peers(ResourceOwner):
         """Of streams that are over."""
         self._gone = asyncio.Event()
         """Set, and replaced, when a link ended."""
-        self.telling = Telling(self._wake)
+        self.publisher = PickPublisher(self._wake)
 
     def prepare(self, config: PickerConfig) -> Callable[[], None]:
         return self._use_producers
@@ -104,7 +104,7 @@ class Peers(ResourceOwner):
         for one in producers:
             if isinstance(one, ChainProducer):
                 one.use_seed(self._credentials.seed)
-        self.telling.use(producers)
+        self.publisher.use(producers)
 
     @property
     def address(self) -> str:
@@ -126,9 +126,9 @@ class Peers(ResourceOwner):
                         "name": link.name,
                         "address": link.address,
                         "silent_seconds": round(self.silence(link), 3),
-                        "inflight": len(link.hearing),
-                        "unplaced": link.hearing.unplaced,
-                        "other_layout": link.hearing.other_layout,
+                        "inflight": len(link.subscriber),
+                        "unplaced": link.subscriber.unplaced,
+                        "other_layout": link.subscriber.other_layout,
                         "bytes_in": link.bytes_in,
                         "bytes_out": link.bytes_out,
                     }
@@ -142,9 +142,9 @@ class Peers(ResourceOwner):
         self._credentials = open_credentials(self._settings, self._start)
         self._use_producers()
         await self._stack.enter_async_context(self._listening())
-        self._director.picks.peers = self.telling
+        self._director.picks.peers = self.publisher
         self._outcomes.elsewhere = self.ended_elsewhere
-        self._stack.callback(self._stop_telling)
+        self._stack.callback(self._stop_publisher)
         self._start(self._share_ejections())
         self._stack.push_async_callback(self._dialing.aclose)
         self._start(self._follow())
@@ -156,7 +156,7 @@ class Peers(ResourceOwner):
         except TimeoutError:
             log.info("not all peers have told what they send yet; this picker starts without")
 
-    def _stop_telling(self) -> None:
+    def _stop_publisher(self) -> None:
         self._director.picks.peers = self._outcomes.elsewhere = None
         self._outliers.heed_peers(())
         for link in list(self.links.values()):
@@ -179,15 +179,15 @@ class Peers(ResourceOwner):
             await asyncio.sleep(_EJECTIONS)
             if (ejected := self._outliers.ejected) != told:
                 told = ejected
-                self.telling.ejected(ejected)
-            heard = [link.hearing.ejected for link in self.links.values()]
+                self.publisher.ejected(ejected)
+            heard = [link.subscriber.ejected for link in self.links.values()]
             self._outliers.heed_peers(key for keys in heard for key in keys)
 
     def _wake(self) -> None:
         asyncio.get_running_loop().call_later(TELL_INTERVAL, self._flush)
 
     def _flush(self) -> None:
-        self.telling.flush(self._clock())
+        self.publisher.flush(self._clock())
         for link in self.links.values():
             link.wake.set()
 
@@ -328,8 +328,8 @@ class Peers(ResourceOwner):
     # Both kinds
 
     def _link(self, address: str, *, dialed: bool) -> PeerLink:
-        hearing = Hearing(self._director.picks, self._datastore)
-        link = PeerLink(address, self.telling, hearing, self._clock, dialed=dialed)
+        subscriber = PickSubscriber(self._director.picks, self._datastore)
+        link = PeerLink(address, self.publisher, subscriber, self._clock, dialed=dialed)
         link.on_entries = self._hear_entries
         return link
 

@@ -24,7 +24,7 @@ class EvictableRequests(Protocol):
         """A request of any priority is over. May be called twice."""
 
 
-class PickTeller(Protocol):
+class PickObserver(Protocol):
     """Tells peers of each pick and of what becomes of it."""
 
     def picked(self, pick: Pick) -> None:
@@ -55,7 +55,7 @@ class PicksInFlight:
         self.producers: Sequence[DataProducer] = []
         self.outliers: OutlierDetection | None = None
         self.evictable: EvictableRequests | None = None
-        self.peers: PickTeller | None = None
+        self.peers: PickObserver | None = None
 
     def use(self, producers: Sequence[DataProducer]) -> None:
         """Let these follow the endpoints and the next picks, instead of those before."""

@@ -11,11 +11,11 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Key
 from epp.endpoints.load import Load
 from epp.ext_proc.outcomes import OutcomeLedger
-from epp.peers.hearing import Hearing
 from epp.peers.link import PeerLink
 from epp.peers.messages.peers_pb2 import News
 from epp.peers.peering import Peers
-from epp.peers.telling import Telling
+from epp.peers.publisher import PickPublisher
+from epp.peers.subscriber import PickSubscriber
 from epp.picking import Picking
 from epp.request.subset import Subset
 from epp.scheduling.director import Director
@@ -27,7 +27,7 @@ from epp.telemetry.counters import Telemetry
 HEADERS = {":path": "/v1/completions", ":method": "POST", "content-type": "application/json"}
 
 
-class TellingPicker:
+class PublishingPicker:
     """The scheduling of a picker, of `workers` endpoints `w0` and so on; `flush` when it is time to."""
 
     def __init__(self, workers: int, seed: int = 0) -> None:
@@ -35,13 +35,13 @@ class TellingPicker:
         config = load_config(DEFAULT_CONFIG, rng=rng)
         self.store = Datastore()
         self.director = Director(self.store, config.scheduler, config.detector, Policy(), rng)
-        self.telling = Telling(self._wake)
+        self.publisher = PickPublisher(self._wake)
         self.is_awake = False
         for one in self.director.producers:
             if isinstance(one, ChainProducer):
                 one.use_seed(7)
-        self.telling.use(self.director.producers)
-        self.director.picks.peers = self.telling
+        self.publisher.use(self.director.producers)
+        self.director.picks.peers = self.publisher
         self.sent: Counter[Key] = Counter()
         for number in range(workers):
             self.join(number)
@@ -64,8 +64,8 @@ class TellingPicker:
         assert isinstance(pick, Pick)
         return pick
 
-    def hearing(self) -> Hearing:
-        return Hearing(self.director.picks, self.store)
+    def subscriber(self) -> PickSubscriber:
+        return PickSubscriber(self.director.picks, self.store)
 
     def inflight(self) -> dict[Key, tuple[int, int]]:
         """Of each endpoint that has any: its own, and those of peers."""
@@ -82,9 +82,9 @@ def instance(number: int) -> Instance:
 class Wire:
     """What a link does between two of them, without a socket."""
 
-    def __init__(self, teller: TellingPicker, hearer: TellingPicker) -> None:
-        self._teller = teller.telling
-        self.hearing = hearer.hearing()
+    def __init__(self, teller: PublishingPicker, hearer: PublishingPicker) -> None:
+        self._teller = teller.publisher
+        self.subscriber = hearer.subscriber()
         self._position = -1
         self.bytes = 0
 
@@ -102,11 +102,11 @@ class Wire:
 
     def _hear(self, news: News, now: float) -> None:
         self.bytes += news.ByteSize()
-        self.hearing.hear(news, now)
+        self.subscriber.hear(news, now)
 
     def cut(self) -> None:
         """The connection breaks."""
-        self.hearing.forget()
+        self.subscriber.forget()
         self._position = -1
 
 
@@ -115,8 +115,8 @@ def peers_with_one() -> Peers:
     store, settings, config = Datastore(), Settings(), load_config(None, rng=random.Random(1))
     picking = Picking(settings, config, store, Telemetry(), lambda: 2.0)
     peers = Peers(settings, "memory://pickers", picking, store, OutcomeLedger("0" * 16))
-    hearing = Hearing(picking.director.picks, store)
-    link = PeerLink("10.0.0.9:9004", peers.telling, hearing, lambda: 1.0, dialed=True)
+    subscriber = PickSubscriber(picking.director.picks, store)
+    link = PeerLink("10.0.0.9:9004", peers.publisher, subscriber, lambda: 1.0, dialed=True)
     link.name = "f" * 16
     peers.links[link.name] = link
     return peers

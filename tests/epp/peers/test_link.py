@@ -2,7 +2,7 @@
 
 import asyncio
 
-from epp.peers.hearing import MOST_MESSAGE
+from epp.peers.subscriber import MOST_MESSAGE
 from tests.epp.peers.pickers import peers_with_one
 
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from epp.peers import telling
+from epp.peers import publisher
 from epp.scheduling.pick import Pick
-from tests.epp.peers.pickers import TellingPicker, Wire
+from tests.epp.peers.pickers import PublishingPicker, Wire
 
 WORKERS = 6
 EVENTS = 4000
 
 
-def wires(pickers: list[TellingPicker]) -> Iterator[tuple[int, int, Wire]]:
+def wires(pickers: list[PublishingPicker]) -> Iterator[tuple[int, int, Wire]]:
     for teller, one in enumerate(pickers):
         for hearer, other in enumerate(pickers):
             if teller != hearer:
@@ -23,10 +23,10 @@ def wires(pickers: list[TellingPicker]) -> Iterator[tuple[int, int, Wire]]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_three_pickers_agree_once_events_stop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "MOST_KEPT", 5)  # so that slow ones are told anew
-    monkeypatch.setattr(telling, "MOST_NAMES", WORKERS)  # and new numbers begin
+    monkeypatch.setattr(publisher, "MOST_KEPT", 5)  # so that slow ones are told anew
+    monkeypatch.setattr(publisher, "MOST_NAMES", WORKERS)  # and new numbers begin
     rng, now = random.Random(seed), 100.0
-    pickers = [TellingPicker(WORKERS - 1, seed=at) for at in range(3)]
+    pickers = [PublishingPicker(WORKERS - 1, seed=at) for at in range(3)]
     carried = {(a, b): wire for a, b, wire in wires(pickers)}
     open_picks: list[list[Pick]] = [[], [], []]
     stems = [f"{number} " * 400 for number in range(5)]
@@ -46,7 +46,7 @@ def test_three_pickers_agree_once_events_stop(seed: int, monkeypatch: pytest.Mon
             case 6 | 7 if mine:
                 picker.director.release(mine.pop(rng.randrange(len(mine))), now)
             case 8 | 9:
-                picker.telling.flush(now)
+                picker.publisher.flush(now)
             case 10:
                 for (teller, _), wire in carried.items():
                     if teller == at and rng.random() < 0.7:
@@ -59,7 +59,7 @@ def test_three_pickers_agree_once_events_stop(seed: int, monkeypatch: pytest.Mon
                     one.join(WORKERS - 1)
     pickers[0].join(WORKERS - 1)
     for picker in pickers:
-        picker.telling.flush(now)
+        picker.publisher.flush(now)
     for wire in carried.values():
         wire.carry(now)
     for at, picker in enumerate(pickers):
@@ -72,7 +72,7 @@ def test_three_pickers_agree_once_events_stop(seed: int, monkeypatch: pytest.Mon
     for at, mine in enumerate(open_picks):
         for pick in mine:
             pickers[at].director.release(pick, now)
-        pickers[at].telling.flush(now)
+        pickers[at].publisher.flush(now)
     for wire in carried.values():
         wire.carry(now)
     assert [picker.inflight() for picker in pickers] == [{}, {}, {}]

@@ -117,7 +117,7 @@ class RecentChains:
                 del self._by_block[block]
 
 
-class Telling:
+class PickPublisher:
     """Follows the picks of this picker. `wake`: called when there is something to tell, once until the next `flush`.
 
     `position`: of the next message. A peer's position is a number of this kind.

@@ -12,7 +12,7 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Key
 from epp.peers.messages.peers_pb2 import News
 from epp.peers.messages.peers_pb2 import Pick as ToldPick
-from epp.peers.telling import HASH_BYTES, MOST_BLOCKS, MOST_CHAINS, unpacked
+from epp.peers.publisher import HASH_BYTES, MOST_BLOCKS, MOST_CHAINS, unpacked
 from epp.request.control_headers import MOST_TEXT
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.picks_in_flight import PicksInFlight
@@ -57,7 +57,7 @@ def _check_size(news: News) -> None:
             raise PeerFaultError(f"{count} {what} in one message; expected {most} at most")
 
 
-class HeardPick:
+class PeerPick:
     """`endpoints`: where it counts; empty: its endpoints are not known here yet. `hashes`: of its prompt's blocks."""
 
     __slots__ = ("endpoints", "hashes", "keys", "layout", "producers", "request", "settled", "since", "units")
@@ -73,14 +73,14 @@ class HeardPick:
         self.settled = False
 
 
-class Hearing:
+class PickSubscriber:
     """What one peer told. `picks`: those of this picker, whose data producers learn of the peer's too."""
 
     def __init__(self, picks: PicksInFlight, datastore: Datastore) -> None:
         self._picks = picks
         self._datastore = datastore
         # bounded: MOST_OPEN
-        self._open: dict[int, HeardPick] = {}
+        self._open: dict[int, PeerPick] = {}
         # bounded: those in `_open`
         self._unplaced: set[int] = set()
         self._tried_among: Sequence[Endpoint] = ()
@@ -172,7 +172,7 @@ class Hearing:
         model = self._models.get(told.model)
         request = InferenceRequest("", "", {}, "" if model is None else model[0])
         request.streaming, request.prompt_size = told.streaming, told.prompt_bytes
-        pick = HeardPick(request, tuple([self._key(one) for one in told.endpoints]), pool.now)
+        pick = PeerPick(request, tuple([self._key(one) for one in told.endpoints]), pool.now)
         if told.units:
             pick.hashes, pick.units, pick.layout = self._chain(told), told.units, layout
         self._open[number] = pick
@@ -202,7 +202,7 @@ class Hearing:
             placed = [number for number in self._unplaced if self._place(self._open[number], pool, now)]
             self._unplaced.difference_update(placed)
 
-    def _place(self, pick: HeardPick, pool: EndpointPool, now: float) -> bool:
+    def _place(self, pick: PeerPick, pool: EndpointPool, now: float) -> bool:
         """Count it where it was sent; False: that is not known here."""
         found = [self._datastore.find(key) for key in pick.keys]
         endpoints = tuple([one for one in found if one is not None])

@@ -7,18 +7,18 @@ import pytest
 
 from epp.outlier_watch import OutlierWatch
 from epp.outliers.settings import OutlierSettings
-from epp.peers import hearing
-from epp.peers.hearing import MOST_FORWARDED, MOST_MESSAGE, MOST_NUMBERED, MOST_PICKS, PeerFaultError
+from epp.peers import subscriber
 from epp.peers.messages.peers_pb2 import News
-from epp.peers.telling import PART, packed, unpacked
+from epp.peers.publisher import PART, packed, unpacked
+from epp.peers.subscriber import MOST_FORWARDED, MOST_MESSAGE, MOST_NUMBERED, MOST_PICKS, PeerFaultError
 from epp.scheduling.plugin import ChainProducer
 from epp.scheduling.prefix.producer import PrefixCacheProducer
-from tests.epp.peers.pickers import TellingPicker, Wire
+from tests.epp.peers.pickers import PublishingPicker, Wire
 
 PROMPT = "a long prompt that fills some blocks of a prefix cache " * 100
 
 
-def held(picker: TellingPicker) -> int:
+def held(picker: PublishingPicker) -> int:
     """Blocks in its prefix index."""
     return sum(len(one.index) for one in picker.director.producers if isinstance(one, PrefixCacheProducer))
 
@@ -30,11 +30,11 @@ def named() -> News:
 
 
 def test_a_pick_counts_at_the_peer_as_its_own() -> None:
-    one, other = TellingPicker(3), TellingPicker(3)
+    one, other = PublishingPicker(3), PublishingPicker(3)
     wire = Wire(one, other)
     pick = one.pick(PROMPT, 1.0, only=2)
     assert one.is_awake
-    one.telling.flush(1.01)
+    one.publisher.flush(1.01)
     wire.carry(1.02)
     assert one.inflight() == {("w2", "1"): (1, 0)}
     assert other.inflight() == {("w2", "1"): (0, 1)}
@@ -47,19 +47,19 @@ def test_a_pick_counts_at_the_peer_as_its_own() -> None:
     assert chosen[0] == chosen[1]
     one.director.responded(pick, 200, 1.05)
     one.director.release(pick, 1.06)
-    one.telling.flush(1.07)
+    one.publisher.flush(1.07)
     wire.carry(1.08)
     assert other.store.peer_inflight(pick.endpoints[0]) == 0
 
 
 def test_a_newcomer_is_told_what_is_in_flight_and_held() -> None:
-    one, newcomer = TellingPicker(3), TellingPicker(3)
+    one, newcomer = PublishingPicker(3), PublishingPicker(3)
     served = one.pick(PROMPT, 1.0, only=1)
-    one.telling.flush(1.01)
+    one.publisher.flush(1.01)
     one.director.responded(served, 200, 1.5)
     one.director.release(served, 1.5)
     one.pick("another", 1.6, only=0)
-    one.telling.flush(1.61)
+    one.publisher.flush(1.61)
     newcomer.read_pages(1.9)
     Wire(one, newcomer).carry(2.0)
     assert newcomer.inflight() == {("w0", "1"): (0, 1)}
@@ -67,11 +67,11 @@ def test_a_newcomer_is_told_what_is_in_flight_and_held() -> None:
 
 
 def test_what_was_told_goes_with_the_connection() -> None:
-    one, other = TellingPicker(3), TellingPicker(3)
+    one, other = PublishingPicker(3), PublishingPicker(3)
     wire = Wire(one, other)
     for _ in range(10):
         one.pick(PROMPT, 1.0)
-    one.telling.flush(1.01)
+    one.publisher.flush(1.01)
     wire.carry(1.02)
     assert sum(count for _, count in other.inflight().values()) == 10
     wire.cut()
@@ -81,14 +81,14 @@ def test_what_was_told_goes_with_the_connection() -> None:
 
 
 def test_blocks_that_an_earlier_pick_had_are_not_told_again() -> None:
-    one, other = TellingPicker(1), TellingPicker(1)
+    one, other = PublishingPicker(1), PublishingPicker(1)
     wire = Wire(one, other)
     one.pick(PROMPT, 1.0)
-    one.telling.flush(1.01)
+    one.publisher.flush(1.01)
     wire.carry(1.02)
     first = wire.bytes
     one.pick(PROMPT + "more", 1.1)
-    one.telling.flush(1.11)
+    one.publisher.flush(1.11)
     wire.carry(1.12)
     assert wire.bytes - first < first / 2
     assert held(other) == held(one) > 0
@@ -96,66 +96,66 @@ def test_blocks_that_an_earlier_pick_had_are_not_told_again() -> None:
 
 def test_much_at_once_is_several_messages() -> None:
     """As when a pool that was full has room for all that waits: who hears bounds a message."""
-    one, other = TellingPicker(1), TellingPicker(1)
+    one, other = PublishingPicker(1), PublishingPicker(1)
     wire = Wire(one, other)
     picks = [one.pick(f"{number} " * 5000, 1.0) for number in range(2 * PART + 1)]
-    late = Wire(one, TellingPicker(1))
+    late = Wire(one, PublishingPicker(1))
     late.carry(1.0)
-    one.telling.flush(1.01)
-    kept = [one.telling.since(at) for at in range(4)]
+    one.publisher.flush(1.01)
+    kept = [one.publisher.since(at) for at in range(4)]
     assert [news is not None and len(news.data) < MOST_MESSAGE for news in kept] == [True, True, True, False]
     for each in wire, late:
         each.carry(1.02)
-        assert len(each.hearing) == len(picks)
+        assert len(each.subscriber) == len(picks)
     one.is_awake = False
     for pick in picks:
         one.director.release(pick, 1.1)
     assert one.is_awake
-    one.telling.flush(1.11)
+    one.publisher.flush(1.11)
     wire.carry(1.12)
     assert other.inflight() == {}
 
 
 def test_a_worker_that_is_known_here_later_counts_from_then_on() -> None:
-    one, other = TellingPicker(3), TellingPicker(2)
+    one, other = PublishingPicker(3), PublishingPicker(2)
     wire = Wire(one, other)
     one.pick(PROMPT, 1.0, only=2)
-    one.telling.flush(1.0)
+    one.publisher.flush(1.0)
     wire.carry(1.0)
-    assert (other.inflight(), wire.hearing.unplaced) == ({}, 1)
+    assert (other.inflight(), wire.subscriber.unplaced) == ({}, 1)
     one.pick("another", 1.1, only=0)
     other.join(2)
-    one.telling.flush(1.2)
+    one.publisher.flush(1.2)
     wire.carry(1.2)
     assert other.inflight() == {("w0", "1"): (0, 1), ("w2", "1"): (0, 1)}
-    assert wire.hearing.unplaced == 0
+    assert wire.subscriber.unplaced == 0
 
 
 def test_hashes_of_another_layout_are_not_compared() -> None:
-    one, other = TellingPicker(2), TellingPicker(2)
+    one, other = PublishingPicker(2), PublishingPicker(2)
     for producer in one.director.producers:
         if isinstance(producer, ChainProducer):
             producer.use_seed(8)
     wire = Wire(one, other)
     one.pick(PROMPT, 1.0)
-    one.telling.flush(1.01)
+    one.publisher.flush(1.01)
     wire.carry(1.02)
-    assert wire.hearing.other_layout
+    assert wire.subscriber.other_layout
     assert held(other) == 0
     assert sum(count for _, count in other.inflight().values()) == 1
 
 
 def test_what_one_has_ejected_the_others_avoid_as_far_as_that_is_allowed() -> None:
-    one, other = TellingPicker(4), TellingPicker(4)
+    one, other = PublishingPicker(4), PublishingPicker(4)
     wire = Wire(one, other)
     watch = OutlierWatch(other.director, other.store, lambda: 1.0, random.Random(1))
     watch.use(OutlierSettings(), None)
 
     def told(*numbers: int) -> list[bool]:
-        one.telling.ejected([one.store.endpoints[number] for number in numbers])
-        one.telling.flush(1.0)
+        one.publisher.ejected([one.store.endpoints[number] for number in numbers])
+        one.publisher.flush(1.0)
         wire.carry(1.0)
-        watch.heed_peers(wire.hearing.ejected)
+        watch.heed_peers(wire.subscriber.ejected)
         return other.store.pool(1.0).reachable.tolist()
 
     assert told(1) == [True, False, True, True]
@@ -164,12 +164,12 @@ def test_what_one_has_ejected_the_others_avoid_as_far_as_that_is_allowed() -> No
     assert other.store.all_reachable
     told(0)
     wire.cut()
-    watch.heed_peers(wire.hearing.ejected)
+    watch.heed_peers(wire.subscriber.ejected)
     assert other.store.all_reachable, "it goes with the connection"
     told(0)
     wire.carry(1.0)
     watch.use(None, None)
-    watch.heed_peers(wire.hearing.ejected)
+    watch.heed_peers(wire.subscriber.ejected)
     assert other.store.all_reachable, "a configuration without outlierDetection ejects nothing"
 
 
@@ -242,9 +242,9 @@ LIES = [
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__.strip("_"))
 def test_what_makes_no_sense_is_a_fault(lie: Callable[[News], None]) -> None:
-    picker, news = TellingPicker(2), named()
+    picker, news = PublishingPicker(2), named()
     lie(news)
-    heard = picker.hearing()
+    heard = picker.subscriber()
     with pytest.raises(PeerFaultError):
         heard.hear(News.FromString(news.SerializeToString()), 1.0)
     heard.forget()
@@ -252,27 +252,27 @@ def test_what_makes_no_sense_is_a_fault(lie: Callable[[News], None]) -> None:
 
 
 def test_outcomes_of_unknown_picks_are_skipped() -> None:
-    picker, news = TellingPicker(2), named()
+    picker, news = PublishingPicker(2), named()
     for numbers in news.served, news.failed, news.ended:
         numbers.extend([1, 2**64 - 1, 0])
-    picker.hearing().hear(news, 1.0)
+    picker.subscriber().hear(news, 1.0)
     assert picker.inflight() == {}
 
 
 def test_more_in_flight_than_a_picker_can_have_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hearing, "MOST_OPEN", 10)
-    picker, news = TellingPicker(1), named()
+    monkeypatch.setattr(subscriber, "MOST_OPEN", 10)
+    picker, news = PublishingPicker(1), named()
     for number in range(11):
         news.picks.add(number=number + 1, endpoints=[1])
     with pytest.raises(PeerFaultError, match="more than 10 picks in flight"):
-        picker.hearing().hear(news, 1.0)
+        picker.subscriber().hear(news, 1.0)
 
 
 def test_fields_of_a_newer_picker_are_skipped() -> None:
-    picker, news = TellingPicker(2), named()
+    picker, news = PublishingPicker(2), named()
     news.picks.add(number=1, endpoints=[1])
     newer = news.SerializeToString() + b"\xfa\x3e\x03abc"  # field 1007
-    picker.hearing().hear(News.FromString(newer), 1.0)
+    picker.subscriber().hear(News.FromString(newer), 1.0)
     assert picker.inflight() == {("w0", "1"): (0, 1)}
 
 
