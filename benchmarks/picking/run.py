@@ -26,7 +26,7 @@ class Plan:
     """`binary`: a Go picker's. `figures`: the file for the results. `seconds`: of each turn. `picks`: 0 skips memory.
 
     `compiled`: also measure our picker compiled by mypyc; memory is then that of the compiled one. `profile`: also measure our
-    pickers with this configuration.
+    pickers with this configuration. `before`: other working copies, or compiled trees, whose pickers are measured also.
     """
 
     binary: Path | None = None
@@ -36,6 +36,7 @@ class Plan:
     picks: int = 1_000_000
     compiled: bool = False
     profile: Path | None = None
+    before: Sequence[Path] = ()
 
     @classmethod
     def from_flags(cls, flags: argparse.Namespace) -> Self:
@@ -48,6 +49,7 @@ class Plan:
             flags.picks,
             flags.compiled,
             flags.profile,
+            flags.before,
         )
 
 
@@ -56,6 +58,14 @@ def add_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--go-picker", type=Path, metavar="FILE", help="measure this Go picker's binary also")
     parser.add_argument("--compiled", action="store_true", help="measure the picker compiled by mypyc also")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="measure our picker with this one also")
+    parser.add_argument(
+        "--before",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="measure the picker of another working copy also; may be repeated",
+    )
     parser.add_argument("--figures", type=Path, metavar="FILE", help="write what was measured, as JSON")
     parser.add_argument("--rounds", type=int, default=plan.rounds, help=f"default: {plan.rounds}")
     parser.add_argument(
@@ -72,6 +82,7 @@ async def main(plan: Plan) -> None:
     if plan.profile is not None:
         name, config = plan.profile.stem, plan.profile.read_text()
         kinds += [replace(kind, name=f"{kind.name}: {name}", profile=config) for kind in ours]
+    kinds += [Kind(f"before {at}", folder=folder) for at, folder in enumerate(plan.before, 1)]
     if plan.binary is not None:
         kinds.append(pickers.go_picker(plan.binary))
     print(", ".join(f"{name} {what}" for name, what in figures.about.items()))

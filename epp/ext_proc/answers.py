@@ -185,6 +185,8 @@ def replaced(kind: BodyKind, body: Buffer | None, *, with_length: bool) -> bytes
     """Send other bytes for a body or a piece of it (BUFFERED, STREAMED), None: unchanged; with their Content-Length or not."""
     if body is None:
         return unchanged(kind)
+    if body and not with_length:
+        return b"".join((_message_head(kind, len(body), False, _REPLACED), body))
     answer = ProcessingResponse()
     common = getattr(answer, kind).response
     if body:
@@ -213,13 +215,10 @@ def streamed(kind: BodyKind, pieces: Sequence[Buffer], *, end_of_stream: bool) -
     In this mode Envoy forwards the body that it gets back. Only pieces that are small, or larger than LARGE_PIECE, are
     copied.
     """
-    size = sum(map(len, pieces))
+    size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
     if size < SMALL_PIECE:
-        return [
-            b"".join(
-                (_message_head(kind, size, end_of_stream), *pieces, _END_OF_STREAM if end_of_stream else b"")
-            )
-        ]
+        end = _END_OF_STREAM if end_of_stream else b""
+        return [b"".join((_message_head(kind, size, end_of_stream), *pieces, end))]
     chunks = _split(pieces)
     last = len(chunks) - 1
     return [_answer(kind, chunk, end_of_stream and at == last) for at, chunk in enumerate(chunks)]
@@ -258,16 +257,22 @@ def _answer(kind: BodyKind, chunk: list[Buffer], ends: bool) -> Answer:
 _END_OF_STREAM: Final = b"\x10\x01"
 """`StreamedBodyResponse.end_of_stream = true`, encoded; follows the body."""
 _FIELDS: Final = {"request_body": 3, "response_body": 4}
+_STREAMED: Final = (3, 3, 1)
+"""The fields around a StreamedBodyResponse: streamed_response, body_mutation, response."""
+_REPLACED: Final = (3, 1)
+"""The fields around a BodyMutation: body_mutation, response."""
 
 
 @lru_cache(maxsize=4096)
 # bounded: numbers
-def _message_head(kind: BodyKind, size: int, end_of_stream: bool) -> bytes:
+def _message_head(
+    kind: BodyKind, size: int, end_of_stream: bool, levels: tuple[int, ...] = _STREAMED
+) -> bytes:
     """The bytes before `size` bytes of a body in their message: the field and the length of each level."""
-    # StreamedBodyResponse.body; proto3 leaves out an empty one
+    # `body` of either; proto3 leaves out an empty one
     start = field_head(1, size) if size else b""
     end = len(_END_OF_STREAM) if end_of_stream else 0
-    for field in (3, 3, 1, _FIELDS[kind]):  # streamed_response, body_mutation, response, the kind itself
+    for field in (*levels, _FIELDS[kind]):
         start = field_head(field, len(start) + size + end) + start
     return start
 

@@ -32,6 +32,7 @@ _WAITING_BODY: Final = ExchangeState.WAITING_BODY
 _PASSING: Final = ExchangeState.PASSING
 _PICKED: Final = ExchangeState.PICKED
 _BOTH_PASS: Final = ExchangeState.BOTH_PASS
+_RESPONSE_PASSES: Final = ExchangeState.RESPONSE_PASSES
 _OVER: Final = ExchangeState.OVER
 
 
@@ -111,10 +112,8 @@ class Exchange:
             case "response_headers":
                 return self._response_headers(message, now)
             case "response_body":
-                piece, response = message.response_body, self._response_phase()
-                if response.follows_body:
-                    self.state = self.state.after_response_piece(last=piece.end_of_stream)
-                return response.answer_piece(piece.body, end_of_stream=piece.end_of_stream, now=now)
+                piece = message.response_body
+                return self.feed_response_body(piece.body, piece.end_of_stream, now)
             case "response_trailers":
                 self.state = self.state.after_response_piece(last=True)
                 return self._response_phase().answer_trailers(now)
@@ -127,6 +126,16 @@ class Exchange:
             return [] if self.state is _OVER else self._request_body(body, end_of_stream, now)
         except Rejection as rejection:
             return [self._reject(rejection, now)]
+
+    def feed_response_body(self, body: bytes, end_of_stream: bool, now: float) -> list[Answer]:
+        """`feed` for a message that has a piece of the response body, and nothing else that counts."""
+        state = self.state
+        if state is _OVER:
+            return []
+        response = self._response or self._response_phase()
+        if response.follows_body and (end_of_stream or state is not _RESPONSE_PASSES):
+            self.state = state.after_response_piece(last=end_of_stream)
+        return response.answer_piece(body, end_of_stream, now)
 
     @property
     def trace(self) -> TraceContext | None:

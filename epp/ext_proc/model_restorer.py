@@ -19,6 +19,10 @@ _CHUNK: Final = re.compile(
     rb'\s*+\{(?:\s*+"(?!model")[^"\\]*+"\s*+:\s*+(?:"[^"\\]*+"|[-+.\w]++)\s*+,)*+\s*+"model"\s*+:\s*+("[^"\\]*+")'
 )
 """The beginning of an event as model servers write it: no member before the model but strings and numbers, no escapes."""
+_ESCAPED: Final = b"\\u006"
+"""Every letter of `model` is escaped so (RFC 8259, section 7): without it no member of that name is hidden."""
+_MAX_HEAD: Final = 4096
+"""Bytes of an event up to its model's name that are kept, to know the next event by them. Real ones have up to 200."""
 _MAX_NAME: Final = 1024
 """Bytes of a name, as JSON. A client's longer name is not restored: it would be copied into every event of the answer."""
 _MAX_SPELLING: Final = 6 * _MAX_NAME
@@ -53,9 +57,11 @@ class ModelRestorer:
         "_events",
         "_fields",
         "_given_up",
+        "_head",
         "_held",
         "_line",
         "_named",
+        "_named_head",
         "_plain",
         "_served",
         "_skipped",
@@ -71,6 +77,9 @@ class ModelRestorer:
         self._fields = FieldScanner()
         self._given_up: Callable[[], None] | None = given_up
         self._held = b""
+        self._head = b""
+        """The last event up to its model's name, if most are like it: they differ in their text, which comes behind."""
+        self._named_head = b""
         self._line = b""
         """The first bytes of the present line, as many as _DATA has."""
         self._after_return = False
@@ -92,6 +101,8 @@ class ModelRestorer:
         """The piece with the client's name, without the beginning of a name that is not complete."""
         if self._given_up is None:
             return None
+        if self._head and self._are_alike(begun := bytes(piece)):
+            return begun.replace(self._head, self._named_head)
         self._fields.allow(len(piece))
         data = b"".join((self._held, piece))
         find = self._find_in_events if self._events else self._find_in_json
@@ -111,6 +122,16 @@ class ModelRestorer:
         """What was held back of a body that ends within a name."""
         held, self._held = self._held, b""
         return held
+
+    def _are_alike(self, data: bytes) -> bool:
+        """Whether these are whole events, and names of models stand only where one before had it.
+
+        In the first line of data of each: behind it the structure decides nothing any more.
+        """
+        head = self._head
+        if self._line or self._begun or not data.startswith(head) or not data.endswith(_EVENT_END):
+            return False
+        return data.count(_EVENT_END + head) + 1 == data.count(_NAME) and _ESCAPED not in data
 
     def _find_in_json(self, data: bytes) -> tuple[list[Span], int]:
         return self._fields.find(data, 0, len(data))
@@ -139,6 +160,10 @@ class ModelRestorer:
         """The names in one line of data, or in a part of it, and where an unfinished one begins, else `stop`."""
         if line_ends and not self._begun and (found := _names_in_chunk(data, at, stop)) is not None:
             self._begun, self._skipped = True, data[at:stop]
+            for start, end in found:
+                if data[start:end] == self._plain and end - at <= _MAX_HEAD:
+                    self._head = _DATA + data[at:end]
+                    self._named_head = b"".join((_DATA, data[at:start], self._named))
             return found, stop
         if self._skipped:
             self._fields.find(self._skipped, 0, len(self._skipped))
@@ -185,12 +210,14 @@ class ModelRestorer:
 
 
 _NEWLINE: Final = ord("\n")
+_EVENT_END: Final = b"\n\n"
+_NAME: Final = b'"model"'
 
 
 def _names_in_chunk(data: bytes, at: int, stop: int) -> list[Span] | None:
     """The names in a whole event that is as simple as most are; None: it has to be read letter by letter."""
     found = _CHUNK.match(data, at, stop)
     behind = at if found is None else found.end()
-    if data.find(b'"model"', behind, stop) >= 0 or data.find(b"\\u", behind, stop) >= 0:
+    if data.find(_NAME, behind, stop) >= 0 or data.find(_ESCAPED, behind, stop) >= 0:
         return None
     return [] if found is None else [found.span(1)]

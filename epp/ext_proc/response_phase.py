@@ -34,20 +34,27 @@ class ResponsePhase:
     `awaits_body`: the stream stays open for the body, because the data plane expects it back or a reader needs it.
     """
 
-    __slots__ = ("_has_length", "_is_read", "_mode", "_readers", "_stated", "awaits_body")
+    __slots__ = (
+        "_duplex",
+        "_has_length",
+        "_is_read",
+        "_mode",
+        "_readers",
+        "_stated",
+        "awaits_body",
+        "follows_body",
+    )
 
     def __init__(self, mode: int) -> None:
         self._stated = mode
         self._mode = _FULL_DUPLEX if mode == UNSTATED else mode
+        self._duplex = self._mode in DUPLEX
         self._readers: list[ResponseBodyReader] = []
         self._is_read = False
         self._has_length = False
         self.awaits_body = mode in DUPLEX
-
-    @property
-    def follows_body(self) -> bool:
+        self.follows_body = self._duplex
         """Whether pieces of the body tell how far the response has come."""
-        return self._is_read or self._mode in DUPLEX
 
     def open_readers(
         self,
@@ -77,7 +84,7 @@ class ResponsePhase:
             settings.unread_bodies.missing()
         elif readers:
             self._readers = readers
-            self._is_read = True
+            self._is_read = self.follows_body = True
             self._has_length = "content-length" in head.headers
             self.awaits_body |= needed and self._stated in _READABLE
 
@@ -91,16 +98,14 @@ class ResponsePhase:
             return answers.without_length("response_headers")
         return answers.unchanged("response_headers")
 
-    def answer_piece(self, piece: Buffer, *, end_of_stream: bool, now: float) -> list[Answer]:
+    def answer_piece(self, piece: Buffer, end_of_stream: bool, now: float) -> list[Answer]:
         """The answers to a piece of the body."""
-        if not self._is_read and self._mode in DUPLEX:  # most bodies that come are read by nobody
-            return answers.streamed("response_body", (piece,), end_of_stream=end_of_stream)
-        body = self._read(piece, now)
+        body = self._read(piece, now) if self._is_read else None
         if end_of_stream or self._mode == _BUFFERED:
             tail = self._end(now)
             if tail:
                 body = b"".join((piece if body is None else body, tail))
-        if self._mode not in DUPLEX:
+        if not self._duplex:
             return [
                 answers.replaced(
                     "response_body", body, with_length=self._mode == _BUFFERED and self._has_length
@@ -115,14 +120,14 @@ class ResponsePhase:
         """The answers to trailers, which end the body; only in a duplex mode may more of the body come before them."""
         tail = self._end(now)
         rest: list[Answer] = []
-        if tail and self._mode in DUPLEX:
+        if tail and self._duplex:
             rest = answers.streamed("response_body", (tail,), end_of_stream=False)
         return [*rest, answers.unchanged("response_trailers")]
 
     def _read(self, piece: Buffer, now: float) -> Buffer | None:
         """The piece as the last reader leaves it, None: unchanged."""
         changed: Buffer | None = None
-        for reader in tuple(self._readers):
+        for reader in self._readers:
             try:
                 read = reader.read(piece, now)
             except Exception as error:  # noqa: BLE001  # an answer that has begun is not cut for a reader's sake
@@ -135,18 +140,18 @@ class ResponsePhase:
     def _end(self, now: float) -> bytes:
         """What the readers held back, in order; they get nothing more."""
         tail = b""
-        for reader in tuple(self._readers):
+        for reader in self._readers:
             try:
                 read = reader.read(tail, now) if tail else None
                 tail = b"".join((tail if read is None else read, reader.end(now)))
             except Exception as error:  # noqa: BLE001  # as above
                 self._drop(reader, error)
-        self._readers.clear()
+        self._readers = []
         return tail
 
     def _drop(self, reader: ResponseBodyReader, error: Exception) -> None:
         log.error("%s failed to read a response body: %s", type(reader).__name__, type(error).__name__)
-        self._readers.remove(reader)
+        self._readers = [kept for kept in self._readers if kept is not reader]
 
 
 def _open(

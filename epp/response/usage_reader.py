@@ -6,6 +6,7 @@ from typing import Final
 from epp.response.field_scanner import FieldScanner
 from epp.response.usage import NO_USAGE, Usage, read_usage
 
+_NAME: Final = b'"usage"'
 _USAGE: Final = re.compile(rb'"usage"[ \t]{0,64}+:[ \t]{0,64}+\{')
 """A line without it has no usage: so an event costs one search. `"usage": null`, as most events say, is none."""
 MAX_OBJECT: Final = 4096
@@ -78,8 +79,10 @@ class UsageReader:
         """The document, or the line, that earlier pieces began."""
 
     def feed(self, data: bytes) -> None:
-        if self._given_up:
-            return
+        if self._given_up or (
+            self._document is None and self._streamed and data.endswith(b"\n") and _NAME not in data
+        ):
+            return  # of most answers' pieces all but the last
         self._scanner.allow(len(data))
         if self._streamed:
             self._feed_lines(data)

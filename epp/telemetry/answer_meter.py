@@ -40,10 +40,14 @@ BOUNDS: Final[Mapping[str, Sequence[float]]] = {
 
 
 def observe(histograms: RequestHistograms, name: str, value: float) -> None:
+    _histogram(histograms, name).observe(max(0.0, value))
+
+
+def _histogram(histograms: RequestHistograms, name: str) -> Histogram:
     histogram = histograms.answers.get(name)
     if histogram is None:
         histogram = histograms.answers[name] = Histogram(BOUNDS[name])
-    histogram.observe(max(0.0, value))
+    return histogram
 
 
 def observe_usage(
@@ -67,7 +71,7 @@ def observe_usage(
 
 _EVENTS: Final = "text/event-stream"
 END: Final = 2048
-"""Bytes of an answer that a `PromptMeter` holds. A usage has up to 500, and little comes after it."""
+"""Bytes of an answer that a `PromptMeter` reads, and half of what it holds. A usage has up to 500, and little comes after it."""
 
 
 def _is_readable(head: ResponseHead) -> bool:
@@ -91,17 +95,19 @@ class PromptMeter:
 
     def __init__(self, counted: Callable[[int], None]) -> None:
         self._counted = counted
-        self._end = b""
+        self._end = bytearray()
 
     @property
     def changes_body(self) -> bool:
         return False
 
     def read(self, piece: Buffer, now: float) -> None:
-        self._end = bytes(piece[-END:]) if len(piece) >= END else (self._end + piece)[-END:]
+        self._end += piece[-END:]
+        if len(self._end) > 2 * END:  # not for each piece
+            del self._end[:-END]
 
     def end(self, now: float) -> bytes:
-        usage = read_end(self._end)
+        usage = read_end(bytes(self._end[-END:]))
         if usage.input:
             self._counted(usage.input)
         return b""
@@ -119,6 +125,7 @@ class AnswerMeter:
         "_counted",
         "_first",
         "_histograms",
+        "_itl",
         "_last",
         "_served",
         "_size",
@@ -138,6 +145,7 @@ class AnswerMeter:
         self._served = _is_served(head)
         self._streamed = asked_to_stream or kind == _EVENTS
         self._usage = UsageReader(streamed=kind == _EVENTS) if _is_readable(head) and self._served else None
+        self._itl: Histogram | None = None
         self._size = 0
         self._first: float | None = None
         self._last = 0.0
@@ -147,13 +155,17 @@ class AnswerMeter:
         return False
 
     def read(self, piece: Buffer, now: float) -> None:
-        if not len(piece):
+        size = len(piece)
+        if not size:
             return
-        self._size += len(piece)
-        if self._first is None:
+        self._size += size
+        if self._itl is not None:
+            self._itl.observe(max(0.0, now - self._last))
+        elif self._first is None:
             self._first = now
         elif self._streamed and self._served:
-            observe(self._histograms, ITL, now - self._last)
+            self._itl = _histogram(self._histograms, ITL)
+            self._itl.observe(max(0.0, now - self._last))
         self._last = now
         if self._usage is not None:
             self._usage.feed(bytes(piece))

@@ -111,6 +111,7 @@ class Call:
             return
         if not self._started:
             self._started = True
+            self.begin()
             self._outgoing.streams.proven = True
             self._outgoing.send_headers(self._stream, _RESPONSE)
         self._outgoing.send(self._stream, prefixed_pieces(messages))

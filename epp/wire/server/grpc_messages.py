@@ -89,6 +89,12 @@ class MessageReader:
         """The messages that `chunk` completes."""
         missing = self._missing
         if not missing:
+            size = len(chunk)
+            # the common case of small messages: a frame for each
+            if size >= 5 and not self.buffered and self._flags is None and isinstance(chunk, bytes):
+                compressed, length = _PREFIX.unpack_from(chunk)
+                if length == size - 5 and not compressed and length <= self._limit:
+                    return [chunk[5:]]
             return self._split(self._join(chunk) if self.buffered else chunk, 0)
         if missing > len(chunk):
             self._buffer(chunk)
@@ -160,6 +166,8 @@ class MessageReader:
 
 def prefixed_pieces(messages: Sequence[Message]) -> list[Buffer]:
     """Each message with its prefix, as pieces: nothing is copied."""
+    if len(messages) == 1 and isinstance(first := messages[0], bytes):
+        return [_PREFIX.pack(0, len(first)), first]
     pieces: list[Buffer] = []
     for message in messages:
         if isinstance(message, bytes):

@@ -1,6 +1,7 @@
 """ext_proc as a method of our gRPC server: passes the messages of each stream to an Exchange and sends its answers.
 
-A large piece of a request body is found in its message without a copy; protobuf reads all other messages.
+A large piece of a request body is found in its message without a copy, and a piece of an answer, of which there is one for each
+token, without protobuf, which reads all other messages.
 """
 
 import logging
@@ -78,13 +79,15 @@ _BY_ACCESS_LOG: Final = BY_ACCESS_LOG.encode()
 class _ExchangeHandler:
     """Connects one gRPC call with its Exchange."""
 
-    __slots__ = ("_call", "_exchange", "_opened_at", "_service", "_status")
+    __slots__ = ("_behind", "_call", "_exchange", "_opened_at", "_service", "_status")
 
     def __init__(self, service: ExternalProcessor, call: Call) -> None:
         self._service = service
         self._call = call
         self._opened_at = service.opened_at
         self._status: GrpcStatus | None = None
+        self._behind = b""
+        """What stood behind the last piece of the answer that protobuf read: metadata are the same in each message."""
         self._exchange = service.open_exchange()
         self._exchange.on_answer(self._answer, self.fault)
         if call.outcomes == _BY_ACCESS_LOG:
@@ -92,13 +95,14 @@ class _ExchangeHandler:
         service.streams.add(self)
 
     def message(self, payload: bytes) -> None:
-        self._call.begin()
         now = self._service.clock()
-        if len(payload) >= LARGE and (piece := read_body(payload)):
-            answers = self._exchange.feed_body(*piece, now)
-        else:
-            answers = self._exchange.feed(_read(payload), now)
-        if answers:
+        if payload.startswith(_RESPONSE_TAG) and (found := find_body(payload, RESPONSE_BODY, self._behind)):
+            start, stop, ends = found
+            if answers := self._exchange.feed_response_body(payload[start:stop], ends, now):
+                self._call.send(answers)
+            if not ends:
+                return
+        elif answers := self._other_message(payload, now):
             self._answer(answers)
         if self._service.draining or self._exchange.ends_early:
             self.end_if_allowed()
@@ -141,6 +145,16 @@ class _ExchangeHandler:
         if self._exchange.may_end:
             self._call.finish(GrpcStatus.OK)
 
+    def _other_message(self, payload: bytes, now: float) -> list[Answer]:
+        self._call.begin()
+        if len(payload) >= LARGE and (found := find_body(payload, REQUEST_BODY)):
+            start, stop, ends = found
+            return self._exchange.feed_body(memoryview(payload)[start:stop], ends, now)
+        message = _read(payload)
+        if payload.startswith(_RESPONSE_TAG):
+            self._behind = metadata_behind(payload, message.response_body.ByteSize())
+        return self._exchange.feed(message, now)
+
     def _code(self, cause: str) -> str:
         """Envoy resets each stream that it needs no longer: for one that is concluded, that is the usual end."""
         if self._status is not None:
@@ -155,29 +169,48 @@ class _ExchangeHandler:
 
 LARGE: Final = 4096
 """Bytes of a message from which on protobuf's copy of the body costs more than this search."""
-_REQUEST_BODY: Final = 4
+REQUEST_BODY: Final = 4
 """`ProcessingRequest.request_body`, the number of the field."""
+RESPONSE_BODY: Final = 5
+"""`ProcessingRequest.response_body`, the number of the field."""
+_RESPONSE_TAG: Final = field_head(RESPONSE_BODY, 0)[:1]
+_METADATA: Final = 8
+"""`ProcessingRequest.metadata_context`, the number of the field."""
 _BODY: Final = 1
 """`HttpBody.body`, the number of the field."""
 _END: Final = b"\x10\x01"
 """`HttpBody.end_of_stream = true`, encoded; follows the body."""
 
 
-def read_body(message: bytes) -> tuple[memoryview, bool] | None:
-    """The body and `end_of_stream` of a message that holds only these, in the order that protobuf writers use; else None."""
-    size = len(message)
-    if (before := _before(size, 0)) and message.startswith(before):
-        return memoryview(message)[len(before) :], False
-    if message.endswith(_END) and (before := _before(size, len(_END))) and message.startswith(before):
-        return memoryview(message)[len(before) : -len(_END)], True
+def find_body(message: bytes, field: int, behind: bytes = b"") -> tuple[int, int, bool] | None:
+    """Where the body of a message is, and its `end_of_stream`, if the message has only these, in the order that protobuf writers
+    use, and then `behind`; else None."""
+    stop = len(message) - len(behind)
+    if behind and not message.endswith(behind):
+        return None
+    if (before := _before(field, stop, 0)) and message.startswith(before):
+        return len(before), stop, False
+    if (
+        message.endswith(_END + behind)
+        and (before := _before(field, stop, len(_END)))
+        and message.startswith(before)
+    ):
+        return len(before), stop - len(_END), True
     return None
 
 
-@lru_cache(maxsize=1024)
+def metadata_behind(message: bytes, size: int) -> bytes:
+    """The metadata that alone follow a body of `size` bytes, all its fields counted; empty if there is something else or nothing."""
+    behind = message[len(field_head(RESPONSE_BODY, size)) + size :]
+    head = _field_header(_METADATA, len(behind))
+    return behind if head and behind.startswith(head) else b""
+
+
+@lru_cache(maxsize=4096)
 # bounded: numbers
-def _before(size: int, after: int) -> bytes:
+def _before(field: int, size: int, after: int) -> bytes:
     """The first bytes of such a message of `size` bytes with `after` bytes behind the body; empty if none can be."""
-    outer = _field_header(_REQUEST_BODY, size)
+    outer = _field_header(field, size)
     inner = _field_header(_BODY, size - len(outer) - after)
     return outer + inner if outer and inner else b""
 

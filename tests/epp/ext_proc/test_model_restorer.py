@@ -4,7 +4,7 @@ import tracemalloc
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from epp.ext_proc.model_restorer import ModelRestorer, open_restorer
@@ -103,6 +103,40 @@ def test_any_events_in_any_pieces(answers: list[Pairs], places: list[int], rng: 
 @given(st.binary(max_size=200), PLACES, st.booleans())
 def test_what_has_no_name_in_it_is_not_changed(body: bytes, places: list[int], events: bool) -> None:
     assert seen(cut(body, places), events=events, served="no such name") == body
+
+
+LIKE = b'data: {"id":"1","model":"m","text":"%s"}\n\n'
+HIDDEN = b'","mod\\u0065l":"m","x":"'
+CHUNKS = [
+    *(
+        LIKE % text
+        for text in (b"a", b"\\u4f60", b'\\"model\\":', b'","model":"m","x":"', HIDDEN, b"\rdata: ")
+    ),
+    *((LIKE % b"a").replace(b"\n\n", end) for end in (b"", b"\n", b"\r\n\r\n", b'\ndata: ,"model":"m"}\n\n')),
+    (LIKE % b"a").replace(b'"id":"1"', b'"id":"2"'),
+    (LIKE % b"a").replace(b'"id":"1"', b'"model":"m"'),
+    (LIKE % b"a").replace(b'"1"', b'"model"'),
+    b"data: [DONE]\n\n",
+    b"data: {\n",
+    b"event: x",
+    b": ping\r",
+    b"\n",
+]
+
+
+@given(st.lists(st.lists(st.sampled_from(CHUNKS), min_size=1, max_size=4).map(b"".join), max_size=3), PLACES)
+@example([LIKE % HIDDEN], [])
+@example([b"data: {\n", LIKE % b"a"], [])
+@example([b"event: x", LIKE % b"a"], [])
+@example([b'data: {"model":"m', LIKE % b"a"], [])
+@example([(LIKE % b"a").replace(b"\n\n", b""), LIKE % b"a"], [])
+@example([(LIKE % b"a") + b"x" + LIKE % b"a"], [])
+def test_events_that_are_alike_are_read_as_letter_by_letter(pieces: list[bytes], places: list[int]) -> None:
+    """A piece is replaced as a whole if it has the form of one before; a single letter never is."""
+    body = LIKE % b"first" + b"".join(pieces)
+    letters = seen([body[at : at + 1] for at in range(len(body))], events=True, served="m")
+    assert seen([LIKE % b"first", *pieces], events=True, served="m") == letters
+    assert seen(cut(body, places), events=True, served="m") == letters
 
 
 def test_a_piece_without_a_name_is_reported_as_unchanged() -> None:

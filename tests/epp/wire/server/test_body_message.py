@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
-from epp.wire.server.processor import LARGE, read_body
+from epp.wire.server.processor import LARGE, REQUEST_BODY, RESPONSE_BODY, find_body, metadata_behind
+
+KINDS = {"request_body": REQUEST_BODY, "response_body": RESPONSE_BODY}
+METADATA = ProcessingRequest()
+METADATA.metadata_context.filter_metadata["envoy.lb"].update(
+    {"x-gateway-destination-endpoint": "10.0.0.1:8000"}
+)
+BEHIND = METADATA.SerializeToString()
 
 
 def written(body: bytes, *, ends: bool, kind: str = "request_body") -> bytes:
@@ -18,18 +25,19 @@ def written(body: bytes, *, ends: bool, kind: str = "request_body") -> bytes:
     return message.SerializeToString()
 
 
-def agrees(message: bytes) -> bool:
-    """Whether it was read by hand; then protobuf must read the same, and nothing else."""
-    found = read_body(message)
+def agrees(message: bytes, kind: str = "request_body", behind: bytes = b"") -> bool:
+    """Whether it was read by hand; then protobuf must read the same, and nothing else but what stands behind."""
+    found = find_body(message, KINDS[kind], behind)
     if found is None:
         return False
-    body, ends = found
+    start, stop, ends = found
     read = ProcessingRequest.FromString(message)
-    assert read.WhichOneof("request") == "request_body"
-    assert (bytes(body), ends) == (read.request_body.body, read.request_body.end_of_stream)
-    alone = ProcessingRequest()
-    alone.request_body.body = bytes(body)
-    alone.request_body.end_of_stream = ends
+    assert read.WhichOneof("request") == kind
+    piece = getattr(read, kind)
+    assert (message[start:stop], ends) == (piece.body, piece.end_of_stream)
+    alone = ProcessingRequest.FromString(behind)
+    getattr(alone, kind).body = message[start:stop]
+    getattr(alone, kind).end_of_stream = ends
     assert read == alone
     assert alone.SerializeToString() == read.SerializeToString()  # no fields that are not known either
     return True
@@ -38,9 +46,29 @@ def agrees(message: bytes) -> bool:
 @given(
     st.integers(1, 70_000) | st.integers(16_300, 16_500) | st.integers(2_097_000, 2_097_300),
     st.booleans(),
+    st.sampled_from(sorted(KINDS)),
+    st.sampled_from([b"", BEHIND]),
 )
-def test_what_a_data_plane_writes_is_read(size: int, ends: bool) -> None:
-    assert agrees(written(bytes(size), ends=ends))
+def test_what_a_data_plane_writes_is_read(size: int, ends: bool, kind: str, behind: bytes) -> None:
+    assert agrees(written(bytes(size), ends=ends, kind=kind) + behind, kind, behind)
+
+
+@given(st.integers(0, 300), st.booleans())
+def test_metadata_are_told_from_all_else_that_may_stand_behind(size: int, ends: bool) -> None:
+    message = written(bytes(size), ends=ends, kind="response_body")
+    length = ProcessingRequest.FromString(message).response_body.ByteSize()
+    assert metadata_behind(message + BEHIND, length) == BEHIND
+    for other in (
+        b"",
+        b"\x50\x01",
+        BEHIND + b"\x50\x01",
+        b"\x50\x01" + BEHIND,
+        BEHIND * 2,
+        BEHIND[:-1],
+        message,
+    ):
+        assert metadata_behind(message + other, length) == b"", other
+        assert not agrees(message + other, "response_body", BEHIND), other
 
 
 def varint(value: int, length: int) -> bytes:
@@ -78,7 +106,8 @@ def fields(draw: st.DrawFn, depth: int = 2) -> bytes:
 
 @given(fields())
 def test_other_messages_are_left_to_protobuf_or_read_alike(message: bytes) -> None:
-    agrees(message)
+    for kind in KINDS:
+        agrees(message, kind)
 
 
 @given(
@@ -133,19 +162,13 @@ BODY = b"\x0a" + varint(5000, 1) + bytes(5000)
     ],
 )
 def test_what_protobuf_reads(message: bytes) -> None:
-    assert read_body(message) is None
-
-
-def test_the_body_is_not_copied() -> None:
-    message = written(bytes(5000), ends=True)
-    found: Any = read_body(message)
-    assert found[0].obj is message
+    assert find_body(message, REQUEST_BODY) is None
 
 
 def test_a_body_that_looks_as_if_it_ended() -> None:
     message = written(bytes(5000) + b"\x10\x01", ends=False)
     assert agrees(message)
-    found: Any = read_body(message)
-    assert found[1] is False
+    found: Any = find_body(message, REQUEST_BODY)
+    assert found[2] is False
     with pytest.raises(DecodeError):
         ProcessingRequest.FromString(message[:-1])
