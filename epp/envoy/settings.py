@@ -72,6 +72,11 @@ class EnvoySettings:
         return ours and not self._sends_answers and all(_is_one(one.host) for one in self.pickers)
 
     @property
+    def several_pickers(self) -> bool:
+        """A name may stand for several."""
+        return len(self.pickers) > 1 or not _is_one(self.pickers[0].host)
+
+    @property
     def _sends_answers(self) -> bool:
         return self.response_body != "NONE" or self.response_trailer != "SKIP"
 

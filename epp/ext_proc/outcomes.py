@@ -2,7 +2,8 @@
 
 A stream that lasts until the answer fails the request if its picker dies. The log cannot: it comes in batches over a stream
 of its own: tens of milliseconds after the end of a request, once after a second, and then every few seconds while it is under
-way. So a pick of which the log says nothing for `LEASE` has ended, or its entry was lost, and it is released.
+way. So a pick of which the log says nothing for `LEASE` has ended, or its entry was lost, and it is released; sooner if the log
+never told of it. So end picks that nobody got: a picker that stood still answers requests which Envoy has taken elsewhere.
 """
 
 import logging
@@ -18,6 +19,10 @@ log = logging.getLogger(__name__)
 
 LEASE: Final = 40.0
 """Seconds. An answer under way is silent for so long by chance once in a million times: 0.7 ^ 40."""
+FIRST_LEASE: Final = 10.0
+"""Seconds for the entry that each pick has after one second, or if that was lost, nine occasions for another: 0.7 ^ 9 is 4 %."""
+_SOON: Final = 0.5 * REPORT_INTERVAL
+"""A pick that is made so many seconds after its request came is there before the first entry."""
 MOST_AWAITED: Final = 200_000
 TICK: Final = 1.0
 """Seconds between two calls of `tick`."""
@@ -54,8 +59,8 @@ class OutcomeLedger:
     """
 
     __slots__ = (
-        "_awaited", "_heard_late", "_most", "_resumed_at", "_sequence", "_ticked_at", "_warned", "_warned_of", "delay", "delays",
-        "elsewhere", "entries", "heard_at", "logs", "lost", "name", "without",
+        "_awaited", "_heard_late", "_most", "_resumed_at", "_sequence", "_ticked_at", "_unheard", "_warned", "_warned_of", "delay",
+        "delays", "elsewhere", "entries", "heard_at", "logs", "lost", "name", "without",
     )  # fmt: skip
 
     def __init__(
@@ -65,8 +70,10 @@ class OutcomeLedger:
         self._heard_late = heard_late
         self._most = most
         self._sequence = 0
-        # bounded: `most`; the one of which nothing was heard for longest comes first
+        # bounded: `most` in both; the one of which nothing was heard for longest comes first. `_unheard`: those whose first entry
+        # is due
         self._awaited: dict[str, _Awaited] = {}
+        self._unheard: dict[str, _Awaited] = {}
         self._ticked_at: float | None = None
         self._resumed_at = float("-inf")
         self.logs = 0
@@ -82,7 +89,7 @@ class OutcomeLedger:
         self._warned_of: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return len(self._awaited)
+        return len(self._awaited) + len(self._unheard)
 
     @property
     def used(self) -> bool:
@@ -91,17 +98,18 @@ class OutcomeLedger:
 
     def expect(self, report: RequestReport, pick: Pick, started: float, now: float) -> None:
         """Name the pick, and await its outcome; `started`: when its request came."""
-        if len(self._awaited) >= self._most:
-            self._lose(next(iter(self._awaited)), now)
+        if len(self) >= self._most:
+            self._lose(self._awaited or self._unheard, now)
         self._sequence += 1
         pick.token = f"{self.name}{self._sequence:012x}"
-        self._awaited[pick.token] = _Awaited(report, pick, started, now)
+        waiting = self._unheard if now - started < _SOON else self._awaited
+        waiting[pick.token] = _Awaited(report, pick, started, now)
         if self._heard_late is not None:
             self._heard_late(REPORT_INTERVAL + self.delay)
 
     def forget(self, pick: Pick) -> bool:
         """Its outcome came by the stream after all; False: it is known already."""
-        return self._awaited.pop(pick.token, None) is not None
+        return self._pop(pick.token) is not None
 
     def receive(self, payload: bytes, now: float) -> None:
         """One message of a log; raises UnreadableError."""
@@ -129,13 +137,9 @@ class OutcomeLedger:
             self._resumed_at = now
         self._ticked_at = now
         self._warn()
-        if now - self._resumed_at < LEASE:
-            return
-        while self._awaited:
-            token = next(iter(self._awaited))
-            if now - self._awaited[token].heard_at < LEASE:
-                return
-            self._lose(token, now)
+        for waiting, lease in ((self._unheard, FIRST_LEASE), (self._awaited, LEASE)):
+            while waiting and now - max(next(iter(waiting.values())).heard_at, self._resumed_at) >= lease:
+                self._lose(waiting, now)
 
     def _warn(self) -> None:
         """Say what does not work, once."""
@@ -144,7 +148,7 @@ class OutcomeLedger:
             log.warning(
                 "the access log tells of no pick, so each counts as in flight for %g s; let each picker have an --epp of its own "
                 "in envoy-config, or give --outcomes ext-proc (docs/envoy.md)",
-                LEASE,
+                FIRST_LEASE,
             )
         if self.used and self.without != self._warned_of:
             self._warned_of = self.without
@@ -167,7 +171,7 @@ class OutcomeLedger:
                 "by": "access_log",
                 "in_flight_until": _ANSWER_ENDS,
                 "logs": self.logs,
-                "awaited": len(self._awaited),
+                "awaited": len(self),
                 "delay_seconds": round(self.delay, 3) if self.entries["ended"] else None,
                 "silent_seconds": round(silent, 1) if silent < float("inf") else None,
                 "lost": self.lost,
@@ -176,7 +180,7 @@ class OutcomeLedger:
         }
 
     def _hear(self, outcome: LoggedOutcome, now: float) -> None:
-        awaited = self._awaited.pop(outcome.token, None)
+        awaited = self._pop(outcome.token)
         if awaited is None:
             ours = outcome.token.startswith(self.name)
             self.entries["unknown" if ours else "of_others"] += 1
@@ -197,10 +201,14 @@ class OutcomeLedger:
             self.delays.observe(self.delay)
         self._release(awaited, outcome.cause, ended_at)
 
-    def _lose(self, token: str, now: float) -> None:
+    def _pop(self, token: str) -> _Awaited | None:
+        return self._unheard.pop(token, None) or self._awaited.pop(token, None)
+
+    def _lose(self, waiting: dict[str, _Awaited], now: float) -> None:
+        """The first one of them."""
         self.lost += 1
         try:
-            self._release(self._awaited.pop(token), LOST, now)
+            self._release(waiting.pop(next(iter(waiting))), LOST, now)
         except Exception as error:  # noqa: BLE001  # as above
             log.error("what became of a request could not be told: %s", type(error).__name__)
 

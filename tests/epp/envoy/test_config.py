@@ -151,6 +151,29 @@ def _filters(config: dict[str, Any]) -> list[dict[str, Any]]:
     return filters
 
 
+@pytest.mark.parametrize(
+    ("arguments", "seconds"),
+    [
+        ([], 2.65),
+        (["--epp=10.0.0.7:9002", "--epp=10.0.0.8:9002"], 2.65),  # each break fails what it picked
+        (["--outcomes=access-log"], 2.65),  # no other picker would take what it holds
+        (["--outcomes=access-log", "--epp=10.0.0.7:9002", "--epp=10.0.0.8:9002"], 0.9),
+        (["--outcomes=access-log", "--epp=pickers.llm:9002"], 0.9),
+    ],
+)
+def test_a_frozen_picker_is_noticed_soon_where_that_breaks_nothing(
+    arguments: list[str], seconds: float
+) -> None:
+    clusters = bootstrap(envoy_flags.parse(arguments))["static_resources"]["clusters"]
+    [picker] = [one for one in clusters if one["name"] == "picker"]
+    [options] = picker["typed_extension_protocol_options"].values()
+    pings = options["explicit_http_config"]["http2_protocol_options"]["connection_keepalive"]
+    # Envoy adds up to 15 % to an interval
+    until = 1.15 * parse_go_duration(pings["interval"]) + parse_go_duration(pings["timeout"])
+    assert until == pytest.approx(seconds, abs=0.05)
+    assert parse_go_duration(picker["connect_timeout"]) < max(seconds, 1.01)
+
+
 def test_the_subset_hint_is_set_before_the_picker_is_asked() -> None:
     names = [item["name"] for item in _filters(bootstrap(EnvoySettings(subset=("10.0.0.1:8000",))))]
     assert names == [

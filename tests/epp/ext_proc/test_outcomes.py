@@ -20,7 +20,7 @@ from epp.ext_proc.access_log_entry import (
 )
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.ext_proc.outcomes import LEASE, LOST, OutcomeLedger
+from epp.ext_proc.outcomes import FIRST_LEASE, LEASE, LOST, OutcomeLedger
 from epp.ext_proc.request_report import RequestReport
 from epp.outliers.settings import Failure
 from epp.request.rejection import UnreadableError
@@ -75,9 +75,9 @@ class Stage:
         self.heard_late: list[float] = []
         self.ledger = OutcomeLedger(NAME, self.heard_late.append, most)
 
-    def pick(self, now: float = 0.0, *destinations: str) -> Any:
+    def pick(self, now: float = 0.0, *destinations: str, waited: float = 0.0) -> Any:
         pick = make_pick(*(destinations or ("10.0.0.1:8000",)))
-        self.ledger.expect(RequestReport(self.director, None), pick, now, now)
+        self.ledger.expect(RequestReport(self.director, None), pick, now - waited, now)
         return pick
 
     def hear(self, *entries: bytes, now: float) -> None:
@@ -189,30 +189,48 @@ def test_a_message_has_so_many_entries_at_most() -> None:
     assert len(read_entries(message(*[b""] * (MOST_ENTRIES + 1)))) == MOST_ENTRIES
 
 
-def test_what_nothing_is_heard_of_is_released() -> None:
+def wait(stage: Stage, since: float, seconds: float) -> None:
+    for second in range(1, int(seconds) + 1):
+        stage.ledger.tick(since + second)
+
+
+def test_what_nothing_more_is_heard_of_is_released() -> None:
     stage = Stage()
     silent, heard = stage.pick(), stage.pick()
-    stage.ledger.tick(0.0)
-    for now in range(1, int(LEASE) + 1):
-        if now == 5:
-            stage.hear(entry(heard.token, under_way=True), now=5.0)
-        stage.ledger.tick(float(now))
+    stage.hear(*(entry(one.token, under_way=True) for one in (silent, heard)), now=1.0)
+    wait(stage, 0.0, 5.0)
+    stage.hear(entry(heard.token, under_way=True), now=5.0)
+    wait(stage, 5.0, LEASE - 5.0)
+    assert stage.director.released == []
+    wait(stage, LEASE, 1.0)
     assert stage.director.released == [silent]
     assert (silent.ended_by, stage.ledger.lost, len(stage.ledger)) == (LOST, 1, 1)
-    stage.hear(entry(silent.token), now=LEASE + 1)
+    stage.hear(entry(silent.token), now=LEASE + 2)
     assert stage.ledger.entries["unknown"] == 1
     assert stage.director.released == [silent]
+
+
+def test_what_nothing_was_ever_heard_of_is_released_soon() -> None:
+    """As a picker stood still, Envoy took the request elsewhere. One that waited in a queue has no first entry: it comes before the pick."""
+    stage = Stage()
+    queued, unheard = stage.pick(waited=REPORT_INTERVAL), stage.pick()
+    wait(stage, 0.0, FIRST_LEASE - 1.0)
+    assert stage.director.released == []
+    wait(stage, FIRST_LEASE - 1.0, 1.0)
+    assert stage.director.released == [unheard]
+    wait(stage, FIRST_LEASE, LEASE - FIRST_LEASE)
+    assert stage.director.released == [unheard, queued]
 
 
 def test_a_process_that_stood_still_reads_first() -> None:
     stage = Stage()
     stage.pick()
+    stage.pick(waited=REPORT_INTERVAL)
     stage.ledger.tick(0.0)
     stage.ledger.tick(100.0)
     assert stage.ledger.lost == 0
-    for now in range(101, 100 + int(LEASE) + 1):
-        stage.ledger.tick(float(now))
-    assert stage.ledger.lost == 1
+    wait(stage, 100.0, LEASE)
+    assert stage.ledger.lost == 2
 
 
 def test_the_oldest_goes_if_there_are_too_many() -> None:
@@ -256,18 +274,20 @@ def test_a_ledger_is_like_its_model(steps: list[Step]) -> None:
     """Entries are lost, doubled, of others and late. Each pick is released once, and never before its entry or its lease."""
     stage = Stage()
     now, picks = 0.0, []
-    heard: dict[int, float] = {}  # the model: what is awaited, and when something was heard last
+    # the model: what is awaited, when something was heard last, and how long that holds
+    heard: dict[int, tuple[float, float]] = {}
     ended: list[int] = []
     forgotten = set()
     stage.ledger.tick(now)
     for what, number, code, seconds in steps:
         if what == "pick":
-            heard[len(picks)] = now
-            picks.append(stage.pick(now))
+            waited = number % 3 * REPORT_INTERVAL
+            heard[len(picks)] = now, LEASE if waited else FIRST_LEASE
+            picks.append(stage.pick(now, waited=waited))
         elif what == "wait":
             now += seconds
             stage.ledger.tick(now)
-            for late in [one for one, at in heard.items() if now - at >= LEASE]:
+            for late in [one for one, (at, lease) in heard.items() if now - at >= lease]:
                 del heard[late]
                 ended.append(late)
         elif what == "foreign":
@@ -283,7 +303,7 @@ def test_a_ledger_is_like_its_model(steps: list[Step]) -> None:
             if number in heard:
                 del heard[number]
                 if what == "under way":
-                    heard[number] = now
+                    heard[number] = now, LEASE
                 else:
                     ended.append(number)
     assert len(stage.ledger) == len(heard)
@@ -375,6 +395,7 @@ def test_the_way_in_use_is_told() -> None:
 
 def test_chance_ends_no_lease() -> None:
     assert (1 - REPORTED_SHARE / 100) ** (LEASE / REPORT_INTERVAL) < 1e-6
+    assert FIRST_LEASE > 5 * REPORT_INTERVAL
 
 
 def test_what_needs_answers_is_warned_of_once_a_pick_awaits_the_log(caplog: pytest.LogCaptureFixture) -> None:
