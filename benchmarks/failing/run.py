@@ -68,8 +68,7 @@ async def lost(arm: FailingArm, scenario: Scenario, plan: FailingPlan) -> Counte
             happening = group.create_task(_happen(scenario, stage, plan))
             outcomes = await users.send(plan.seconds)
             happening.cancel()
-        ejections = await stage.ejections() if scenario is SCENARIOS[POISONED] else 0
-        return outcomes + Counter({"healthy worker ejected": ejections})
+        return outcomes + (await stage.ejections() if scenario is SCENARIOS[POISONED] else Counter())
 
 
 async def _happen(scenario: Scenario, stage: FailingStage, plan: FailingPlan) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
@@ -35,12 +36,13 @@ class FailingStage:
     metrics: int
     """The picker's metrics port."""
 
-    async def ejections(self) -> int:
-        """So many since the picker began; none where it ejects nobody."""
+    async def ejections(self) -> Counter[str]:
+        """How many since the picker began, by cause; none where it ejects nobody."""
         url = f"http://{_HOST}:{self.metrics}/metrics"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             page = await answer.text()
-        return sum(int(float(count)) for count in re.findall(r"_ejections_total\{.*\} (.*)", page))
+        found = re.findall(r"_ejections_total\{.*cause=\"(\w+)\".*\} (.*)", page)
+        return Counter({f"healthy worker ejected: {cause}": int(float(count)) for cause, count in found})
 
 
 @contextlib.asynccontextmanager

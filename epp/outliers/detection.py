@@ -170,6 +170,9 @@ class OutlierDetection:
             record.state = OutlierState.SERVING
             self._datastore.set_ejected(record.endpoint, ejected=False)
             log.info("%s answers again", _name(record))
+        elif self._answers_trial(record, request) and record.cause is Cause.STALLED and failure is None:
+            # any answer shows that it is not silent; whether it is an error is judged as ever
+            self._recover(record)
         if self._is_requesters_fault(record, requester, now, failed=failed):
             self._end_trial(record, request)
             return
@@ -178,11 +181,15 @@ class OutlierDetection:
         if record.state is OutlierState.SERVING:
             if failed and (cause := record.fault(self.settings) or self._fails_more(record)) is not None:
                 self._eject(record, cause, now)
-        elif record.state is OutlierState.TRIAL and record.trial is request and request is not None:
+        elif self._answers_trial(record, request):
             if failed:
                 self._eject(record, Cause.TRIAL, now)
             else:
                 self._recover(record)
+
+    @staticmethod
+    def _answers_trial(record: OutlierRecord, request: object) -> bool:
+        return record.state is OutlierState.TRIAL and record.trial is request and request is not None
 
     def _is_requesters_fault(
         self, record: OutlierRecord, requester: Requester | None, now: float, *, failed: bool

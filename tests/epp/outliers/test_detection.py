@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -523,6 +524,26 @@ def test_a_suspect_that_nobody_waits_for_any_more_gets_one_request_on_trial() ->
     pool.detection.answered(request, pool.endpoint(1), 200, None, pool.now)
     assert pool.ejected() == []
     assert not pool.detection.ejected
+
+
+@pytest.mark.parametrize("silent", [1, 11])
+def test_any_answer_of_a_worker_that_stalled_ends_its_trial(silent: int) -> None:
+    """A busy machine made it slow, and its trial is the first poisonous prompt: one error of its own ejects no worker."""
+    pool = Pool(changes={"probe_path": ""})
+    requests = [pool.send(1) for _ in range(3)]
+    for _ in range(silent + 1):
+        pool.wait(1)
+        pool.answer(0)
+    pool.wait(1)
+    assert pool.ejected() == [1]
+    for request in requests:
+        pool.detection.ended(request, pool.now)
+    pool.wait(30)
+    before = pool.detection.ejections.copy()
+    pool.answer(1, 500, of=POISON)
+    assert (pool.detection.ejected, pool.detection.ejections) == ([], before)
+    pool.answer(1, 500, 4)
+    assert pool.detection.ejections == before + Counter({Cause.CONSECUTIVE_5XX: 1}), "it counts as ever"
 
 
 def test_a_suspect_that_answers_with_errors_is_an_outlier_soon() -> None:
