@@ -72,6 +72,10 @@ def _envoy_config(given: Sequence[str]) -> int:
     from epp.envoy.config import render
 
     sys.stdout.write(render(settings))
+    if settings.why_ext_proc:
+        print(
+            f"{program('epp')} envoy-config: --outcomes is ext-proc: {settings.why_ext_proc}", file=sys.stderr
+        )
     return 0
 
 

@@ -111,6 +111,7 @@ class DataPlanePorts(ResourceOwner):
     async def listening(self) -> AsyncIterator[None]:
         """Process requests and be SERVING in the block."""
         async with AsyncExitStack() as stack:
+            stack.callback(lambda: self.outcomes.close(self._clock()))
             self._listener = await self._listen(stack, "--grpc-port", self._address, processing=True)
             stack.callback(self.health.close)
             self.health.set_serving(True)

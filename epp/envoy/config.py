@@ -63,7 +63,7 @@ def bootstrap(settings: EnvoySettings) -> Json:
     """The same configuration as nested dicts."""
     listeners, clusters = [_listener(settings)], [*_worker_clusters(settings), _picker_cluster(settings)]
     if settings.by_access_log:
-        clusters += outcome_clusters(settings)
+        clusters += outcome_clusters(settings, _health_check)
     if settings.status is not None:
         listeners.append(status_listener(settings.status))
         clusters.append(admin_cluster(settings.admin))

@@ -1,11 +1,15 @@
 """The command line of `python -m epp envoy-config`."""
 
 import argparse
+import random
 import re
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 
 from adsum.command_line import Parser, argument, program
+from adsum.config.problems import ConfigError
+from adsum.entry_points import PluginError
 from adsum.quoting import quoted
 from adsum.units import parse_go_duration, write_duration
 from epp.config.declared_flags import boolean, count, duration, port, size
@@ -36,10 +40,25 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
         values["status"] = Address(given.listen_address, given.status_port)
     if given.usage_metrics and given.response_body == "NONE":
         values["response_body"] = "STREAMED"
+    if given.picker_config is not None:
+        values["needs_answers"] = _needs_answers(given.picker_config, parser)
     try:
         return EnvoySettings(**values)
     except ValueError as error:
         parser.error(str(error))
+
+
+def _needs_answers(file: Path, parser: Parser) -> Sequence[str]:
+    """Imports what reads the file only here, so that --help is fast."""
+    from epp.config.picker_config import load_config
+    from epp.config.validate import read_text
+
+    try:
+        return load_config(read_text(file), rng=random.Random()).needs_answers(usage_metrics=False)
+    except (ConfigError, PluginError) as error:
+        parser.error(
+            f"--picker-config: {error.in_file(str(file)) if isinstance(error, ConfigError) else error}"
+        )
 
 
 class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
@@ -125,10 +144,15 @@ def _processing_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     told = (
         "how pickers hear what became of requests: with their answers, which a picker that dies fails, or by Envoy's access "
-        "log, which holds up and fails nothing. auto: the log, if each --epp is an IP address, they tell of the workers, and "
-        "no flag sends answers to them"
+        "log, which holds up and fails nothing. auto: the log, unless something needs ext-proc; stderr says what"
     )
-    add("--outcomes", choices=(AUTO, EXT_PROC_STREAM, ACCESS_LOG), default=EXT_PROC_STREAM, help=told)
+    add("--outcomes", choices=(AUTO, EXT_PROC_STREAM, ACCESS_LOG), default=AUTO, help=told)
+    known = (
+        "the pickers have --peers, so that one --epp may name several of them, and auto is the log there too"
+    )
+    _boolean(parser, "--peers", default=False, effect=known)
+    needs = "the --config-file of the pickers: auto is ext-proc if something in it needs answers"
+    add("--picker-config", type=Path, metavar="FILE", help=needs)
     add("--request-body", choices=BODY_MODES, default="FULL_DUPLEX_STREAMED", help="request_body_mode")
     read = "response_body_mode; STREAMED for a picker that rewrites models"
     add("--response-body", choices=BODY_MODES, default="NONE", help=read)

@@ -3,12 +3,13 @@
 https://www.envoyproxy.io/docs/envoy/latest/api-v3/extensions/access_loggers/grpc/v3/als.proto
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from adsum.units import write_duration
 from epp.envoy.json_values import Json, static_hosts, typed_config
 from epp.envoy.picker_tls import picker_tls
-from epp.envoy.settings import EnvoySettings
+from epp.envoy.settings import EnvoySettings, stands_for_one
 from epp.ext_proc.access_log_entry import (
     BY_ACCESS_LOG,
     OUTCOMES_HEADER,
@@ -34,8 +35,9 @@ def outcome_logs(settings: EnvoySettings) -> list[Json]:
     return [_access_log(at) for at in range(len(settings.pickers))]
 
 
-def outcome_clusters(settings: EnvoySettings) -> list[Json]:
-    return [_cluster(at, settings) for at in range(len(settings.pickers))]
+def outcome_clusters(settings: EnvoySettings, health_check: Callable[[], Json]) -> list[Json]:
+    """`health_check`: makes that of a picker."""
+    return [_cluster(at, settings, health_check) for at in range(len(settings.pickers))]
 
 
 def report_interval() -> Json:
@@ -93,19 +95,23 @@ def _access_log(at: int) -> Json:
     }
 
 
-def _cluster(at: int, settings: EnvoySettings) -> Json:
-    """The cluster of one picker's log. A picker that stands still for a while gets its entries when it goes on."""
-    http2 = {"connection_keepalive": {"interval": "10s", "timeout": "10s"}}
+def _cluster(at: int, settings: EnvoySettings, health_check: Callable[[], Json]) -> Json:
+    """The cluster of one picker's log. A picker that stands still for a while gets its entries when it goes on; if others have the
+    same name, one of them gets what comes meanwhile."""
+    picker = settings.pickers[at]
+    alone = stands_for_one(picker.host)
+    keepalive = {"interval": "10s", "timeout": "10s"} if alone else {"interval": "1s", "timeout": "1.5s"}
     cluster = {
         "name": _name(at),
-        **static_hosts(_name(at), settings.pickers[at : at + 1]),
+        **static_hosts(_name(at), [picker]),
         "connect_timeout": "1s",
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed_config(
                 "upstreams.http.v3.HttpProtocolOptions",
-                explicit_http_config={"http2_protocol_options": http2},
+                explicit_http_config={"http2_protocol_options": {"connection_keepalive": keepalive}},
             )
         },
+        **({} if alone else {"health_checks": [health_check()]}),
     }
     if settings.secure:
         cluster["transport_socket"] = picker_tls(settings)

@@ -4,20 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adsum.addresses import is_ip
+from adsum.quoting import quoted
 from epp.envoy.json_values import Address
 
 _LISTEN = Address("127.0.0.1", 8080)
 _ADMIN = Address("127.0.0.1", 9901)
 _PICKER = Address("127.0.0.1", 9002)
 AUTO, EXT_PROC_STREAM, ACCESS_LOG = "auto", "ext-proc", "access-log"
-"""How pickers hear what became of requests; `auto`: see `EnvoySettings.by_access_log`."""
+"""How pickers hear what became of requests; `auto`: by the log, unless `EnvoySettings.why_ext_proc` says why not."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvoySettings:
     """`endpoints`, `eds_file`, `eds_server`: where override-host has its hosts from, one of them, if not from the pickers.
     `attempts`: of one request at the workers. `retry_buffer`: bytes of a request that Envoy keeps for another attempt. `subset`: a subset hint for every request.
-    `outcomes`: how pickers hear what became of requests.
+    `outcomes`: how pickers hear what became of requests. `peers`: pickers know each other. `needs_answers`: what of their
+    configuration does not work without answers.
 
     `fallback`: original-dst tries the picker's second choice if the first cannot be reached. `request_timeout`: for a
     client to send its whole request, body included. `stream_idle_timeout`: without a byte of an answer. `client_timeouts`: clients say how long their answers may take. `access_log`: a file on Envoy's machine, "" for none.
@@ -37,7 +39,9 @@ class EnvoySettings:
     attempts: int = 3
     retry_buffer: int = 16 * 1024 * 1024
     subset: Sequence[str] | None = None
-    outcomes: str = EXT_PROC_STREAM
+    outcomes: str = AUTO
+    peers: bool = False
+    needs_answers: Sequence[str] = ()
     request_body: str = "FULL_DUPLEX_STREAMED"
     response_body: str = "NONE"
     response_trailer: str = "SKIP"
@@ -60,16 +64,34 @@ class EnvoySettings:
 
     @property
     def by_access_log(self) -> bool:
-        """Whether the ext_proc stream ends with the request, and Envoy's access log tells the rest.
+        """Whether the ext_proc stream ends with the request, and Envoy's access log tells the rest."""
+        return self.outcomes != EXT_PROC_STREAM and not self.why_ext_proc
 
-        `auto`: where nothing of an answer is sent, each address is one picker, and Envoy hears of the workers from them, so
-        that they are ours.
-        """
+    @property
+    def why_ext_proc(self) -> str:
+        """Why `auto` is ext-proc: an answer waits for the picker; empty: it is not, or it is not asked for."""
         if self.outcomes != AUTO:
-            return self.outcomes == ACCESS_LOG
-        elsewhere = self.endpoints or self.eds_file is not None or self.eds_server is not None
-        ours = self.mode == "override-host" and not elsewhere
-        return ours and not self._sends_answers and all(_is_one(one.host) for one in self.pickers)
+            return ""
+        several = [one.host for one in self.pickers if not stands_for_one(one.host)]
+        if self.needs_answers:
+            return f"the picker's configuration needs answers: {', '.join(self.needs_answers)}"
+        if self._sends_answers:
+            return (
+                "a flag sends answers to the picker: --usage-metrics, --response-body or --response-trailer"
+            )
+        if (
+            self.mode != "override-host"
+            or self.endpoints
+            or self.eds_file is not None
+            or self.eds_server is not None
+        ):
+            return "Envoy does not hear of the workers from the picker, which may not be ours"
+        if several and not self.peers:
+            return (
+                f"{quoted(several[0])} may stand for several pickers, of which Envoy's log reaches one: give --peers if they know "
+                "each other, or --outcomes access-log if it is one"
+            )
+        return ""
 
     @property
     def several_pickers(self) -> bool:
@@ -126,6 +148,6 @@ class EnvoySettings:
             raise ValueError("--ca-file needs --secure: without TLS there are no certificates")
 
 
-def _is_one(host: str) -> bool:
-    """Whether it stands for one picker: behind a name may be several, of which an Envoy's log would reach one."""
+def stands_for_one(host: str) -> bool:
+    """Whether it is the address of one picker: behind a name may be several, of which an Envoy's log reaches one."""
     return host == "localhost" or is_ip(host)

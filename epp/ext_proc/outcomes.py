@@ -33,6 +33,8 @@ _LATE: Final[Sequence[float]] = (0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 _MANY: Final = 20
 """Picks that were lost before the log says so, once."""
 LOST: Final = "nothing was heard of it"
+STOPPED: Final = "the picker stopped before it heard of it"
+_NAMES: Final = "the client's name of a model in answers of another one"
 _ANSWER_ENDS: Final = "the end of the answer, as Envoy's access log tells"
 _STREAM_ENDS: Final = (
     "the end of Envoy's ext_proc stream: at the response headers, or at the end of an answer that Envoy sends"
@@ -59,8 +61,8 @@ class OutcomeLedger:
     """
 
     __slots__ = (
-        "_awaited", "_heard_late", "_most", "_resumed_at", "_sequence", "_ticked_at", "_unheard", "_warned", "_warned_of", "delay",
-        "delays", "elsewhere", "entries", "heard_at", "logs", "lost", "name", "without",
+        "_awaited", "_heard_late", "_most", "_renamed", "_resumed_at", "_sequence", "_ticked_at", "_unheard", "_warned", "_warned_of",
+        "delay", "delays", "elsewhere", "entries", "heard_at", "logs", "lost", "name", "without",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +88,7 @@ class OutcomeLedger:
         self.elsewhere: Callable[[bytes], None] | None = None
         """Called with each entry about a pick of another picker."""
         self.without: tuple[str, ...] = ()
+        self._renamed = False
         self._warned_of: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -96,10 +99,15 @@ class OutcomeLedger:
         """Whether a pick was ever awaited."""
         return self._sequence > 0
 
+    @property
+    def _without(self) -> tuple[str, ...]:
+        return (*self.without, _NAMES) if self._renamed else self.without
+
     def expect(self, report: RequestReport, pick: Pick, started: float, now: float) -> None:
         """Name the pick, and await its outcome; `started`: when its request came."""
         if len(self) >= self._most:
             self._lose(self._awaited or self._unheard, now)
+        self._renamed = self._renamed or pick.request.rewritten_from is not None
         self._sequence += 1
         pick.token = f"{self.name}{self._sequence:012x}"
         waiting = self._unheard if now - started < _SOON else self._awaited
@@ -141,6 +149,12 @@ class OutcomeLedger:
             while waiting and now - max(next(iter(waiting.values())).heard_at, self._resumed_at) >= lease:
                 self._lose(waiting, now)
 
+    def close(self, now: float) -> None:
+        """The picker ends, so it hears of no outcome any more: release what is awaited."""
+        for waiting in self._unheard, self._awaited:
+            while waiting:
+                self._release_first(waiting, STOPPED, now)
+
     def _warn(self) -> None:
         """Say what does not work, once."""
         if self.lost >= _MANY and not self._warned and not self.entries["ended"]:
@@ -150,12 +164,13 @@ class OutcomeLedger:
                 "in envoy-config, or give --outcomes ext-proc (docs/envoy.md)",
                 FIRST_LEASE,
             )
-        if self.used and self.without != self._warned_of:
-            self._warned_of = self.without
-            if self.without:
+        without = self._without
+        if self.used and without != self._warned_of:
+            self._warned_of = without
+            if without:
                 log.warning(
                     "Envoy sends no answers, so this does not work: %s; give envoy-config --outcomes ext-proc (docs/envoy.md)",
-                    ", ".join(self.without),
+                    ", ".join(without),
                 )
 
     def describe(self, now: float, *, asked: bool) -> dict[str, Any]:
@@ -175,7 +190,7 @@ class OutcomeLedger:
                 "delay_seconds": round(self.delay, 3) if self.entries["ended"] else None,
                 "silent_seconds": round(silent, 1) if silent < float("inf") else None,
                 "lost": self.lost,
-                "without": list(self.without),
+                "without": list(self._without),
             }
         }
 
@@ -207,8 +222,11 @@ class OutcomeLedger:
     def _lose(self, waiting: dict[str, _Awaited], now: float) -> None:
         """The first one of them."""
         self.lost += 1
+        self._release_first(waiting, LOST, now)
+
+    def _release_first(self, waiting: dict[str, _Awaited], cause: str, now: float) -> None:
         try:
-            self._release(waiting.pop(next(iter(waiting))), LOST, now)
+            self._release(waiting.pop(next(iter(waiting))), cause, now)
         except Exception as error:  # noqa: BLE001  # as above
             log.error("what became of a request could not be told: %s", type(error).__name__)
 

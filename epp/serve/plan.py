@@ -107,7 +107,8 @@ def _needs_answers(settings: Settings) -> tuple[str, ...]:
 def _told(envoy: EnvoySettings, needed: Sequence[str]) -> str:
     if envoy.by_access_log:
         return "the picker lets go once it has picked: Envoy's access log tells what became of a request"
-    why = f", since its configuration needs answers ({', '.join(needed)})" if needed else ""
+    reason = f"its configuration needs answers ({', '.join(needed)})" if needed else envoy.why_ext_proc
+    why = f", since {reason}" if reason else ""
     return f"the picker takes part until an answer begins{why}: if it dies, requests without an answer fail"
 
 

@@ -123,6 +123,7 @@ def test_the_gateway_chart_takes_the_flags_of_envoy_config_that_it_does_not_give
     given |= {"secure", "secure-serving", "client-cert", "client-key"}
     # of workers that are listed, which Pods are not, and of a file on Envoy's machine
     given |= {"endpoint", "eds-file"}
+    given |= {"peers", "picker-config"}  # of the values peers and pickerConfig
     given |= {"remove-request-header"}  # of the value removeRequestHeaders
     assert set(schema("gateway")["properties"]["flags"]["properties"]) == known - given
 

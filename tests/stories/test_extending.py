@@ -22,6 +22,7 @@ from epp.envoy.config import render
 from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
 from tests.epp.conftest import envoy_running
+from tests.eventually import eventually
 from tests.installed_package import install
 
 ROOT = Path(__file__).parents[2]
@@ -163,8 +164,8 @@ async def worker(name: str) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def picker(acme: Installed, *arguments: str) -> AsyncIterator[Address]:
-    """Where it answers Envoy."""
+async def picker(acme: Installed, *arguments: str) -> AsyncIterator[dict[str, str]]:
+    """Its addresses by name."""
     command = [str(acme.python), "-m", "epp", *LOCAL, *arguments]
     pipe = asyncio.subprocess.PIPE
     running = await asyncio.create_subprocess_exec(*command, stdout=pipe, cwd=acme.place)
@@ -173,7 +174,7 @@ async def picker(acme: Installed, *arguments: str) -> AsyncIterator[Address]:
         async with asyncio.timeout(90):
             word, *pairs = (await running.stdout.readline()).decode().split()
         assert word == "ready"
-        yield Address.parse(dict(pair.split("=") for pair in pairs)["grpc"])
+        yield dict(pair.split("=") for pair in pairs)
     finally:
         running.kill()
         await running.communicate()
@@ -185,8 +186,10 @@ async def test_a_picker_routes_by_its_scorer(acme: Installed, tmp_path: Path) ->
     any_port = Address("127.0.0.1", 0)
     async with worker("one") as one, worker("other") as other:
         endpoints = ("--endpoint", one, "--endpoint", other)
-        async with picker(acme, "--config-file", str(tmp_path / "picker.yaml"), *endpoints) as grpc:
-            settings = EnvoySettings(listen=any_port, admin=any_port, pickers=(grpc,))
+        async with picker(acme, "--config-file", str(tmp_path / "picker.yaml"), *endpoints) as addresses:
+            settings = EnvoySettings(
+                listen=any_port, admin=any_port, pickers=(Address.parse(addresses["grpc"]),)
+            )
             async with envoy_running(render(settings)) as envoy, aiohttp.ClientSession() as client:
 
                 async def served_by(session: str) -> str:
@@ -200,6 +203,13 @@ async def test_a_picker_routes_by_its_scorer(acme: Installed, tmp_path: Path) ->
 
                 first = {f"session-{number}": await served_by(f"session-{number}") for number in range(20)}
                 assert set(first.values()) == {"one", "other"}
+
+                async def told() -> bool:
+                    """Envoy's log says who served, some milliseconds later."""
+                    async with client.get(f"http://{addresses['metrics']}/status") as status:
+                        return (await status.json())["outcomes"]["awaited"] == 0
+
+                await eventually(told)
                 again = {session: await served_by(session) for session in first}
                 assert again == first
 

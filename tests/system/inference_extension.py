@@ -153,10 +153,11 @@ def arguments_of_the_fixture(name: str, namespace: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class PickerPod:
-    """A picker that runs with its default ports: 9002 with TLS, 9003, 9090."""
+    """A picker that runs with its default ports: 9002 with TLS, 9003, 9090; the last one at `pages`."""
 
     process: asyncio.subprocess.Process
     log: Path
+    pages: str = "127.0.0.1"
 
     async def health(self, service: str = "inference-extension") -> int:
         """The answer to one Check, as kubelet's probe asks."""
@@ -186,7 +187,7 @@ class PickerPod:
         return {endpoint["destination"] for endpoint in described["endpoints"]}
 
     async def page(self, path: str) -> str:
-        async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:9090{path}") as answer:
+        async with aiohttp.ClientSession() as client, client.get(f"http://{self.pages}:9090{path}") as answer:
             return await answer.text()
 
 
@@ -202,18 +203,31 @@ async def picker_pod(
     cluster: Cluster,
     arguments: Sequence[str],
     environment: Mapping[str, str] | None = None,
+    pages: str = "127.0.0.1",
 ) -> AsyncIterator[PickerPod]:
-    """A picker in a pod with the account that is mounted in `cluster`; ready, and killed in the end."""
+    """A picker in a pod with the account that is mounted in `cluster`; ready, and killed in the end. `pages`: where its
+    `--metrics-address` is reached."""
     server = cluster.admin.server
     pod = {
         "KUBERNETES_SERVICE_HOST": server.address,
         "KUBERNETES_SERVICE_PORT": str(server.port),
         "ACCOUNT": str(cluster.account),
     }
-    log = cluster.folder / "epp.log"
+    log = cluster.folder / f"epp-{pages}.log"
     with log.open("w") as written:
         process = await asyncio.create_subprocess_exec(
-            *("unshare", "--mount", "sh", "-c", MOUNT, "sh", sys.executable, "-m", "epp", *arguments),
+            *(
+                "unshare",
+                "--mount",
+                "sh",
+                "-c",
+                MOUNT,
+                "sh",
+                sys.executable,
+                "-m",
+                "epp",
+                *arguments,
+            ),
             stdout=asyncio.subprocess.PIPE,
             stderr=written,
             env=os.environ | pod | dict(environment or {}),
@@ -223,7 +237,7 @@ async def picker_pod(
         async with asyncio.timeout(90):
             ready = await process.stdout.readline()
             assert ready.startswith(b"ready ") or b'"msg": "ready"' in ready, log.read_text()
-        yield PickerPod(process, log)
+        yield PickerPod(process, log, pages)
     finally:
         if process.returncode is None:
             process.kill()

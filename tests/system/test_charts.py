@@ -68,6 +68,9 @@ VALUES: dict[str, Sequence[Mapping[str, Any]]] = {
 RENDERINGS = [(chart, values) for chart, several in VALUES.items() for values in several]
 
 
+ALONE = {"peers": {"enabled": False}}
+
+
 def rules(*required: PolicyRule) -> Any:
     """The rules that the code asks for when it lacks them."""
     return yaml.safe_load("\n".join(rule.manifest() for rule in required))
@@ -142,10 +145,10 @@ def test_bad_values_are_refused_by_name(chart: str, values: Mapping[str, Any], w
         ("worker", {**IMAGE, "watchesOthers": True}, [*LIST, *WATCH]),
         ("frontend", {}, WATCH),
         ("frontend", {"explain": True}, [*WATCH, *EXPLAIN]),
-        ("epp", IMAGE, WATCH),
-        ("epp", {**IMAGE, "explain": True}, [*WATCH, *EXPLAIN]),
-        ("epp", {**IMAGE, "modelServers": {"matchLabels": {"app": "vllm"}}}, rules(WATCH_PODS)),
-        ("epp", POOL, [*rules(WATCH_PODS), *WHOLE_ROLE[:1], *WHOLE_ROLE[2:]]),
+        ("epp", {**IMAGE, **ALONE}, WATCH),
+        ("epp", {**IMAGE, **ALONE, "explain": True}, [*WATCH, *EXPLAIN]),
+        ("epp", {**IMAGE, **ALONE, "modelServers": {"matchLabels": {"app": "vllm"}}}, rules(WATCH_PODS)),
+        ("epp", {**POOL, **ALONE}, [*rules(WATCH_PODS), *WHOLE_ROLE[:1], *WHOLE_ROLE[2:]]),
     ],
 )
 def test_the_rights_are_those_that_the_code_needs(
@@ -170,7 +173,7 @@ def test_the_rights_are_those_that_the_code_needs(
 def test_rights_are_given_where_the_workers_run() -> None:
     for chart, values in (
         ("frontend", {"workersNamespace": "gpu"}),
-        ("epp", {**IMAGE, "workers": {"kubernetesNamespace": "gpu"}}),
+        ("epp", {**IMAGE, **ALONE, "workers": {"kubernetesNamespace": "gpu"}}),
     ):
         objects = render(chart, values)
         assert one(objects, "Role")["metadata"]["namespace"] == "gpu"
@@ -287,7 +290,8 @@ def test_the_picker_takes_its_flags(values: Mapping[str, Any]) -> None:
     assert dict(settings.objectives) == values.get("objectives", {})
     selector = service(objects)["spec"]["selector"]
     assert selector.items() <= workload(objects)["spec"]["template"]["metadata"]["labels"].items()
-    targets = {port["targetPort"] for port in service(objects)["spec"]["ports"]}
+    services = [found["spec"] for found in objects if found["kind"] == "Service"]
+    targets = {port["targetPort"] for spec in services for port in spec["ports"]}
     assert targets == ports.keys()
 
 
@@ -299,7 +303,7 @@ def test_a_changed_configuration_is_no_reason_to_restart() -> None:
     )
     assert one(before, "ConfigMap") != one(after, "ConfigMap")
     assert workload(before) == workload(after)
-    (mount,) = container(after, "epp")["volumeMounts"]
+    (mount,) = [one for one in container(after, "epp")["volumeMounts"] if one["name"] == "config"]
     assert "subPath" not in mount, "kubelet does not update those"
 
 
@@ -359,8 +363,13 @@ def test_one_picker_is_warned_of(tmp_path: Path) -> None:
 def test_several_pickers_with_a_limit_of_each_are_warned_of(tmp_path: Path) -> None:
     named = {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}
     config = named | {"plugins": [{"type": "concurrency-detector"}]}
-    for replicas, given, warned in ((3, config, True), (1, config, False), (3, {}, False)):
-        shown = notes(tmp_path, replicas=replicas, config=given)
+    for replicas, given, peers, warned in (
+        (3, config, False, True),
+        (1, config, False, False),
+        (3, {}, False, False),
+        (3, config, True, False),
+    ):
+        shown = notes(tmp_path, replicas=replicas, config=given, peers={"enabled": peers})
         assert ("3 replicas admit 3 times its maxConcurrency" in shown) is warned
 
 

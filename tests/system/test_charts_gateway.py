@@ -21,6 +21,7 @@ from tests.system.charts import CHARTS, Object, container, helm, one, pod_spec, 
 from tests.system.inference_extension import PICKER_AWAY
 from tests.system.picker_process import picking
 
+KIND = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}
 IMAGE = {"image": "registry.example/adsum:1", "pickers": ["picker-pods.llm:9002"]}
 VALUES: Sequence[Mapping[str, Any]] = [
     IMAGE,
@@ -129,14 +130,43 @@ def test_only_the_authority_of_a_secret_is_mounted() -> None:
 def test_the_pickers_of_charts_epp_are_the_ones_it_asks(tmp_path: Path) -> None:
     picker = render("epp", {"image": "a:1"}, "picker", "llm")
     (headless,) = [o for o in picker if o["kind"] == "Service" and o["spec"].get("clusterIP") == "None"]
-    (port,) = headless["spec"]["ports"]
+    port, peers = headless["spec"]["ports"]
+    assert peers["name"] == "grpc-peers", "so Envoy's log may reach any of them"
     assert f"{headless['metadata']['name']}.llm:{port['port']}" in IMAGE["pickers"]
     # Envoy connects to the addresses of the pods: no Service translates the port
     ports = {named["name"]: named["containerPort"] for named in container(picker, "epp")["ports"]}
     assert port["port"] == ports[port["targetPort"]]
     config = yaml.safe_load(printed(render("gateway", IMAGE), tmp_path).read_text())
     clusters = {cluster["name"]: cluster for cluster in config["static_resources"]["clusters"]}
-    assert clusters["picker"]["type"] == "STRICT_DNS"
+    assert clusters["picker"]["type"] == clusters["outcomes-1"]["type"] == "STRICT_DNS"
+
+
+@pytest.mark.parametrize(
+    ("values", "by_log"),
+    [
+        ({}, True),
+        ({"peers": False}, False),
+        ({"flags": {"usage-metrics": True}}, False),
+        ({"pickerConfig": {"configMap": "picker"}}, False),
+    ],
+)
+def test_a_dead_picker_costs_nothing_unless_something_needs_answers(
+    values: Mapping[str, Any], by_log: bool, tmp_path: Path
+) -> None:
+    objects = render("gateway", {**IMAGE, **values})
+    (init,) = pod_spec(objects)["initContainers"]
+    for mount in init["volumeMounts"]:
+        if mount["name"] == "picker":  # as charts/epp makes it
+            config = {"plugins": [{"type": "session-affinity-scorer"}, {"type": "max-score-picker"}]}
+            made = render("epp", {"image": "a:1", "config": {**KIND, **config}}, "picker")
+            (name, text), *_ = one(made, "ConfigMap")["data"].items()
+            (tmp_path / name).write_text(text)
+            (volume,) = [found for found in pod_spec(objects)["volumes"] if found["name"] == "picker"]
+            assert volume["configMap"]["name"] == one(made, "ConfigMap")["metadata"]["name"]
+            init["args"] = [word.replace(mount["mountPath"], str(tmp_path)) for word in init["args"]]
+    init["volumeMounts"] = [mount for mount in init["volumeMounts"] if mount["name"] != "picker"]
+    config = printed(objects, tmp_path).read_text()
+    assert ("x-adsum-outcomes" in config) is by_log
 
 
 @asynccontextmanager

@@ -13,7 +13,8 @@ from tests.system.charts import CHARTS, Object, helm, render
 from tests.system.test_charts_dispatcher import CONFIG
 
 VALUES: dict[str, dict[str, Any]] = {
-    "epp": {"image": "registry.example/adsum:1"},
+    # the chart makes another token each time
+    "epp": {"image": "registry.example/adsum:1", "peers": {"tokenSecret": "peers"}},
     "dispatcher": {
         "image": "registry.example/adsum:1",
         "redis": {"secret": {"name": "redis"}},

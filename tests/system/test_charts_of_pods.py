@@ -1,5 +1,6 @@
 """charts/epp in front of Pods that know nothing of us: its own values, and those of the Go picker's chart."""
 
+import base64
 import json
 import logging
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from epp.config.picker_config import DEFAULT_CONFIG
 from tests.system.charts import CHARTS, Object, container, helm, one, render, service, workload
 
 IMAGE = {"image": "registry.example/adsum:1"}
+ALONE = {"peers": {"enabled": False}}
 LABELS = {"app": "vllm-qwen3-32b", "llm-d.ai/role": "decode"}
 PLUGINS = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -187,7 +189,7 @@ def test_a_metrics_page_with_token_checks_has_the_rights_for_them() -> None:
     account = one(objects, "ServiceAccount")["metadata"]["name"]
     (subject,) = one(objects, "ClusterRoleBinding")["subjects"]
     assert (subject["name"], subject["namespace"]) == (account, "prod")
-    secret = one(objects, "Secret")
+    (secret,) = [found for found in objects if found["kind"] == "Secret" and "data" not in found]
     assert secret["metadata"]["annotations"] == {"kubernetes.io/service-account.name": account}
     open_page = render("epp", with_router(monitoring={"prometheus": {"auth": {"enabled": False}}}))
     assert flags_of(open_page)["metrics-endpoint-auth"] == "false"
@@ -214,7 +216,8 @@ def test_an_image_of_ours_counts_before_theirs() -> None:
 @pytest.mark.parametrize("values", [{"inferencePool": {"create": False}}, {}])
 def test_pods_without_a_pool_are_selected_by_their_labels(values: Mapping[str, Any]) -> None:
     pods = {"matchLabels": LABELS, "targetPorts": [{"number": 8000}, {"number": 8001}]}
-    ours, theirs = {**IMAGE, **values, "modelServers": pods}, with_router(**values, modelServers=pods)
+    ours = {**IMAGE, **ALONE, **values, "modelServers": pods}
+    theirs = {**with_router(**values, modelServers=pods), **ALONE}
     for objects in [render("epp", ours), *([render("epp", theirs)] if values else [])]:
         flags = flags_of(objects)
         assert flags["endpoint-selector"] == "app=vllm-qwen3-32b,llm-d.ai/role=decode"
@@ -226,7 +229,8 @@ def test_pods_without_a_pool_are_selected_by_their_labels(values: Mapping[str, A
 
 
 def test_a_pool_that_is_there_already_is_followed() -> None:
-    objects = render("epp", {**IMAGE, "workers": {"source": "pool"}, "inferencePool": {"name": "theirs"}})
+    values = {**IMAGE, **ALONE, "workers": {"source": "pool"}, "inferencePool": {"name": "theirs"}}
+    objects = render("epp", values)
     assert flags_of(objects)["pool-name"] == "theirs"
     assert not [found for found in objects if found["kind"] == "InferencePool"]
     resources = [resource for rule in one(objects, "Role")["rules"] for resource in rule["resources"]]
@@ -287,7 +291,6 @@ def test_requests_that_cannot_be_parsed() -> None:
         ({**IMAGE, "ports": {"grpc": 0}}, "/ports/grpc"),
         ({**IMAGE, "ports": {"grpc": 9090}}, "they are 9090, 9003, 9090"),
         ({**IMAGE, "flags": {"peers": "file:///x"}}, "invalid propertyName 'peers'"),
-        ({**IMAGE, "peers": {"enabled": True}}, "peers.tokenSecret is required"),
         ({**IMAGE, "peers": {"enabled": True, "tokenSecret": "s", "port": 9002}}, "peers.port: 9002"),
         ({**IMAGE, "config": {"plugins": []}}, "/config"),
         ({**IMAGE, "config": {"apiVersion": "v2", "kind": "EndpointPickerConfig"}}, "/config"),
@@ -336,7 +339,7 @@ def test_a_share_of_a_core_can_be_reached(cpu: Any) -> None:
 
 def test_a_network_policy_lets_gateways_pick_and_prometheus_read() -> None:
     gateways = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gateways"}}}]
-    objects = render("epp", {**IMAGE, "networkPolicy": {"enabled": True, "gateways": gateways}})
+    objects = render("epp", {**IMAGE, **ALONE, "networkPolicy": {"enabled": True, "gateways": gateways}})
     policy = one(objects, "NetworkPolicy")["spec"]
     assert policy["podSelector"] == workload(objects)["spec"]["selector"]
     picking, reading = policy["ingress"]
@@ -378,9 +381,9 @@ def test_zones_of_nodes_are_read_only_where_asked_for() -> None:
     assert role["rules"] == yaml.safe_load(GET_NODES.manifest())
 
 
-def test_pickers_find_each_other_by_the_slices_of_their_service() -> None:
-    peers = {"enabled": True, "tokenSecret": "secret"}
-    objects = render("epp", {**IMAGE, "peers": peers, "networkPolicy": {"enabled": True}})
+@pytest.mark.parametrize("given", ["", "theirs"])
+def test_pickers_find_each_other_by_the_slices_of_their_service(given: str) -> None:
+    objects = render("epp", {**IMAGE, "peers": {"tokenSecret": given}, "networkPolicy": {"enabled": True}})
     found = {(one["kind"], one["metadata"]["name"]): one for one in objects}
     pod = found["Deployment", "r"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -391,7 +394,9 @@ def test_pickers_find_each_other_by_the_slices_of_their_service() -> None:
     }
     assert expected <= set(container["args"])
     assert {"name": "grpc-peers", "containerPort": 9004} in container["ports"]
-    assert {"name": "peers", "secret": {"secretName": "secret"}} in pod["volumes"]
+    assert {"name": "peers", "secret": {"secretName": given or "r-peers"}} in pod["volumes"]
+    made = [one["data"]["token"] for one in objects if one["kind"] == "Secret"]
+    assert [len(base64.b64decode(token)) for token in made] == ([] if given else [48])
     ports = [port["name"] for port in found["Service", "r-pods"]["spec"]["ports"]]
     assert ports == ["grpc-ext-proc", "grpc-peers"]
     assert found["Role", "r-peers"]["rules"][0]["verbs"] == ["list", "watch"]

@@ -1,5 +1,6 @@
 """What the charts render, put before the real API server: every field is one that it knows, and a picker runs with it."""
 
+import base64
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +11,7 @@ import pytest
 from epp.wire.messages.health_pb2 import HealthCheckResponse
 from tests.eventually import eventually
 from tests.system.api_client import Administrator
-from tests.system.charts import Object, container, one, render
+from tests.system.charts import Object, container, one, render, workload
 from tests.system.cluster import Cluster
 from tests.system.inference_extension import (
     NEW_GROUP,
@@ -92,14 +93,17 @@ async def grant(cluster: Cluster, objects: list[Object]) -> None:
 
 
 def pod_arguments(objects: list[Object], folder: Path) -> tuple[list[str], dict[str, str]]:
-    """Arguments and environment of the picker's container as kubelet gives them; the ConfigMap's files are in `folder`."""
+    """Arguments and environment of the picker's container as kubelet gives them; what it mounts is in `folder`."""
     picker = container(objects, "epp")
     for found in objects:
         if found["kind"] == "ConfigMap":
             for name, text in found["data"].items():
                 (folder / name).write_text(text)
+        if found["kind"] == "Secret" and "token" in found.get("data", ()):
+            (folder / "token").write_bytes(base64.b64decode(found["data"]["token"]))
     arguments = [word.replace("=/config/", f"={folder}/") for word in picker["args"]]
-    fields = {"metadata.namespace": one(objects, "Role")["metadata"]["namespace"], "metadata.name": "r-abc-x"}
+    arguments = [word.replace("=/etc/epp/peers/", f"={folder}/") for word in arguments]
+    fields = {"metadata.namespace": workload(objects)["metadata"]["namespace"], "metadata.name": "r-abc-x"}
     variables = {
         variable["name"]: variable.get("value") or fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
         for variable in picker["env"]
@@ -163,7 +167,8 @@ async def test_the_metrics_page_of_a_monitored_picker_is_for_the_token_that_the_
     await grant(cluster, objects)
     await create(cluster, one(objects, "InferencePool"))
     account = one(objects, "ServiceAccount")["metadata"]["name"]
-    assert one(objects, "Secret")["metadata"]["annotations"]["kubernetes.io/service-account.name"] == account
+    (secret,) = [found for found in objects if found["kind"] == "Secret" and "data" not in found]
+    assert secret["metadata"]["annotations"]["kubernetes.io/service-account.name"] == account
     token = await cluster.admin.account_token(cluster.namespace, account)
     stranger = await cluster.admin.account_token(cluster.namespace, "stranger")
     arguments, variables = pod_arguments(objects, tmp_path)

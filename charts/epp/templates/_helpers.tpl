@@ -114,3 +114,10 @@ kubernetes://{{ include "epp.workersNamespace" . }}
 {{- define "epp.pickers" -}}
 {{- if .Values.autoscaling.enabled }}{{ int .Values.autoscaling.minReplicas }}{{ else }}{{ int .Values.replicas }}{{ end }}
 {{- end }}
+
+{{/* The Secret with what peers prove themselves by; empty: they need none. */}}
+{{- define "epp.peerSecret" -}}
+{{- if and .Values.peers.enabled (not (and .Values.tlsSecret (hasKey .Values.flags "client-ca-file") (not .Values.peers.tokenSecret))) -}}
+{{ .Values.peers.tokenSecret | default (printf "%s-peers" (include "epp.name" .)) }}
+{{- end -}}
+{{- end }}

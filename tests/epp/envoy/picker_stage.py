@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from aiohttp import web
@@ -39,6 +41,13 @@ async def picker_behind_envoy(
     )  # fmt: skip
     async with PickerServer(given) as server:
         addresses = dict(pair.split("=") for pair in server.ready_line.split()[1:])
-        flags = ("--listen-port=0", "--admin-port=0", "--secure=false", f"--epp={addresses['grpc']}", *flags)
-        async with running_envoy(render(envoy_flags.parse(list(flags))), descriptors=descriptors) as envoy:
+        own = ["--listen-port=0", "--admin-port=0", "--secure=false", f"--epp={addresses['grpc']}"]
+        with TemporaryDirectory() as folder:
+            file = given.config_file or Path(folder) / "picker.yaml"
+            if given.config_text is not None:
+                file.write_text(given.config_text)
+            if file.exists():
+                own.append(f"--picker-config={file}")
+            config = render(envoy_flags.parse([*own, *flags]))
+        async with running_envoy(config, descriptors=descriptors) as envoy:
             yield envoy, addresses

@@ -171,13 +171,13 @@ async def breaks_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 async def test_an_answer_that_broke_off_before_it_reached_the_client_is_told_in_openai_s_form(
     running_envoy: Any, director: Any, picking: Any
 ) -> None:
-    """Envoy has its head, which is with the picker, when the worker is gone."""
+    """Envoy has its head, which is with the picker, when the worker is gone: else the client would have it."""
     async with AsyncExitStack() as stack:
         address = await stack.enter_async_context(worker(breaks_off))
         director.outcome = picking(address)
         picker = Picker(TransportKind.HTTP2, director)
         await stack.enter_async_context(picker.listener)
-        settings = replace(LOCAL, pickers=(Address("127.0.0.1", picker.port),))
+        settings = replace(LOCAL, pickers=(Address("127.0.0.1", picker.port),), outcomes="ext-proc")
         envoy = await stack.enter_async_context(running_envoy(yaml.safe_dump(bootstrap(settings))))
         client = await stack.enter_async_context(aiohttp.ClientSession())
         async with client.post(envoy.url("/v1/completions"), data=b"x") as answer:
@@ -202,7 +202,7 @@ async def test_a_client_says_how_long_its_answer_may_take(
         if honoured:
             async with asking as answer:
                 assert (answer.status, (await answer.json())["error"]["code"]) == (504, "worker_timeout")
-            assert director.failures == [Failure.TIMEOUT]
+            await eventually(lambda: director.failures == [Failure.TIMEOUT])
             return
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1), asking:

@@ -38,13 +38,14 @@ async def ask(client: aiohttp.ClientSession, url: str) -> None:
         await answer.read()
 
 
-@pytest.mark.parametrize("shown", [False, True])
+@pytest.mark.parametrize(
+    ("flags", "shown"), [(["--outcomes=ext-proc"], False), (["--response-trailer=SEND"], True), ([], True)]
+)
 async def test_an_envoy_that_hides_the_ends_of_answers_is_told_of_once(
-    running_envoy: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, shown: bool
+    running_envoy: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, flags: list[str], *, shown: bool
 ) -> None:
     config = tmp_path / "picker.yaml"
     config.write_text(CONFIG)
-    flags = ["--response-trailer=SEND"] if shown else []
 
     def warnings() -> list[str]:
         return [one.getMessage() for one in caplog.records if one.name == "epp.ext_proc.response_body"]

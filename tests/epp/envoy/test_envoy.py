@@ -5,6 +5,7 @@ import datetime
 import hashlib
 import io
 import random
+import secrets
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ import yaml
 from aiohttp import web
 from multidict import CIMultiDict
 
-from discovery.eds.assignment import Assignment
+from discovery.eds.assignment import Assignment, LbEndpoint
 from epp.config.picker_config import load_config
 from epp.config.settings import TransportKind
 from epp.endpoints.datastore import Datastore
@@ -29,6 +30,7 @@ from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
+from epp.ext_proc.outcomes import OutcomeLedger
 from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.request.rejection import Rejection
@@ -125,6 +127,7 @@ class Picker:
             return Exchange(director, ExchangeSettings(), budget=memory)
 
         self.transport: Transport = open_transport(kind, exchange, health, memory, time.monotonic)
+        self.transport.await_outcomes(OutcomeLedger(secrets.token_hex(8)))
         self.transport.assignments.publish(Assignment())  # an Envoy that starts waits for it
         pair = certificate.self_signed(datetime.datetime.now(datetime.UTC))
         served = Certificate(pair, client_ca=client_ca) if secure else None
@@ -378,22 +381,28 @@ async def test_a_websocket_passes(mesh: Mesh, picking: Any, mode: str) -> None:
             assert await socket.receive_str() == word
 
 
-async def test_ordered_fallback_subset_and_served_endpoint(mesh: Mesh, picking: Any, eventually: Any) -> None:
+@pytest.mark.parametrize("told", ["auto", "ext-proc", "listed"])
+async def test_ordered_fallback_subset_and_served_endpoint(
+    mesh: Mesh, picking: Any, eventually: Any, told: str
+) -> None:
+    """The picker hears who served, as the protocol demands, in each form: by the log, by ext_proc, and where Envoy has a list."""
     workers = [await mesh.worker() for _ in range(2)]
     with socket.socket() as dead:  # bound, not listening: connections are refused
         dead.bind(("127.0.0.1", 0))
         gone = f"127.0.0.1:{dead.getsockname()[1]}"
         mesh.director.outcome = picking(gone, workers[1].destination)
         picker = await mesh.picker()
-        hosts = [gone, *(worker.destination for worker in workers)]
-        endpoints = tuple(Address.parse(host) for host in hosts)
-        envoy = await mesh.envoy(
-            render(
-                _settings(
-                    picker, mode="override-host", endpoints=endpoints, subset=(gone, workers[1].destination)
-                )
-            )
+        hosts = [Address.parse(one) for one in (gone, *(worker.destination for worker in workers))]
+        known = sorted(LbEndpoint("", one.host, one.port) for one in hosts)
+        picker.transport.assignments.publish(Assignment(tuple(known)))
+        settings = _settings(
+            picker,
+            endpoints=hosts if told == "listed" else (),
+            outcomes="auto" if told == "listed" else told,
+            subset=(gone, workers[1].destination),
         )
+        assert settings.by_access_log is (told == "auto")
+        envoy = await mesh.envoy(render(settings))
         client = await mesh.client()
         for _ in range(6):
             async with client.post(envoy.url(), data=b"x") as answer:

@@ -85,6 +85,7 @@ class Stage:
         addresses = dict(pair.split("=") for pair in self.server.ready_line.split()[1:])
         self._metrics = f"http://{addresses['metrics']}/metrics"
         flags = ["--listen-port=0", "--admin-port=0", "--secure=false", f"--epp={addresses['grpc']}"]
+        flags.append(f"--picker-config={self.config}")
         self._envoy = await stack.enter_async_context(self._running_envoy(render(envoy_flags.parse(flags))))
         self._client = await stack.enter_async_context(aiohttp.ClientSession())
 

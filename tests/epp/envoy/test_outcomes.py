@@ -4,8 +4,11 @@ import asyncio
 import json
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -15,11 +18,11 @@ from aiohttp import web
 
 from epp.config.settings import TransportKind
 from epp.envoy import flags as envoy_flags
-from epp.envoy.config import render
+from epp.envoy.config import bootstrap, render
 from epp.envoy.json_values import Address, static_hosts
 from epp.envoy.outcomes import outcome_logs
 from tests.epp.envoy.picker_stage import picker_behind_envoy, started_worker
-from tests.epp.picker_programs import picker_programs
+from tests.epp.picker_programs import PickerProgram, picker_programs
 from tests.eventually import eventually
 
 BY_LOG = "--outcomes=access-log"
@@ -248,6 +251,51 @@ async def test_a_picker_that_dies_fails_nothing_that_it_picked(
             assert 503 in answered, "what the other way costs"
 
 
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_behind_one_name_pickers_that_know_each_other_hear_what_became_of_their_picks(
+    running_envoy: Any, tmp_path: Path, how: signal.Signals
+) -> None:
+    """As charts/epp and charts/gateway have it: Envoy's log reaches one of them, which tells the others. `behind` is what the
+    DNS says of the name."""
+    root = tmp_path / "root"
+    root.mkdir(mode=0o700)
+    worker = Worker()
+    async with AsyncExitStack() as stack:
+        port = await started_worker(stack, "/v1/completions", worker.answer)
+        peers = [f"--peers=file://{root}", "--peer-port=0"]
+        pickers = await stack.enter_async_context(picker_programs(3, [port], peers))
+        flags = ["--listen-port=0", "--admin-port=0", "--secure=false", "--peers", "--epp=pickers.llm:9002"]
+        config = bootstrap(envoy_flags.parse(flags))
+        behind = [Address.parse(one.address) for one in pickers]
+        for cluster in config["static_resources"]["clusters"]:
+            if cluster["name"] in ("picker", "outcomes-1"):
+                cluster |= static_hosts(cluster["name"], behind)
+        envoy = await stack.enter_async_context(running_envoy(yaml.safe_dump(config), waits=False))
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+
+        async def asked(*left: PickerProgram, ends: bool = False) -> None:
+            """`ends`: the first picker does meanwhile. No request fails, and each of those left hears of its own."""
+            before = worker.asked
+            asking = [asyncio.create_task(read(ask(client, envoy))) for _ in range(30)]
+            await eventually(lambda: worker.asked - before == 30)
+            if ends:
+                pickers[0].send(how)
+                await asyncio.sleep(4.0)  # a stopped picker is noticed after 2.5 s
+            worker.go_on.set()
+            assert set(await asyncio.gather(*asking)) == {200}
+            worker.go_on.clear()
+
+            async def told() -> bool:
+                found = [(await one.page("status"))["outcomes"] for one in left]
+                return all(one["by"] == "access_log" and one["awaited"] == one["lost"] == 0 for one in found)
+
+            await eventually(told)
+
+        await asked(*pickers)
+        await asked(*pickers[1:], ends=True)
+        await asked(*pickers[1:])
+
+
 def test_every_picker_gets_the_log() -> None:
     settings = envoy_flags.parse(["--epp", "10.0.0.7:9002", "--epp", "picker.example:9002", BY_LOG])
     clusters = [
@@ -265,6 +313,8 @@ def test_every_picker_gets_the_log() -> None:
         (["--epp=localhost:9002"], True),
         (["--epp=10.0.0.7:9002", "--epp=pickers.llm:9002"], False),
         (["--epp=pickers.llm:9002", BY_LOG], True),
+        (["--epp=pickers.llm:9002", "--peers"], True),
+        (["--epp=pickers.llm:9002", "--peers", "--usage-metrics"], False),
         (["--response-trailer=SEND"], False),
         (["--usage-metrics"], False),
         (["--endpoint=10.0.0.1:8000"], False),
@@ -274,7 +324,35 @@ def test_every_picker_gets_the_log() -> None:
     ],
 )
 def test_the_way_follows_from_what_is_known_of_the_pickers(flags: list[str], by_log: bool) -> None:
-    assert envoy_flags.parse(["--outcomes=auto", *flags]).by_access_log is by_log
+    settings = envoy_flags.parse(flags)
+    assert settings.by_access_log is by_log
+    assert bool(settings.why_ext_proc) is not (by_log or "--outcomes=ext-proc" in flags)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "needed"),
+    [("queue-scorer", ""), ("session-affinity-scorer", "session tokens")],
+)
+def test_the_configuration_of_the_pickers_decides_too(tmp_path: Path, plugin: str, needed: str) -> None:
+    file = tmp_path / "picker.yaml"
+    file.write_text(
+        f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{{type: {plugin}}}, {{type: max-score-picker}}]\n"
+    )
+    command = [sys.executable, "-m", "epp", "envoy-config", f"--picker-config={file}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ("x-adsum-outcomes" in done.stdout) is (not needed)
+    assert needed in done.stderr
+    assert bool(done.stderr) is bool(needed)
+
+
+def test_a_configuration_that_cannot_be_read_is_one_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "picker.yaml").write_text("kind: EndpointPickerConfig\nplugins: [{type: nothing}]\n")
+    for name, said in (("picker.yaml", "nothing"), ("absent.yaml", "cannot be read")):
+        with pytest.raises(SystemExit):
+            envoy_flags.parse([f"--picker-config={tmp_path / name}"])
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--usage-metrics", "--response-body=STREAMED", "--response-trailer=SEND"])

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -29,8 +30,9 @@ def config(plugins: list[dict[str, Any]], used: list[str]) -> str:
 class Setup:
     """Workers that say what they got, a picker of this process and an Envoy."""
 
-    def __init__(self, stack: AsyncExitStack, running_envoy: Any) -> None:
+    def __init__(self, stack: AsyncExitStack, running_envoy: Any, folder: Path) -> None:
         self._stack = stack
+        self._folder = folder
         self._running_envoy = running_envoy
         self._url = ""
         self._client = aiohttp.ClientSession()
@@ -66,7 +68,9 @@ class Setup:
         )
         picker = await self._stack.enter_async_context(PickerServer(settings))
         grpc = dict(pair.split("=") for pair in picker.ready_line.split()[1:])["grpc"]
+        (self._folder / "picker.yaml").write_text(text)
         flags = ["--epp", grpc, "--listen-port", "0", "--admin-port", "0", "--secure=false"]
+        flags.append(f"--picker-config={self._folder / 'picker.yaml'}")
         if override_host:
             flags += [
                 "--mode",
@@ -85,9 +89,9 @@ class Setup:
 
 
 @pytest.fixture
-async def setup(running_envoy: Any) -> AsyncIterator[Setup]:
+async def setup(running_envoy: Any, tmp_path: Path) -> AsyncIterator[Setup]:
     async with AsyncExitStack() as stack:
-        yield Setup(stack, running_envoy)
+        yield Setup(stack, running_envoy, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["session-affinity-filter", "session-affinity-scorer"])

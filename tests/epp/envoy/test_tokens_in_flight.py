@@ -116,8 +116,18 @@ async def test_an_answer_that_is_not_streamed_counts_to_its_end(running_envoy: A
         await it.until(0, 0)
 
 
-async def test_without_bodies_the_headers_end_it(running_envoy: Any) -> None:
+async def test_without_bodies_the_end_of_the_answer_ends_it(running_envoy: Any) -> None:
     async with front(running_envoy) as it:
+        answer = it.ask(stream=True)
+        await it.until(1, 1024)
+        for event in it.worker.headers, it.worker.first, it.worker.end:
+            event.set()
+        await answer
+        await it.until(0, 0)
+
+
+async def test_where_ext_proc_tells_of_it_the_headers_end_it(running_envoy: Any) -> None:
+    async with front(running_envoy, "--outcomes=ext-proc") as it:
         answer = it.ask(stream=True)
         await it.until(1, 1024)
         it.worker.headers.set()

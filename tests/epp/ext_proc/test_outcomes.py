@@ -311,6 +311,9 @@ def test_a_ledger_is_like_its_model(steps: list[Step]) -> None:
     assert sorted(released) == sorted(ended)
     assert len(set(released)) == len(released)
     assert not forgotten & set(released)
+    stage.ledger.close(now)
+    released = [picks.index(pick) for pick in stage.director.released]
+    assert sorted(released) == [at for at in range(len(picks)) if at not in forgotten]
 
 
 def picked(director: Any, messages: Any, ledger: OutcomeLedger | None) -> tuple[Exchange, ProcessingResponse]:
@@ -408,6 +411,15 @@ def test_what_needs_answers_is_warned_of_once_a_pick_awaits_the_log(caplog: pyte
         stage.ledger.tick(now)
     assert caplog.text.count("Envoy sends no answers, so this does not work: eviction") == 1
     assert told(stage, 2.0)["without"] == ["eviction"]
+    renamed = make_pick("10.0.0.1:8000")
+    renamed.request.rewritten_from = "gpt-4"
+    stage.ledger.expect(RequestReport(stage.director, None), renamed, 2.0, 2.0)
+    for now in (3.0, 4.0):
+        stage.ledger.tick(now)
+    assert (
+        caplog.text.count("does not work: eviction, the client's name of a model in answers of another one")
+        == 1
+    )
 
 
 def test_a_log_that_tells_of_no_pick_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
