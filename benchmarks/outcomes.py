@@ -32,7 +32,9 @@ from epp.envoy.settings import EnvoySettings
 
 _LOCAL: Final = "127.0.0.1"
 _ENDPOINTS: Final = 3
-_BASE: Final = EnvoySettings(listen=Address(_LOCAL, 0), admin=Address(_LOCAL, 0), secure=False, access_log="")
+_BASE: Final = EnvoySettings(
+    listen=Address(_LOCAL, 0), admin=Address(_LOCAL, 0), secure=False, access_log="", outcomes="ext-proc"
+)
 _WAYS: Final = {
     "ext-proc": _BASE,
     "ext-proc, with trailers": replace(_BASE, response_trailer="SEND"),

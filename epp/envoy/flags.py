@@ -48,7 +48,7 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
         parser.error(str(error))
 
 
-def _needs_answers(file: Path, parser: Parser) -> Sequence[str]:
+def _needs_answers(file: Path, parser: argparse.ArgumentParser) -> Sequence[str]:
     """Imports what reads the file only here, so that --help is fast."""
     from epp.config.picker_config import load_config
     from epp.config.validate import read_text
