@@ -96,7 +96,7 @@ class EnvoySettings:
     @property
     def several_pickers(self) -> bool:
         """A name may stand for several."""
-        return len(self.pickers) > 1 or not _is_one(self.pickers[0].host)
+        return len(self.pickers) > 1 or not stands_for_one(self.pickers[0].host)
 
     @property
     def _sends_answers(self) -> bool:

@@ -307,7 +307,12 @@ EVICTION = "featureGates: [flowControl]\nflowControl: {enableEviction: true}\n"
             False,
             "needs answers (--usage-metrics)",
         ),
-        (None, ("--envoy=--response-trailer SEND",), False, "until an answer begins, since a flag sends answers"),
+        (
+            None,
+            ("--envoy=--response-trailer SEND",),
+            False,
+            "until an answer begins, since a flag sends answers",
+        ),
         (SESSIONS, ("--envoy=--outcomes access-log",), True, "the picker lets go"),
     ],
 )
