@@ -23,7 +23,8 @@ SCHEMES: Final[Mapping[str, str]] = {
     "etcd": "etcd://host:2379/prefix",
     "memory": "memory://name",
 }
-"""The built-in sources, and what their URLs look like. A new one is a line here and a case in `discovery.opening`."""
+"""The built-in sources, and what their URLs look like. A new one is a line here, a case in `discovery.opening`, and one
+in `registry.opening` if workers register there."""
 SOURCE_URLS: Final = ", ".join(SCHEMES.values())
 """For help and error messages."""
 

@@ -54,7 +54,7 @@ GaugeBuilder = Callable[[GateSpec, Any, GateDependencies], OpenGauge]
 def build_gate(spec: GateSpec, dependencies: GateDependencies) -> DispatchGate:
     """The gate, not entered yet; raises ConfigError if it could never open or never close.
 
-    Every gate must close when the target answers 429. One without a ledger is combined with a ledger that is always open.
+    Every gate must close when the target reports an overload. One without a ledger is combined with a ledger that is always open.
     """
     gate = _build(spec, dependencies)
     if _has_ledger(spec):

@@ -1,4 +1,4 @@
-"""The built-in plugin types. Each declares itself beside its algorithm; a new one is a line here.
+"""The built-in plugin types. Each declares itself beside its algorithm; a new one is an import and an entry here.
 
 The error for an unknown type stands here too: for a type of the Go picker that is not supported it names what a file can use
 instead. Their names: llm-d-router, cmd/epp/runner/runner.go, August 2026.

@@ -1,9 +1,9 @@
-"""The ledger of one target as plain state: who may send, and how the target opens again after a 429.
+"""The ledger of one target as plain state: who may send, and how the target opens again after an overload.
 
 Pure: every time is the broker's, in milliseconds, and is passed in. `dispatcher/broker/redis/scripts/ledger.lua` is the
 same state machine inside Redis; a property test runs both over the same steps and compares them.
 
-A rejection (429, or an overload 503) at time t closes the target for all queues and replicas. It opens in steps:
+An overload (429 or 503 with a drop reason) at time t closes the target for all queues and replicas. It opens in steps:
 
 1. A reading later than t, and the end of Retry-After (RFC 9110, section 10.2.3).
 2. One probe, since a reading alone does not prove that requests are accepted again.

@@ -93,7 +93,7 @@ class Ledger(Protocol):
         """End the dispatch. `accepted`: the target took the request; False: nothing is known of its state."""
 
     async def report_overload(self, retry_after_ms: int = 0) -> None:
-        """The target answered 429 or an overload 503: close it for everybody until a later reading."""
+        """The target answered 429 or 503 with a drop reason: close it for everybody until a later reading."""
 
     async def wait(self, timeout: float, *, seen: int = -1) -> None:
         """Return when a reservation was released or the target opened, at most after `timeout` seconds.

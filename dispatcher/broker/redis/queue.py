@@ -138,7 +138,7 @@ class RedisQueue(ResourceOwner):
     async def extend(self, claims: Sequence[Claim]) -> Sequence[bool]:
         if not claims:
             return []
-        answers = await self._scripts.call("extend", [claim.fence for claim in claims])
+        answers = await self._scripts.call("extend_claims", [claim.fence for claim in claims])
         return [answer == 1 for answer in answers]
 
     async def finish(self, claim: Claim, result: Result, *, dead_letter: str = "") -> bool:
@@ -218,13 +218,13 @@ class RedisQueue(ResourceOwner):
         if limit <= 0:
             return []
         arguments = (limit, lease_ms, secrets.token_hex(8), LEASED_BYTES)
-        rows = await self._scripts.call("lease", arguments)
+        rows = await self._scripts.call("lease_results", arguments)
         return [LeasedResult(records.result(fields), fence.decode()) for fence, fields in rows]
 
     async def ack_results(self, leased: Sequence[LeasedResult]) -> int:
         if not leased:
             return 0
-        acked: int = await self._scripts.call("ack", [one.fence for one in leased])
+        acked: int = await self._scripts.call("ack_results", [one.fence for one in leased])
         return acked
 
     async def forget(self, id: str, token: str) -> bool:

@@ -68,7 +68,7 @@ def claim(row: Sequence[Any], leased_until_ms: int, body: bytes) -> Claim:
 
 
 def result(fields: Sequence[bytes]) -> Result:
-    """From the fields that state.lua and lease.lua answer."""
+    """From the fields that state.lua and lease_results.lua answer."""
     id, token, status, body, code, message, attempts, finished = fields
     return Result(
         id.decode(),
@@ -83,7 +83,7 @@ def result(fields: Sequence[bytes]) -> Result:
 
 
 def dead_letter(record: bytes) -> DeadLetter:
-    """From the record that `add_dead_letter` of part_lifecycle.lua writes: three numbers, then the bytes they count."""
+    """From the record that `add_dead_letter` of part_request_states.lua writes: three numbers, then the bytes they count."""
     # bounded: three splits at most
     at, reason_size, id_size, rest = record.split(b" ", 3)
     reason_end = int(reason_size)

@@ -27,7 +27,7 @@ from dispatcher.broker.contract.validation import (
 from dispatcher.broker.redis.client.batching import Arguments, CommandBatcher
 from dispatcher.broker.redis.client.connection import Script
 
-PARTS: Final = ("part_keys", "part_writes", "part_order", "part_lifecycle")
+PARTS: Final = ("part_keys", "part_writes", "part_order", "part_request_states")
 ACCEPTING: Final = ("submit", "intake")
 """Scripts that accept requests. They lack part_low_memory.lua: Redis refuses them when it is out of memory."""
 READING: Final = ("totals", "backlog", "body")

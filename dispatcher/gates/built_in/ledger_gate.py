@@ -1,6 +1,6 @@
 """The gate over a target's ledger: admits while the metered headroom exceeds what was sent since the reading.
 
-After a 429 of the target the ledger refuses until a newer reading, then admits one probe and ramps up.
+After an overload of the target the ledger refuses until a newer reading, then admits one probe and ramps up.
 """
 
 import asyncio
