@@ -161,7 +161,7 @@ class OutcomeLedger:
             self._warned = True
             log.warning(
                 "the access log tells of no pick, so each counts as in flight for %g s; let each picker have an --epp of its own "
-                "in envoy-config, or give --outcomes ext-proc (docs/envoy.md)",
+                "in envoy-config, let the pickers know each other (--peers), or give --outcomes ext-proc (docs/envoy.md)",
                 FIRST_LEASE,
             )
         without = self._without

@@ -1,6 +1,7 @@
 """The charts, rendered by a real helm: that they lint, and that what they make fits the code and one another."""
 
 import json
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -358,6 +359,27 @@ def notes(folder: Path, **values: Any) -> str:
 def test_one_picker_is_warned_of(tmp_path: Path) -> None:
     for replicas, warned in ((1, True), (2, False)):
         assert ("With one replica every request is refused" in notes(tmp_path, replicas=replicas)) is warned
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, set()),
+        ({"peers": {"enabled": False}}, {"peers=false"}),
+        (
+            {"config": {"apiVersion": "llm-d.ai/v1", "kind": KIND}},
+            {"pickerConfig.configMap=r", "pickerConfig.key=config.yaml"},
+        ),
+    ],
+)
+def test_the_command_for_the_gateway_says_what_it_must_know(
+    values: Mapping[str, Any], words: set[str], tmp_path: Path
+) -> None:
+    said = yaml.safe_load_all(notes(tmp_path, **values))
+    (text,) = [found["said"] for found in said if found and "said" in found]
+    (command,) = re.findall(r"helm install gateway (.*\n.*)", text)
+    given = set(re.findall(r"--set (\S+)", command))
+    assert words == {word for word in given if word.startswith(("peers", "pickerConfig"))}
 
 
 def test_several_pickers_with_a_limit_of_each_are_warned_of(tmp_path: Path) -> None:
