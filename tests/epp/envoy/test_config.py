@@ -155,10 +155,8 @@ def _filters(config: dict[str, Any]) -> list[dict[str, Any]]:
     ("arguments", "seconds"),
     [
         ([], 2.65),
-        (
-            ["--outcomes=ext-proc", "--epp=10.0.0.7:9002", "--epp=10.0.0.8:9002"],
-            2.65,
-        ),  # each break fails what it picked
+        # each break fails what it picked
+        (["--outcomes=ext-proc", "--epp=10.0.0.7:9002", "--epp=10.0.0.8:9002"], 2.65),
         (["--outcomes=access-log"], 2.65),  # no other picker would take what it holds
         (["--outcomes=access-log", "--epp=10.0.0.7:9002", "--epp=10.0.0.8:9002"], 0.9),
         (["--outcomes=access-log", "--epp=pickers.llm:9002"], 0.9),
