@@ -85,8 +85,9 @@ class PickerPages(ResourceOwner):
         return page
 
     def _describe_endpoints(self) -> dict[str, Any]:
-        pool, until = self.picking.pool(), self._describe_status()["outcomes"]["in_flight_until"]
-        described = status.describe(pool, self.picking.queueing.saturation, self.scraper.engine)
+        picking, until = self.picking, self._describe_status()["outcomes"]["in_flight_until"]
+        saturation, engine = picking.queueing.saturation, self.scraper.engine
+        described = status.describe(picking.pool(), saturation, engine, picking.predicting())
         return {**described, "in_flight_until": until}
 
     def _describe_status(self) -> dict[str, Any]:

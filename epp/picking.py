@@ -24,12 +24,12 @@ from epp.request.subset import Subset
 from epp.scheduling.decision import Decision
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Credit
-from epp.scheduling.plugin import AdmissionController, CreditingProducer
+from epp.scheduling.plugin import AdmissionController, CreditingProducer, PredictingProducer
 from epp.scheduling.policy import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.telemetry.counters import Telemetry, TimedDirector, TimedScheduling
 from epp.telemetry.picker_metrics import RewriteDecisions
-from epp.telemetry.plugin_metrics import PluginDurations, PluginMetrics
+from epp.telemetry.plugin_metrics import PluginDurations, PluginMetrics, PredictionMetrics
 from epp.telemetry.pool_metrics import OutlierMetrics, PoolGauges
 
 _MIN_PAUSE: Final = 0.001
@@ -93,6 +93,10 @@ class Picking(ResourceOwner):
         noted = [one.credits for one in self.director.producers if isinstance(one, CreditingProducer)]
         return noted[0] if noted else {}
 
+    def predicting(self) -> PredictingProducer | None:
+        """The first data producer that learns when answers begin."""
+        return next((one for one in self.director.producers if isinstance(one, PredictingProducer)), None)
+
     def explain(self, headers: Mapping[str, str], body: bytes | None, subset: Subset | None) -> Decision:
         return self.director.explain(headers, body, subset, self.clock())
 
@@ -149,6 +153,7 @@ class Picking(ResourceOwner):
             PoolGauges(name, self.pool, self.queueing.saturations, stale_after),
             PluginMetrics(self._plugins_in_use),
             OutlierMetrics(name, self.outliers),
+            PredictionMetrics(self.predicting),
         ):
             telemetry.gauges.register(gauges)
 

@@ -33,12 +33,14 @@ COUNTED: Final = "the Go picker's weights, requests in flight counted"
 @dataclass(frozen=True, slots=True)
 class Arm:
     """`learns_late`: a prefix counts as cached only from the response headers on. `sees_answers`: Envoy sends bodies of answers,
-    so that a request is followed to its end, and the picker sees the first piece of a streamed answer.
+    so that a request is followed to its end, and the picker sees the first piece of a streamed answer. `early_headers`: all
+    that the picker hears of the beginning of a streamed answer are its headers, which come at once, as from vLLM.
     """
 
     config: str
     learns_late: bool = False
     sees_answers: bool = False
+    early_headers: bool = False
 
 
 LEAST_COST: Final = DEFAULT_CONFIG
@@ -52,8 +54,11 @@ _COUNTED: Final = GO_DEFAULT.replace(
 GO_STICKY: Final = go_sticky(kv_tokens=65_536, tokens_per_second=5_000)
 """For a worker in virtual time."""
 
+EARLY_HEADERS: Final = "least cost, headers only"
+
 ARMS: Final[Mapping[str, Arm]] = {
     "least cost": Arm(LEAST_COST),
+    EARLY_HEADERS: Arm(LEAST_COST, early_headers=True),
     "the Go picker's weights": Arm(GO_DEFAULT),
     "the Go picker's weights, learning at the headers": Arm(GO_DEFAULT, learns_late=True),
     "the Go picker's sticky configuration": Arm(GO_STICKY, sees_answers=True),
@@ -119,6 +124,8 @@ class PickerChooser(Chooser):
         self._director = Director(self._store, scheduler, config.detector, Policy(), rng)
         self._picks: dict[int, Pick] = {}
         self._sees_answers = arm.sees_answers
+        self._early_headers = arm.early_headers
+        self._first_bytes: dict[int, Pick] = {}
         self._limits = limits
         self._instances: dict[int, Instance] = {}
         self._endpoints: dict[int, Endpoint] = {}
@@ -139,6 +146,8 @@ class PickerChooser(Chooser):
         pick = self._director.direct(_HEADERS, json.dumps(body).encode(), None, now)
         assert isinstance(pick, Pick)  # nothing waits here
         self._picks[wanted.key] = pick
+        if pick.request.awaited is not None:
+            self._first_bytes[wanted.key] = pick
         return int(pick.endpoints[0].id[1:])
 
     def read(self, worker: int, page: Load, now: float, period: float) -> None:
@@ -150,10 +159,14 @@ class PickerChooser(Chooser):
         """In flight until now, as with the Envoy that `python -m epp envoy-config` prints, unless that sends answers too."""
         pick = self._picks[wanted.key]
         self._director.responded(pick, 200, now)
+        if self._early_headers:
+            self.first_token(wanted, worker, now)
         if not self._sees_answers:
             self._end(pick, wanted, now)
 
     def first_token(self, wanted: Wanted, worker: int, now: float) -> None:
+        if (pick := self._first_bytes.pop(wanted.key, None)) is not None:
+            self._director.first_byte(pick, now, now)
         if self._sees_answers and wanted.streamed:
             for count in self._picks[wanted.key].request.counts:
                 count.answered()
@@ -164,6 +177,7 @@ class PickerChooser(Chooser):
 
     def failed(self, wanted: Wanted, worker: int, now: float) -> None:
         """After the response headers this picker no longer follows a request, unless it sees answers."""
+        self._first_bytes.pop(wanted.key, None)
         if (pick := self._picks.get(wanted.key)) is not None:
             self._director.responded(pick, 502, now, Failure.RESET)
             self._end(pick, wanted, now)

@@ -52,6 +52,7 @@ class Exchange:
 
     __slots__ = (
         "_answer",
+        "_awaits_byte",
         "_deferral",
         "_director",
         "_fail",
@@ -82,6 +83,8 @@ class Exchange:
         self._response_mode = UNSTATED
         self._response: ResponsePhase | None = None
         self._responded_at = 0.0
+        self._awaits_byte = False
+        """The next piece of the response body is the first, and the time it comes is learnt from."""
         self._pick: Pick | None = None
         self._outcomes: OutcomeLedger | None = None
         self._deferral: Deferral | None = None
@@ -132,6 +135,9 @@ class Exchange:
         state = self.state
         if state is _OVER:
             return []
+        if self._awaits_byte and self._pick is not None:
+            self._awaits_byte = False
+            self._report.first_byte(self._pick, now, now)
         response = self._response or self._response_phase()
         if response.follows_body and (end_of_stream or state is not _RESPONSE_PASSES):
             self.state = state.after_response_piece(last=end_of_stream)
@@ -369,27 +375,36 @@ class Exchange:
         if message.HasField("protocol_config"):
             self._response_mode = message.protocol_config.response_body_mode
         pick, settings = self._pick, self._settings
-        headers, ended = message.response_headers.headers, message.response_headers.end_of_stream
+        ended = message.response_headers.end_of_stream
         if pick is None:
             self._request.body.discard()
         elif self.state < _BOTH_PASS:
-            status = self._report.responded(pick, message, settings.version, now)
-            if not ended:
-                if settings.reads_responses or pick.request.counts or pick.request.rewritten_from is not None:
-                    times = self._request.started, now
-                    phase = self._response_phase()
-                    phase.open_readers(settings, pick, headers, times, self._report.not_renamed)
-                if status == 200 and pick.request.streaming and settings.early_ends is not None:
-                    self._responded_at = now
+            self._responded(pick, message, ended, now)
         response = self._response  # None in the common case: nobody reads its body
         awaits_body = self._response_mode in DUPLEX if response is None else response.awaits_body
-        self.state = self.state.after_response_headers(body_passes=awaits_body and not ended)
+        body_follows = awaits_body and not ended
+        self.state = self.state.after_response_headers(body_passes=body_follows)
+        if pick is not None and pick.request.awaited is not None:
+            self._awaits_byte = body_follows
+            if not body_follows:
+                self._report.first_byte(pick, now, now)
         answer = answers.unchanged("response_headers") if response is None else response.answer_headers()
         headers_of = settings.response_headers
         if headers_of is not None and pick is not None:
             served = protocol.parse_served(message.metadata_context)
             return [answers.with_response_headers(answer, headers_of(pick, served))]
         return [answer]
+
+    def _responded(self, pick: Pick, message: ProcessingRequest, ended: bool, now: float) -> None:
+        settings = self._settings
+        status = self._report.responded(pick, message, settings.version, now)
+        if ended:
+            return
+        if settings.reads_responses or pick.request.counts or pick.request.rewritten_from is not None:
+            times, headers = (self._request.started, now), message.response_headers.headers
+            self._response_phase().open_readers(settings, pick, headers, times, self._report.not_renamed)
+        if status == 200 and pick.request.streaming and settings.early_ends is not None:
+            self._responded_at = now
 
     def _abandon(self, now: float) -> None:
         deferral, self._deferral = self._deferral, None

@@ -54,6 +54,9 @@ class RequestDirector(Protocol):
     def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
         """The response headers came; `failure`: the data plane answered in place of the worker."""
 
+    def first_byte(self, pick: Pick, at: float, now: float) -> None:
+        """The first byte of a streamed answer came at `at`, as is heard now."""
+
     def release(self, pick: Pick, now: float) -> None:
         """The stream is over."""
 
@@ -160,6 +163,13 @@ class RequestReport:
                 self._director.retried(pick, outcome.attempts, now)
         came = now if outcome.first_byte is None else min(now, started + outcome.first_byte)
         self._answered(pick, outcome.status, outcome.failure, served, came)
+        if outcome.first_byte is not None:
+            self.first_byte(pick, came, now)
+
+    def first_byte(self, pick: Pick, at: float, now: float) -> None:
+        """The answer began at `at`, as is heard now; of its body, where that is seen, else of its headers. Only the first call counts."""
+        if pick.request.awaited is not None:
+            self._director.first_byte(pick, at, now)
 
     def _answered(
         self, pick: Pick, status: int, failure: Failure | None, served: str | None, now: float

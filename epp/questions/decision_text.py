@@ -81,6 +81,8 @@ def _became(decision: Mapping[str, Any]) -> str:
         said.append(f"{decision['refusal']['status'] or 'fault'} {_plain(decision['refusal']['code'])}")
     elif outcome["status"]:
         said.append(f"{outcome['status']} in {_milliseconds(outcome['time_to_headers'])}")
+    if outcome["expected_time_to_first_byte"] is not None:
+        said.append(f"first byte expected in {_milliseconds(outcome['expected_time_to_first_byte'])}")
     if waited is not None and waited >= _LEAST_WAIT:
         said.append(f"waited {_milliseconds(waited)}")
     served, choice = outcome["served_by"], decision["choice"]

@@ -73,6 +73,20 @@ class RequestCount(Protocol):
         """The request is over, for any reason. May be called twice."""
 
 
+class AwaitedFirstByte(Protocol):
+    """The first byte of a streamed answer, which a data producer learns from. `seconds`: from the pick, as expected; negative: it
+    does not know.
+    """
+
+    seconds: float
+
+    def came(self, at: float, now: float) -> None:
+        """It came at `at`, and is heard of now."""
+
+    def ended(self) -> None:
+        """The request is over, for any reason. May be called twice, and before a log tells of the byte."""
+
+
 class InferenceRequest:
     """One request. Sizes in bytes; `prompt_size` is that of the prompt, messages or input as JSON.
 
@@ -80,10 +94,11 @@ class InferenceRequest:
     model that the client named, if `model` is another one, which serves the request. `prompt` is set to None once the
     request is scheduled, since it keeps the whole body in memory. What plugins keep with it: `prefixes`, the prompt's block
     hashes, by data producer; `data`, anything else (`RequestData`); `counts`, what data producers count for it until its end;
-    `peer`, the endpoint that another profile chose for it, if the profile handler says so.
+    `awaited`, the first byte of its answer; `peer`, the endpoint that another profile chose for it, if the profile handler says so.
     """
 
     __slots__ = (
+        "awaited",
         "body_size",
         "counts",
         "data",
@@ -119,6 +134,7 @@ class InferenceRequest:
         self.data: dict[object, object] = {}
         self.peer: Endpoint | None = None
         self.counts: tuple[RequestCount, ...] = ()
+        self.awaited: AwaitedFirstByte | None = None
 
     @property
     def prompt_tokens(self) -> int:

@@ -17,7 +17,12 @@ from epp.scheduling.candidates import NO_ENDPOINTS, Candidates
 from epp.scheduling.decision import NOT_YET, Decision
 from epp.scheduling.pick import DecisionLog, Pick, SchedulingContext
 from epp.scheduling.picks_in_flight import PicksInFlight
-from epp.scheduling.plugin import AdmissionController, AdmissionProvider, DataProducer
+from epp.scheduling.plugin import (
+    AdmissionController,
+    AdmissionProvider,
+    DataProducer,
+    PredictingProducer,
+)
 from epp.scheduling.policy import Policy, RequestReader
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.scheduler import Scheduler
@@ -206,6 +211,9 @@ class Director:
             return
         decision.would_wait = not admission.would_admit(context.request, candidates, now)
         pick = self._rehearse(context, self.eligible.for_pick(candidates, decision))
+        for producer in self.producers:
+            if isinstance(producer, PredictingProducer) and context.request.streaming:
+                decision.expected = producer.expected(context.request, candidates, pick.endpoints[0])
         decision.picked(pick.endpoints, pick.helpers, pick.primary)
 
     def _allowed(self, subset: Subset | None) -> tuple[Endpoint, ...]:
@@ -266,6 +274,10 @@ class Director:
     def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
         """The response headers came; `failure`: the data plane answered in place of the worker."""
         self.picks.responded(pick, status, now, failure)
+
+    def first_byte(self, pick: Pick, at: float, now: float) -> None:
+        """The first byte of a streamed answer came at `at`, as is heard now: of its body, where that is seen."""
+        self.picks.first_byte(pick, at, now)
 
     def release(self, pick: Pick, now: float) -> None:
         """The request is over, for any reason. May be called twice."""

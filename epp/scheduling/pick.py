@@ -53,6 +53,7 @@ class Pick:
     they learnt how the request ended. `scores`: of the candidates by destination, if the profile reports them.
     `prompt_hash`: identifies the prompt where endpoints may be ejected. `evict`: takes the request back from its worker, with an answer for its client;
     returns whether it was not too late. None: it cannot be taken back. `decision`: what else was noted of it, if anything.
+    `expected`: seconds from the pick to the first byte of a streamed answer; negative: not known.
     `token`: its name in the log of the data plane, if that tells what becomes of it. `told`: its number for peers, 0: it has none.
 
     What became of it, as in a `Decision`: `status` and `responded_at`, `served_by`, `attempts`, `ended_at` and `ended_by`,
@@ -68,6 +69,7 @@ class Pick:
         "endpoints",
         "evict",
         "evicted_for",
+        "expected",
         "headers",
         "helpers",
         "in_flight_at",
@@ -104,6 +106,7 @@ class Pick:
         self.in_flight_at = endpoints[:1]
         self.headers = headers
         self.observer_state: object = None
+        self.expected = NOT_YET
         self.producers: Sequence[Any] = ()
         self.settled = False
         self.prompt_hash = 0
@@ -123,7 +126,7 @@ class Pick:
     def over(self, cause: str, now: float) -> None:
         """Nobody waits for it any more: let go of plugins, and of all that its client sent but for short texts."""
         self.ended_at, self.ended_by = now, cause
-        self.scores = self.observer_state = self.request.peer = None
+        self.scores = self.observer_state = self.request.peer = self.request.awaited = None
         self.producers = self.request.counts = ()
         self.request.forget_client(MOST_TEXT)
 

@@ -79,6 +79,8 @@ class PicksInFlight:
         except Exception:
             self._take_back(pick, producer)
             raise
+        if request.awaited is not None:
+            pick.expected = request.awaited.seconds
         for endpoint in pick.in_flight_at:
             self._datastore.reserve(endpoint)
         if self.peers is not None:
@@ -134,6 +136,12 @@ class PicksInFlight:
         for endpoint in _tried_in_vain(pick):
             self._datastore.suspect(endpoint)
 
+    def first_byte(self, pick: Pick, at: float, now: float) -> None:
+        """The answer began at `at`, as is heard now; only of streamed answers, and once."""
+        awaited, pick.request.awaited = pick.request.awaited, None
+        if awaited is not None and pick.served_by in ("", pick.endpoints[0].destination):
+            awaited.came(at, now)
+
     def responded(self, pick: Pick, status: int, now: float, failure: Failure | None) -> None:
         """The response headers came: tell the data producers whether the request succeeded.
 
@@ -172,6 +180,8 @@ class PicksInFlight:
         # the counts first: a data producer of an installed package may raise
         for count in pick.request.counts:
             count.ended()
+        if pick.request.awaited is not None:
+            pick.request.awaited.ended()
         self._settle(pick, served=False)
 
     def _settle(self, pick: Pick, *, served: bool) -> None:
@@ -186,6 +196,8 @@ class PicksInFlight:
                 producer.served(pick.request, pick.in_flight_at)
             else:
                 producer.failed(pick.request)
+        if not served:
+            pick.request.awaited = None
         pick.request.prefixes.clear()
         pick.request.data.clear()
 

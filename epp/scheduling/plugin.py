@@ -1,8 +1,9 @@
 """The Protocols of scheduling plugins. They work on columns: `pool.waiting[i]` belongs to `pool.endpoints[i]`."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from adsum.histogram import Histogram
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Key, Mask
 from epp.request.inference_request import InferenceRequest, PrefixChain
 from epp.scheduling.decision import PluginLabels
@@ -185,6 +186,28 @@ class CreditingProducer(Protocol):
     @property
     def credits(self) -> Mapping[Key, Credit]:
         """Bytes of prompts, by the key of the endpoint that they were sent to."""
+
+
+@runtime_checkable
+class PredictingProducer(Protocol):
+    """A data producer that learns when answers begin. `predictions`: in seconds; `prediction_errors`: the shares by which they were
+    wrong.
+    """
+
+    @property
+    def predictions(self) -> Histogram: ...
+
+    @property
+    def prediction_errors(self) -> Histogram: ...
+
+    def expected(self, request: InferenceRequest, pool: EndpointPool, endpoint: Endpoint) -> float:
+        """Seconds to the first byte if the request went to that endpoint now; negative: not known."""
+
+    def learnt(self) -> Mapping[str, Any]:
+        """What it knows of the pool, for /debug/endpoints."""
+
+    def learnt_of(self, endpoint: Endpoint) -> Mapping[str, Any]:
+        """What it knows of one endpoint."""
 
 
 @runtime_checkable

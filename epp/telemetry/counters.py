@@ -251,5 +251,8 @@ class TimedDirector:
     def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
         self.director.responded(pick, status, now, failure)
 
+    def first_byte(self, pick: Pick, at: float, now: float) -> None:
+        self.director.first_byte(pick, at, now)
+
     def release(self, pick: Pick, now: float) -> None:
         self.director.release(pick, now)

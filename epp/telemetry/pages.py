@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from adsum.web.program_page import ProgramPage
 from epp.endpoints.endpoint import Endpoint, EndpointPool
+from epp.scheduling.plugin import PredictingProducer
 from epp.telemetry.exposition import Exposition, negotiate_format
 
 
@@ -96,7 +97,10 @@ async def send_page(
 
 
 def describe(
-    pool: EndpointPool, saturation: float, engine: Callable[[Endpoint], str | None] = attrgetter("engine")
+    pool: EndpointPool,
+    saturation: float,
+    engine: Callable[[Endpoint], str | None] = attrgetter("engine"),
+    learnt: PredictingProducer | None = None,
 ) -> dict[str, Any]:
     """The state of each endpoint; null means not known yet. `age`: of its numbers, in seconds."""
     age = pool.age
@@ -112,6 +116,7 @@ def describe(
     }
     return {
         "saturation": _finite(saturation),
+        **({} if learnt is None else {"learnt": learnt.learnt()}),
         "endpoints": [
             {
                 "id": endpoint.id,
@@ -121,6 +126,7 @@ def describe(
                 "engine": engine(endpoint),
                 "ignored": endpoint.ignored,
                 **{name: _finite(column[index]) for name, column in columns.items()},
+                **({} if learnt is None else {"learnt": learnt.learnt_of(endpoint)}),
             }
             for index, endpoint in enumerate(pool.endpoints)
         ],

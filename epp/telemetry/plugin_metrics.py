@@ -13,7 +13,7 @@ from adsum.logs import RateLimitedLog
 from epp.plugins.declaration import PluginDeclaration
 from epp.plugins.labels import EXTENSION_PREFIX, PREFIX
 from epp.scheduling.decision import Decision, PluginLabels
-from epp.scheduling.plugin import producer_labels
+from epp.scheduling.plugin import PredictingProducer, producer_labels
 from epp.scheduling.scheduler import Scheduler
 
 BOUNDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
@@ -65,3 +65,30 @@ class PluginMetrics(Collector):
                 self._limited_log.warning(
                     name, "the metrics of the plugin %s cannot be read: %r", name, error
                 )
+
+
+class PredictionMetrics(Collector):
+    """Nothing before the first prediction of which is known what came."""
+
+    def __init__(self, predicting: Callable[[], PredictingProducer | None]) -> None:
+        self._predicting = predicting
+
+    def collect(self) -> Iterator[Metric]:
+        producer = self._predicting()
+        if producer is None or not producer.predictions.count:
+            return
+        for name, help_text, histogram in (
+            (
+                "expected_time_to_first_byte_seconds",
+                "From the pick to the first byte of a streamed answer, as expected at the pick.",
+                producer.predictions,
+            ),
+            (
+                "expected_time_to_first_byte_error_ratio",
+                "By which share of what came that was wrong.",
+                producer.prediction_errors,
+            ),
+        ):
+            family = HistogramMetricFamily(PREFIX + name, help_text)
+            family.add_metric((), histogram.buckets(), histogram.total)
+            yield family

@@ -43,6 +43,7 @@ class FakeDirector:
     statuses: list[int] = field(default_factory=list)
     retries: list[int] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    first_bytes: list[float] = field(default_factory=list)
     released: list[Pick] = field(default_factory=list)
 
     def direct(
@@ -70,6 +71,9 @@ class FakeDirector:
         self.statuses.append(status)
         if failure is not None:
             self.failures.append(failure)
+
+    def first_byte(self, pick: Pick, at: float, now: float) -> None:
+        self.first_bytes.append(at)
 
     def release(self, pick: Pick, now: float) -> None:
         self.released.append(pick)

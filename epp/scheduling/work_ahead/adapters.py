@@ -41,6 +41,9 @@ class LoadedAdapters:
         while len(self._known) > _KNOWN:
             self._known.popitem(last=False)
 
+    def is_adapter(self, model: str) -> bool:
+        return model in self._known
+
     def savepoint(self) -> Callable[[], None]:
         """A function that makes what pages said what it is now."""
         known, slots = self._known.copy(), self._slots.copy()

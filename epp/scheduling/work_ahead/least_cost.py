@@ -1,11 +1,13 @@
 """Picks the endpoint where a request costs least: the work ahead of it, its own missing prompt, and what it delays.
 
-cost = slowness x (ahead + missing x (1 + interference x requests) + request_tokens x requests + adapter), in prompt tokens.
+cost = slowness x (a x ahead + missing x (1 + interference x requests) + request_tokens x requests + b x beyond + adapter), in
+prompt tokens.
 
 `ahead`: prompts that were sent there and are not computed yet. `missing`: tokens of this prompt that its cache does not
 hold. `requests`: those that wait or run there; each slows the others down while it answers, and computing a prompt slows
 all of them down. `slowness`: how many times longer this worker takes than the average one, learnt. `adapter`: what the
-average worker computes while a LoRA adapter is loaded, where that must be done first.
+average worker computes while a LoRA adapter is loaded, where that must be done first. `beyond`: those of the requests for which
+the worker has no room yet. `a` and `b` are learnt from the times of first bytes (`cost_model.py`); 1 and 0 until then.
 
 benchmarks/README.md, routing, compares it with other ways to pick.
 """
@@ -19,7 +21,7 @@ from epp.endpoints.endpoint import Column, EndpointPool, Floats
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.plugin import DataProducer
 from epp.scheduling.prefix.scorer import units_of_all
-from epp.scheduling.work_ahead.producer import WorkAheadProducer, prompt_tokens
+from epp.scheduling.work_ahead.producer import WorkAheadProducer, of_rows, prompt_tokens
 
 REQUEST_TOKENS: Final = 150.0
 INTERFERENCE: Final = 0.3
@@ -65,13 +67,20 @@ class LeastCostScorer:
         cost: Floats = requests * self.interference
         cost += 1.0
         cost *= self._missing(request, pool)
-        cost += self.producer.ahead(pool)
+        columns, rows = self.producer.columns(pool)
+        cost += of_rows(columns.ahead_cost, rows)
+        beyond = self.producer.model.beyond
+        if beyond and columns.limited:
+            over: Floats = requests - of_rows(columns.room, rows)
+            np.maximum(over, 0.0, out=over)
+            over *= beyond
+            cost += over
         requests *= self.request_tokens
         cost += requests
         loads = self.producer.adapter_loads(request, pool)
         if loads is not None:
             cost += loads * (self.adapter_load_seconds * self.producer.speed)
-        cost *= self.producer.slowness(pool)
+        cost *= of_rows(columns.slowness, rows)
         return cost
 
     def _missing(self, request: InferenceRequest, pool: EndpointPool) -> Floats:

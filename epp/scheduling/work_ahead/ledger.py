@@ -11,6 +11,9 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
+from epp.scheduling.work_ahead.cost_model import WorkerPace
+from epp.scheduling.work_ahead.counter_kind import CounterKind, KindSums
+
 TRANSIT: Final = 0.25
 """Seconds in which a request that was sent may not have reached the worker's page."""
 _WINDOW: Final = 500_000.0
@@ -29,14 +32,17 @@ _LONGEST_LOOK: Final = 1.0
 
 
 class SentPrompt:
-    """A prompt on its way: `tokens` of it, `missing` of them not in the endpoint's cache; both 0 once it is withdrawn."""
+    """A prompt on its way: `tokens` of it, `missing` of them not in the endpoint's cache; both 0 once it is withdrawn. `begun`: the
+    first byte of its answer came.
+    """
 
-    __slots__ = ("missing", "sent_at", "tokens")
+    __slots__ = ("begun", "missing", "sent_at", "tokens")
 
     def __init__(self, tokens: float, missing: float, sent_at: float) -> None:
         self.tokens = tokens
         self.missing = missing
         self.sent_at = sent_at
+        self.begun = False
 
 
 class WorkLedger:
@@ -45,22 +51,30 @@ class WorkLedger:
     The counter grows by more than this picker sent, because other pickers send too, and by other numbers, because tokens
     of a prompt are estimated from its bytes. So its growth is scaled by the ratio of both sums over the last half a million
     tokens.
+
+    `held`: prompts are ahead until their first bytes come, because the counter tells of something else, or there is none.
     """
 
     __slots__ = (
+        "_begun",
         "_computed",
         "_count",
+        "_most_running",
         "_sent",
         "_spare",
         "ahead",
         "busy",
         "done",
         "grown",
+        "held",
+        "kind",
+        "pace",
         "read_at",
+        "room",
         "sent",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, pool: KindSums | None = None) -> None:
         self.ahead = 0.0
         self.done = 0.0
         """Tokens that were computed in the time `busy`, each prompt's fixed part included."""
@@ -74,6 +88,13 @@ class WorkLedger:
         self._spare = 0.0
         self.sent = self.grown = _PRIOR
         """Tokens that were sent from here, and by how much the counter grew, both lately."""
+        self.held = False
+        self._begun = 0.0
+        self.kind = CounterKind(pool or KindSums())
+        self.pace = WorkerPace()
+        self._most_running = 0.0
+        self.room = inf
+        """Requests that ran at most while others waited; inf: none waited there."""
 
     def send(self, tokens: float, missing: float, now: float) -> SentPrompt:
         prompt = SentPrompt(tokens, missing, now)
@@ -99,6 +120,30 @@ class WorkLedger:
         self.sent = max(0.0, self.sent - prompt.tokens)
         self.withdraw(prompt)
 
+    @property
+    def counts(self) -> str:
+        """What its counter of prompt tokens counts, in words."""
+        if self._computed < 0.0:
+            return "nothing"
+        if self.kind.begins is None:
+            return "not known yet"
+        return "begun answers" if self.kind.begins else "something else"
+
+    def hold(self, held: bool) -> None:
+        """Let first bytes say what is ahead from now on, or pages again."""
+        if held:
+            for prompt in [one for one in self._sent if one.begun]:
+                self.withdraw(prompt)
+        self.held = held
+
+    def begin(self, prompt: SentPrompt, now: float) -> None:
+        """The first byte of its answer came now."""
+        prompt.begun = True
+        self.kind.first_byte(prompt.tokens, now)
+        if self.held and prompt.tokens:
+            self._begun += prompt.missing + _BASE_TOKENS
+            self.withdraw(prompt)
+
     def read(
         self, computed: float, waiting: float, running: float, now: float, *, period: float = 0.0
     ) -> None:
@@ -110,20 +155,26 @@ class WorkLedger:
         before, self._computed = self._computed, computed
         since, self.read_at = self.read_at, now
         began = self._sent[0].sent_at if self._sent else now
-        counted = computed >= 0.0
-        done = 0.0
+        if computed >= 0.0:
+            self.kind.read(computed, now)
+        if running > self._most_running:
+            self._most_running, self.room = running, inf
+        if waiting and running >= self._most_running:
+            self.room = running
+        counted = computed >= 0.0 and not self.held
+        done, self._begun = self._begun, 0.0
         if counted and before >= 0.0:
             if computed < before:
                 self._withdraw_oldest(self._count)
             else:
-                done = self._settle(computed - before)
+                done += self._settle(computed - before)
         # a prompt that is not computed is a request that waits or runs: whatever is beyond those is done. Without a counter
         # the page does not say which of those that run are computed, and all are taken to be.
-        there = waiting + running if counted else waiting
+        there = waiting + running if counted or self.held else waiting
         done += self._withdraw_oldest(
             self._count - self._sent_after(now - TRANSIT - period / 2.0) - int(there)
         )
-        if counted and before >= 0.0 and now - since < max(_LONGEST_LOOK, 3.0 * period):
+        if (self.held or (counted and before >= 0.0)) and now - since < max(_LONGEST_LOOK, 3.0 * period):
             self.busy += max(0.0, now - max(since, began))
             self.done += done
         if not self._count:
@@ -147,10 +198,14 @@ class WorkLedger:
             self.grown,
         )
         count, prompts = self._count, [(one, one.tokens, one.missing) for one in self._sent]
+        others = (self._begun, self._most_running, self.room, self.held)
+        restore_kind = self.kind.savepoint()
 
         def restore() -> None:
             self.ahead, self.done, self.busy, self._computed = numbers[:4]
             self.read_at, self._spare, self.sent, self.grown = numbers[4:]
+            self._begun, self._most_running, self.room, self.held = others
+            restore_kind()
             self._count = count
             self._sent = deque([one for one, _, _ in prompts])
             for one, tokens, missing in prompts:

@@ -1,18 +1,22 @@
 """Keeps the work ahead of each endpoint: the prompts that were sent there and are not computed yet."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from math import inf, sqrt
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from adsum.histogram import Histogram
 from epp.endpoints.endpoint import NEVER, Column, Endpoint, EndpointPool, Floats, Indices
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
 from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain, RequestData
 from epp.scheduling.prefix.producer import PrefixCacheProducer
 from epp.scheduling.work_ahead.adapters import LoadedAdapters
 from epp.scheduling.work_ahead.agreement import Hashes, credit_preferred, hashes_of
+from epp.scheduling.work_ahead.cost_model import LEARNT_NUMBERS, UNKNOWN, CostModel, Known
+from epp.scheduling.work_ahead.counter_kind import KindSums
 from epp.scheduling.work_ahead.ledger import PoolTotals, SentPrompt, WorkLedger
 
 WORK_AHEAD_PRODUCER: Final = "work-ahead-producer"
@@ -32,12 +36,15 @@ _MAX_POOLS: Final = 4
 _log = logging.getLogger(__name__)
 
 
+_IN_TIME: Final = 1.0
+"""Seconds after which a first byte is old news: it says nothing of what is ahead now."""
+
 _Sent: TypeAlias = dict[tuple[str, str], tuple[WorkLedger, SentPrompt]]
 """By key of the endpoint."""
 
 
 @dataclass(eq=False, slots=True)
-class _Columns:
+class PoolColumns:
     """What is known of the endpoints of one pool, in the order of its rows."""
 
     endpoints: tuple[Endpoint, ...]
@@ -46,6 +53,12 @@ class _Columns:
     scraped_at: Floats
     """The page that `ahead` takes into account."""
     rows: dict[tuple[str, str], int]
+    ahead_cost: Floats
+    """What `ahead` costs, in missing tokens."""
+    room: Floats
+    """Requests that each endpoint can run at a time; inf: not known."""
+    limited: bool
+    """Whether it is known of any."""
     hashes: Hashes | None = None
     """Made when they are needed."""
 
@@ -59,20 +72,22 @@ class WorkAheadProducer:
     """
 
     prefixes: PrefixCacheProducer
+    model: CostModel = field(init=False, repr=False, default_factory=CostModel)
+    _kind: KindSums = field(init=False, repr=False, default_factory=KindSums)
     _ledgers: dict[tuple[str, str], WorkLedger] = field(init=False, repr=False, default_factory=dict)
     _totals: PoolTotals = field(init=False, repr=False, default_factory=PoolTotals)
     _adapters: LoadedAdapters = field(init=False, repr=False, default_factory=LoadedAdapters)
-    _last: list[_Columns] = field(init=False, repr=False, default_factory=list)
+    _last: list[PoolColumns] = field(init=False, repr=False, default_factory=list)
     """The columns of the last pools, the newest last."""
-    _seen_at: RequestData[float] = field(init=False, repr=False, default_factory=RequestData)
+    _seen: RequestData[EndpointPool] = field(init=False, repr=False, default_factory=RequestData)
     _sent: RequestData[_Sent] = field(init=False, repr=False, default_factory=RequestData)
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         """Take into account the pages that were read since the last request."""
-        self._seen_at.keep(request, pool.now)
-        columns, rows = self._columns(pool)
+        self._seen.keep(request, pool)
+        columns, rows = self.columns(pool)
         scraped_at = pool.numbers[_SCRAPED_AT]
-        changed = (scraped_at != _of(columns.scraped_at, rows)).nonzero()[0]
+        changed = (scraped_at != of_rows(columns.scraped_at, rows)).nonzero()[0]
         if not len(changed):
             return
         computed, numbers = pool.metric(PROMPT_TOKENS), pool.numbers
@@ -86,8 +101,12 @@ class WorkAheadProducer:
             adapters, slots = pool.adapters[row], numbers.item(_MAX_LORA, row)
             if slots or adapters.active or adapters.waiting:
                 self._adapters.see(pool.endpoints[row].key, adapters, int(slots))
+            counter = computed.item(row)
+            held = (counter < 0.0 or ledger.kind.begins is False) and self._may_hold(ledger)
+            if held is not ledger.held:
+                ledger.hold(held)
             ledger.read(
-                computed.item(row),
+                counter,
                 numbers.item(_WAITING, row),
                 numbers.item(_RUNNING, row),
                 at,
@@ -99,7 +118,16 @@ class WorkAheadProducer:
     def rehearse(self, request: InferenceRequest, pool: EndpointPool) -> Callable[[], None]:
         """Pages count as read when a request comes, and this is none."""
         known, last = dict(self._ledgers), list(self._last)
-        columns = [(one.ahead.copy(), one.slowness.copy(), one.scraped_at.copy()) for one in last]
+        columns = [
+            (
+                one.ahead.copy(),
+                one.slowness.copy(),
+                one.scraped_at.copy(),
+                one.ahead_cost.copy(),
+                one.room.copy(),
+            )
+            for one in last
+        ]
         unread = [
             ledger.savepoint()
             for endpoint, at in zip(pool.endpoints, pool.numbers[_SCRAPED_AT].tolist(), strict=True)
@@ -113,8 +141,9 @@ class WorkAheadProducer:
             self._ledgers.clear()
             self._ledgers.update(known)
             self._last[:] = last
-            for one, (ahead, slowness, scraped_at) in zip(last, columns, strict=True):
+            for one, (ahead, slowness, scraped_at, ahead_cost, room) in zip(last, columns, strict=True):
                 one.ahead, one.slowness, one.scraped_at = ahead, slowness, scraped_at
+                one.ahead_cost, one.room = ahead_cost, room
 
         self.prepare(request, pool)
         return restore
@@ -127,8 +156,8 @@ class WorkAheadProducer:
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """Its prompt is ahead of whatever comes next. Called before `prefixes` claims the prompt for them."""
-        now = self._seen_at.of(request)
-        if now is None:
+        pool = self._seen.of(request)
+        if pool is None:
             return
         sent: _Sent = {}
         tokens = prompt_tokens(request)
@@ -136,7 +165,15 @@ class WorkAheadProducer:
             if endpoint.key in sent:  # a helper that was chosen too
                 continue
             missing = max(1.0, tokens - self.prefixes.held(request, endpoint))
-            sent[endpoint.key] = self._send(endpoint, tokens, missing, now)
+            ledger = self._ledger(endpoint)
+            awaited: AwaitedAnswer | None = None
+            if request.streaming and len(endpoints) == 1 and request.prompt_size:
+                awaited = self._await(request, pool, endpoint, ledger, missing)  # before it counts itself
+            prompt = ledger.send(tokens, missing, pool.now)
+            self._update_ahead(endpoint.key, ledger)
+            sent[endpoint.key] = ledger, prompt
+            if awaited is not None:
+                awaited.prompt, request.awaited = prompt, awaited
             self._adapters.sent(endpoint.key, request.model)
         self._sent.keep(request, sent)
 
@@ -149,7 +186,7 @@ class WorkAheadProducer:
         for key, (ledger, prompt) in sent.items():
             if key not in keys:
                 self._fail(key, ledger, prompt)
-            elif not (request.streaming and ledger.follows(prompt)):
+            elif not (request.streaming and (ledger.held or ledger.follows(prompt))):
                 self._withdraw(key, ledger, prompt)
 
     def failed(self, request: InferenceRequest) -> None:
@@ -170,13 +207,116 @@ class WorkAheadProducer:
 
     def ahead(self, pool: EndpointPool) -> Floats:
         """Tokens of prompts ahead of each endpoint, not to be changed."""
-        columns, rows = self._columns(pool)
-        return _of(columns.ahead, rows)
+        columns, rows = self.columns(pool)
+        return of_rows(columns.ahead, rows)
 
     def slowness(self, pool: EndpointPool) -> Floats:
         """How many times longer each endpoint takes than the pool's average, not to be changed."""
-        columns, rows = self._columns(pool)
-        return _of(columns.slowness, rows)
+        columns, rows = self.columns(pool)
+        return of_rows(columns.slowness, rows)
+
+    def first_byte(self, awaited: "AwaitedAnswer", at: float, now: float) -> None:
+        """The answer to a streamed request began at `at`, as is heard now."""
+        model, ledger, prompt = self.model, awaited.ledger, awaited.prompt
+        if prompt is None or at < prompt.sent_at:
+            return
+        model.in_time = in_time = now - at < _IN_TIME
+        if self._ledgers.get(awaited.key) is not ledger:
+            return
+        if model.wants(now):
+            self._learn(awaited, at - prompt.sent_at)
+        if in_time:
+            ledger.begin(prompt, at)
+            if ledger.held:
+                self._update_ahead(awaited.key, ledger)
+
+    def _learn(self, awaited: "AwaitedAnswer", seconds: float) -> None:
+        model, slowness, predicted = self.model, awaited.slowness, awaited.seconds
+        if predicted >= 0.0:
+            predicted /= slowness
+        if model.observe(awaited.ledger.pace, awaited.known, seconds / slowness, predicted):
+            for columns in self._last:
+                columns.ahead_cost = columns.ahead * model.ahead
+
+    def over(self, awaited: "AwaitedAnswer") -> None:
+        """The request is over: if neither a first byte nor a page will say so, its prompt is not ahead any more."""
+        ledger, prompt = awaited.ledger, awaited.prompt
+        if prompt is not None and ledger.held and not ledger.follows(prompt):
+            self._withdraw(awaited.key, ledger, prompt)
+
+    def _may_hold(self, ledger: WorkLedger) -> bool:
+        """Whether first bytes may say what is ahead of a worker whose counter does not."""
+        return self.model.learnt and self.model.in_time and ledger.pace.agrees
+
+    @property
+    def predictions(self) -> Histogram:
+        return self.model.predictions
+
+    @property
+    def prediction_errors(self) -> Histogram:
+        return self.model.errors
+
+    def expected(self, request: InferenceRequest, pool: EndpointPool, endpoint: Endpoint) -> float:
+        """Seconds to the first byte if the request went to that endpoint now; negative: not known."""
+        ledger = self._ledgers.get(endpoint.key, WorkLedger())
+        missing = max(1.0, prompt_tokens(request) - self.prefixes.held(request, endpoint))
+        awaited = self._await(request, pool, endpoint, ledger, missing)
+        return UNKNOWN if awaited is None else awaited.seconds
+
+    def learnt(self) -> Mapping[str, Any]:
+        """Seconds that requests take on the average worker, each with its standard error, and what they change in a cost."""
+        model = self.model
+        numbers = zip(LEARNT_NUMBERS, model.numbers, model.variances, strict=True)
+        return {
+            "used": model.learnt,
+            "answers": model.answers,
+            "median_error": model.error,
+            "seconds": {
+                name: [round(value, 6), round(sqrt(variance), 6)] for name, value, variance in numbers
+            },
+            "ahead": round(model.ahead, 3),
+            "beyond": round(model.beyond, 1),
+        }
+
+    def learnt_of(self, endpoint: Endpoint) -> Mapping[str, Any]:
+        """How many tokens are ahead of it, what its counter counts and what else was learnt of it."""
+        ledger = self._ledgers.get(endpoint.key)
+        if ledger is None:
+            return {}
+        return {
+            "ahead": round(ledger.ahead),
+            "slowness": round(self._totals.slowness(ledger), 3),
+            "counter": ledger.counts,
+            "room": ledger.room if ledger.room < inf else None,
+            "agrees": ledger.pace.agrees,
+        }
+
+    def _await(
+        self,
+        request: InferenceRequest,
+        pool: EndpointPool,
+        endpoint: Endpoint,
+        ledger: WorkLedger,
+        missing: float,
+    ) -> "AwaitedAnswer | None":
+        """What is known of the endpoint, for the prediction and to learn from what comes. None: it would teach something else."""
+        if self._adapters.is_adapter(request.model):
+            return None
+        key = endpoint.key
+        columns, rows = self.columns(pool)
+        at = columns.rows.get(key)
+        row = at if rows is None else pool.row_by_key().get(key)
+        if at is None or row is None:
+            return None
+        number = pool.numbers.item
+        requests: float = number(_WAITING, row) + number(_RUNNING, row) + number(_UNREPORTED, row)
+        requests = max(requests, number(_INFLIGHT, row))
+        known = missing, ledger.ahead, requests, max(0.0, requests - ledger.room)
+        slowness: float = columns.slowness.item(at)
+        seconds = self.model.predict(known)
+        return AwaitedAnswer(
+            self, key, ledger, known, slowness, seconds if seconds < 0.0 else seconds * slowness
+        )
 
     def adapter_loads(self, request: InferenceRequest, pool: EndpointPool) -> Floats | None:
         """Loads of an adapter that must be done first, for each endpoint; None if the request is for no adapter."""
@@ -193,7 +333,7 @@ class WorkAheadProducer:
         """If other pickers send to these endpoints too, believe of new prompts what they may know: agreement.py."""
         if not self._totals.others_send:
             return
-        columns, rows = self._columns(pool)
+        columns, rows = self.columns(pool)
         if columns.hashes is None:
             columns.hashes = hashes_of(columns.endpoints)
         hashes = columns.hashes if rows is None else columns.hashes[rows]
@@ -206,13 +346,13 @@ class WorkAheadProducer:
             self._adapters.forget(key)
             self._last.clear()
 
-    def _columns(self, pool: EndpointPool) -> tuple[_Columns, Indices | None]:
+    def columns(self, pool: EndpointPool) -> tuple[PoolColumns, Indices | None]:
         """The columns of all endpoints, and the rows of the pool among them; None: all."""
         if pool.selected_from is None:
             return self._columns_of(pool.endpoints), None
         return self._columns_of(pool.selected_from[0]), pool.selected_from[1]
 
-    def _columns_of(self, endpoints: tuple[Endpoint, ...]) -> _Columns:
+    def _columns_of(self, endpoints: tuple[Endpoint, ...]) -> PoolColumns:
         # the same endpoints come as the same tuple until one of them changes, so identity is enough
         last = self._last
         for columns in last:
@@ -223,33 +363,30 @@ class WorkAheadProducer:
         ahead = np.array([0.0 if ledger is None else ledger.ahead for ledger in found])
         slowness = np.array([1.0 if ledger is None else self._totals.slowness(ledger) for ledger in found])
         rows = {key: row for row, key in enumerate(keys)}
-        columns = _Columns(endpoints, ahead, slowness, np.full(len(keys), np.nan), rows)
+        room = np.array([inf if ledger is None else ledger.room for ledger in found])
+        limited = any(ledger is not None and ledger.room < inf for ledger in found)
+        cost = ahead * self.model.ahead
+        columns = PoolColumns(
+            endpoints, ahead, slowness, np.full(len(keys), np.nan), rows, cost, room, limited
+        )
         last[:] = [*last[1 - _MAX_POOLS :], columns]
         return columns
 
     def _ledger(self, endpoint: Endpoint) -> WorkLedger:
         ledger = self._ledgers.get(endpoint.key)
         if ledger is None:
-            ledger = self._ledgers[endpoint.key] = WorkLedger()
+            ledger = self._ledgers[endpoint.key] = WorkLedger(self._kind)
         return ledger
-
-    def _send(
-        self, endpoint: Endpoint, tokens: float, missing: float, now: float
-    ) -> tuple[WorkLedger, SentPrompt]:
-        ledger = self._ledger(endpoint)
-        prompt = ledger.send(tokens, missing, now)
-        self._update(endpoint.key, ledger)
-        return ledger, prompt
 
     def _fail(self, key: tuple[str, str], ledger: WorkLedger, prompt: SentPrompt) -> None:
         ledger.fail(prompt)
-        self._update(key, ledger)
+        self._update_ahead(key, ledger)
 
     def _withdraw(self, key: tuple[str, str], ledger: WorkLedger, prompt: SentPrompt) -> None:
         ledger.withdraw(prompt)
-        self._update(key, ledger)
+        self._update_ahead(key, ledger)
 
-    def _update(self, key: tuple[str, str], ledger: WorkLedger) -> None:
+    def _update_ahead(self, key: tuple[str, str], ledger: WorkLedger) -> None:
         # after the endpoint's process was replaced, its key has another ledger
         if self._ledgers.get(key) is not ledger:
             return
@@ -257,10 +394,54 @@ class WorkAheadProducer:
             row = columns.rows.get(key)
             if row is not None:
                 columns.ahead[row] = ledger.ahead
-                columns.slowness[row] = self._totals.slowness(ledger)
+                columns.ahead_cost[row] = ledger.ahead * self.model.ahead
+
+    def _update(self, key: tuple[str, str], ledger: WorkLedger) -> None:
+        """It has read a page."""
+        slowness = self._totals.slowness(ledger)
+        for columns in self._last:
+            row = columns.rows.get(key)
+            if row is not None:
+                columns.ahead[row] = ledger.ahead
+                columns.ahead_cost[row] = ledger.ahead * self.model.ahead
+                columns.slowness[row] = slowness
+                if ledger.room != columns.room.item(row):
+                    columns.room[row] = ledger.room
+                    columns.limited = columns.limited or ledger.room < inf
 
 
-def _of(column: Floats, rows: Indices | None) -> Floats:
+class AwaitedAnswer:
+    """A streamed request whose first byte has not come. `known`: what `CostModel.predict` was given. `seconds`: until that
+    byte, as expected; UNKNOWN: nothing was learnt.
+    """
+
+    __slots__ = ("_producer", "key", "known", "ledger", "prompt", "seconds", "slowness")
+
+    def __init__(
+        self,
+        producer: WorkAheadProducer,
+        key: tuple[str, str],
+        ledger: WorkLedger,
+        known: Known,
+        slowness: float,
+        seconds: float,
+    ) -> None:
+        self._producer = producer
+        self.key = key
+        self.ledger = ledger
+        self.known = known
+        self.slowness = slowness
+        self.seconds = seconds
+        self.prompt: SentPrompt | None = None
+
+    def came(self, at: float, now: float) -> None:
+        self._producer.first_byte(self, at, now)
+
+    def ended(self) -> None:
+        self._producer.over(self)
+
+
+def of_rows(column: Floats, rows: Indices | None) -> Floats:
     """The numbers of a selection; None: all."""
     if rows is None:
         return column

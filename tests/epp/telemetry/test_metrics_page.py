@@ -35,6 +35,8 @@ from epp.scheduling.prefix.declarations import prefix_metrics
 from epp.scheduling.prefix.producer import PrefixCacheProducer
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.waiting import Dequeued, WaitingRequests
+from epp.scheduling.work_ahead.cost_model import WorkerPace
+from epp.scheduling.work_ahead.producer import WorkAheadProducer
 from epp.scraping.scraper import ScrapeErrors
 from epp.telemetry.counters import Telemetry
 from epp.telemetry.flow_control_metrics import BandGauges, RevocationMetrics
@@ -45,7 +47,7 @@ from epp.telemetry.picker_metrics import (
     RewriteDecisions,
     StreamCounts,
 )
-from epp.telemetry.plugin_metrics import PluginDurations
+from epp.telemetry.plugin_metrics import PluginDurations, PredictionMetrics
 from epp.telemetry.pool_metrics import (
     DiscoveryMetrics,
     OutlierMetrics,
@@ -133,6 +135,9 @@ def everything(picking: Any) -> Iterator[Metric]:
     yield from DiscoveryMetrics(lambda: workers.families({}, health)).collect()
     yield from BuildInfo().collect()
     yield from ConfigGauges(LiveConfig(Path("picker.yaml"), "")).collect()
+    learns = WorkAheadProducer(PrefixCacheProducer())
+    learns.model.observe(WorkerPace(), (1.0, 0.0, 0.0, 0.0), 1.0, 1.0)
+    yield from PredictionMetrics(lambda: learns).collect()
     durations = PluginDurations()
     durations.expect(load_config(None, rng=random.Random(1)).scheduler)
     yield from durations.collect()

@@ -48,6 +48,9 @@ class Served:
     def responded(self, *answered: Any) -> None:
         self.director.responded(*answered)
 
+    def first_byte(self, *times: Any) -> None:
+        self.director.first_byte(*times)
+
     def retried(self, *attempts: Any) -> None:
         self.director.retried(*attempts)
 

@@ -1,0 +1,260 @@
+"""Learns what a request costs on the workers of one pool, from the times of first bytes against what was known at the picks. Pure.
+
+The seconds to a first byte are taken to be a sum: a fixed part, and a part for each missing token, for each token ahead, for
+each request there, and for each request beyond the room of the worker. None of them is negative. The five numbers are those
+with the least squares of relative errors over the last answers. An error counts as a share of the larger one of the
+prediction and what came, so neither an answer that took a hundred times as long nor one that came at once weighs more than
+any other one that is wrong.
+
+What a model says is used only while it is clearly better than one number for all: where headers come before a prompt is
+computed, or prompts are all alike, the times tell nothing, and the constants of the configuration hold.
+"""
+
+from collections import deque
+from math import inf, log2
+from statistics import median
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from adsum.histogram import Histogram
+
+_KEPT: Final = 400
+"""Answers that are learnt from; older ones are forgotten. A multiple of what is taken in at a time."""
+_APART: Final = 0.02
+"""Seconds between answers that are learnt from, on average: more of them would cost time and tell no more."""
+_AT_ONCE: Final = 16
+"""So many may be learnt from at once: a log tells of many."""
+_FEW: Final = 64
+"""Answers up to which each four of them are concluded from."""
+_FEWEST: Final = 12
+"""Answers before which nothing is concluded."""
+_EVERY: Final = 16
+"""Answers between two solutions; fewer at first."""
+_ROUNDS: Final = 40
+_TRIES: Final = 3
+"""Solutions one after the other while nothing is learnt: what an error is a share of depends on the one before."""
+_BETTER: Final = 0.6
+_NO_BETTER: Final = 0.8
+"""The squared error, to that of one number for all, below which the model is used, and above which it is no more."""
+_PRIOR_ANSWERS: Final = 20.0
+"""As many answers say that a token ahead takes as long as a missing one."""
+_SMALL: Final = 1e-3
+_THOUSAND: Final = 1000.0
+MOST_AHEAD: Final = 2.0
+"""The most that a token ahead counts, in missing tokens."""
+MOST_BEYOND: Final = 20_000.0
+"""The most that a request beyond the room counts, in missing tokens."""
+_CLOSE: Final = 0.1
+"""Relative errors beyond this count by their size, not by their square: some that are large decide nothing."""
+_FAR_OFF: Final = 2.0
+"""A worker that is this many doublings from the middle of the pool teaches the pool nothing."""
+_WILD: Final = 0.2
+_WILD_TIMES: Final = 2.0
+"""Nor one whose answers are this much further from its average, in doublings, than those of others."""
+_OFF_SHARE: Final = 0.2
+_MOST_OFF: Final = 4.0
+ERROR_BUCKETS: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
+"""Of the share by which a prediction was wrong."""
+PREDICTION_BUCKETS: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+UNKNOWN: Final = -1.0
+Known: TypeAlias = tuple[float, float, float, float]
+"""Tokens missing and ahead, requests there and beyond the room."""
+Answer: TypeAlias = tuple[float, float, float, float, float, float]
+"""1 and `Known` with tokens in thousands, then the seconds that it took."""
+LEARNT_NUMBERS: Final = (
+    "fixed", "thousand_tokens_missing", "thousand_tokens_ahead", "request_there", "request_beyond_room"
+)  # fmt: skip
+
+
+class WorkerPace:
+    """How far one worker's answers are from the prediction. `off`: in doublings, more than 0 is slower; `wild`: how far each of them
+    is from that. `agrees`: it is like the others of its pool, so that they learn from it.
+    """
+
+    __slots__ = ("agrees", "off", "wild")
+
+    def __init__(self) -> None:
+        self.off = self.wild = 0.0
+        self.agrees = True
+
+    def came(self, predicted: float, seconds: float) -> None:
+        doublings = log2(max(seconds, _SMALL) / max(predicted, _SMALL))
+        doublings = min(max(doublings, -_MOST_OFF), _MOST_OFF)
+        self.wild += _OFF_SHARE * (abs(doublings - self.off) - self.wild)
+        self.off += _OFF_SHARE * (doublings - self.off)
+
+
+class CostModel:
+    """`learnt`: whether its numbers are used. `ahead`: missing tokens that one token ahead costs; `beyond`: that a request costs
+    for which the worker has no room yet. `in_time`: whether first bytes are heard of when they come.
+    """
+
+    __slots__ = (
+        "_count",
+        "_due",
+        "_next",
+        "_pending",
+        "_recent",
+        "_rows",
+        "_workers",
+        "ahead",
+        "beyond",
+        "errors",
+        "in_time",
+        "learnt",
+        "numbers",
+        "predictions",
+        "variances",
+    )
+
+    def __init__(self) -> None:
+        self.learnt = False
+        self.in_time = False
+        self.ahead = 1.0
+        self.beyond = 0.0
+        self.numbers = [0.0, 0.0, 0.0, 0.0, 0.0]
+        """Seconds: fixed, for a thousand missing tokens, for a thousand ahead, for a request there, for one beyond the room."""
+        self.variances = [0.0, 0.0, 0.0, 0.0, 0.0]
+        """The squares of the standard errors of the numbers."""
+        self._rows: Any = np.zeros((_KEPT, 6))
+        # bounded: _KEPT, with those of _pending
+        self._workers: list[WorkerPace] = []
+        self._next = self._count = 0
+        self._due = -inf
+        # bounded: _EVERY
+        self._pending: list[Answer] = []
+        self.errors = Histogram(ERROR_BUCKETS)
+        self.predictions = Histogram(PREDICTION_BUCKETS)
+        # bounded: its maxlen
+        self._recent: deque[float] = deque(maxlen=200)
+
+    def predict(self, known: Known) -> float:
+        """Seconds to the first byte on an average worker; UNKNOWN until that is learnt."""
+        return self._sum(known) if self.learnt else UNKNOWN
+
+    def _sum(self, known: Known) -> float:
+        missing, ahead, requests, beyond = known
+        fixed, of_missing, of_ahead, of_request, of_beyond = self.numbers
+        tokens = (of_missing * missing + of_ahead * ahead) / _THOUSAND
+        return fixed + tokens + of_request * requests + of_beyond * beyond
+
+    def wants(self, now: float) -> bool:
+        """Whether to learn from an answer that is heard of now."""
+        due = max(self._due, now - _AT_ONCE * _APART)
+        if due > now:
+            return False
+        self._due = due + _APART
+        return True
+
+    def observe(self, worker: WorkerPace, known: Known, seconds: float, predicted: float) -> bool:
+        """The first byte came. `known`: what `predict` was given. Times are those that an average worker would take.
+
+        Returns whether its numbers are others now.
+        """
+        if predicted >= 0.0:
+            error = abs(predicted - seconds) / max(seconds, _SMALL)
+            self.errors.observe(error)
+            self.predictions.observe(predicted)
+            self._recent.append(error)
+        if self._count >= _FEWEST:
+            worker.came(self._sum(known), seconds)
+        missing, ahead, requests, beyond = known
+        pending = self._pending
+        pending.append((1.0, missing / _THOUSAND, ahead / _THOUSAND, requests, beyond, max(seconds, _SMALL)))
+        at = self._next + len(pending)
+        self._workers[at - 1 : at] = [worker]
+        self._count += 1
+        count = self._count
+        if len(pending) < (4 if count <= _FEW else _EVERY):
+            return False
+        self._rows[self._next : at] = pending
+        self._next = at % _KEPT
+        pending.clear()
+        if count < _FEWEST:
+            return False
+        self._solve()
+        return True
+
+    @property
+    def answers(self) -> int:
+        """How many it has learnt from, those that it forgot among them."""
+        return self._count
+
+    @property
+    def error(self) -> float | None:
+        """The median share by which the last predictions were wrong; None: there were none."""
+        return median(self._recent) if self._recent else None
+
+    def _solve(self) -> None:
+        self._compare()
+        agree = [worker.agrees for worker in self._workers]
+        rows = self._rows[: len(agree)][agree]
+        count = len(rows)
+        if count < _FEWEST:
+            self._use(False)
+            return
+        seconds = rows[:, 5]
+        least = 0.0 if self.learnt else float(np.median(seconds))
+        found = self.numbers
+        for _ in range(1 if self.learnt else _TRIES):
+            foreseen = rows[:, :5] @ found
+            scale = np.maximum(np.maximum(seconds, foreseen), least)
+            scale *= np.sqrt(_CLOSE + np.abs(foreseen - seconds) / scale)
+            scaled = rows / scale[:, None]
+            table: list[list[float]] = (scaled.T @ scaled).tolist()
+            found = _least_squares(table, count, found)
+            least /= 4.0
+        products, total = table[5], table[5][5]
+        error = total
+        for row, number, product in zip(table, found, products, strict=False):
+            explained = sum([one * other for one, other in zip(row, found, strict=False)])
+            error += number * (explained - 2.0 * product)
+        error = max(0.0, error)
+        of_one = max(1e-9, total - products[0] ** 2 / table[0][0])
+        ratio = error / (count - 4) / (of_one / (count - 1))
+        self.numbers = found
+        variance = error / max(1, count - 5)
+        self.variances = [variance / max(table[at][at], 1e-9) for at in range(5)]
+        self._use(found[1] > 1e-6 and ratio < (_NO_BETTER if self.learnt else _BETTER))
+
+    def _compare(self) -> None:
+        """The middle of all is right, not what was learnt: that may come from those who are wrong."""
+        workers = list(dict.fromkeys(self._workers))
+        off = median([worker.off for worker in workers])
+        wild = _WILD + _WILD_TIMES * median([worker.wild for worker in workers])
+        for worker in workers:
+            worker.agrees = abs(worker.off - off) < _FAR_OFF and worker.wild <= wild
+
+    def _use(self, learnt: bool) -> None:
+        self.learnt = learnt
+        if learnt:
+            missing = self.numbers[1]
+            self.ahead = min(self.numbers[2] / missing, MOST_AHEAD)
+            self.beyond = min(_THOUSAND * self.numbers[4] / missing, MOST_BEYOND)
+        else:
+            self.ahead, self.beyond = 1.0, 0.0
+
+
+def _least_squares(table: list[list[float]], count: int, start: list[float]) -> list[float]:
+    """The five numbers, none negative, by descent along each of them in turn. `table`: the products of all columns, the last of
+    which is what the others should add up to.
+    """
+    least = _SMALL / count
+    # as if some answers of typical prompts had said that a token ahead takes as long as a missing one
+    s00, s01, s02, s03, s04, w0 = table[0]
+    _, s11, s12, s13, s14, w1 = table[1]
+    _, _, s22, s23, s24, w2 = table[2]
+    _, _, _, s33, s34, w3 = table[3]
+    _, _, _, _, s44, w4 = table[4]
+    tie = _PRIOR_ANSWERS / count * s11
+    s21, s22 = s12 - tie, s22 + tie  # it ties the third number to the second, not the second to the third
+    d0, d1, d2, d3, d4 = s00 + least, s11 + least, s22 + least, s33 + least, s44 + least
+    a, b, c, d, e = start
+    for _ in range(_ROUNDS):  # written out: this is the most of what learning costs
+        a = max(0.0, (w0 - s01 * b - s02 * c - s03 * d - s04 * e) / d0)
+        b = max(0.0, (w1 - s01 * a - s12 * c - s13 * d - s14 * e) / d1)
+        c = max(0.0, (w2 - s02 * a - s21 * b - s23 * d - s24 * e) / d2)
+        d = max(0.0, (w3 - s03 * a - s13 * b - s23 * c - s34 * e) / d3)
+        e = max(0.0, (w4 - s04 * a - s14 * b - s24 * c - s34 * d) / d4)
+    return [a, b, c, d, e]

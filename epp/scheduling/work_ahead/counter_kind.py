@@ -1,0 +1,119 @@
+"""Learns of what the counter of prompt tokens on a worker's page tells: of prompts whose answers begin, or of something else. Pure.
+
+vLLM counts a prompt with its first token, SGLang when its answer has ended. Around a first byte the first kind of counter grows
+by the prompt more than it does on average, the others do not.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+_BEFORE: Final = 0.3
+"""Seconds before a first byte at which the counter may grow: the byte comes over a network."""
+_AFTER: Final = 0.06
+_LEAST_BEFORE: Final = 1.0
+"""Seconds of pages before that, of which the average growth is taken."""
+_FEWEST: Final = 8
+_ENOUGH: Final = 24
+"""First bytes after which a worker is judged by itself."""
+_LEAST_SHARE: Final = 0.6
+"""Of the tokens of a prompt, which are estimated from its bytes."""
+_FOUND: Final = 0.9
+_STILL_FOUND: Final = 0.8
+_LEAST_SURPLUS: Final = 0.1
+_KEPT: Final = 0.95
+_POOL_KEPT: Final = 0.99
+_PAGES: Final = 64
+"""Some 3 s of them where a worker is in use."""
+
+
+class KindSums:
+    """Sums over first bytes, those of one worker or of all of a pool: they mostly run the same program."""
+
+    __slots__ = ("count", "found", "products", "squares")
+
+    def __init__(self) -> None:
+        self.count = self.found = self.products = self.squares = 0.0
+
+    def add(self, tokens: float, growth: float, surplus: float, kept: float) -> None:
+        """Around the first byte of a prompt of so many tokens the counter grew by `growth`, `surplus` more than on average."""
+        self.count = self.count * kept + 1.0
+        self.found = self.found * kept + (growth >= _LEAST_SHARE * tokens)
+        self.products = self.products * kept + surplus * tokens
+        self.squares = self.squares * kept + tokens * tokens
+
+
+_NO_SUMS: Final = KindSums()
+
+
+class CounterKind:
+    """`begins`: whether it counts prompts with their first tokens; None: not known yet."""
+
+    __slots__ = ("_began_at", "_heard", "_own", "_pages", "_pool", "_tokens", "begins")
+
+    def __init__(self, pool: KindSums) -> None:
+        self._pool = pool
+        self.begins: bool | None = None
+        self._tokens = self._began_at = 0.0
+        """Of the answer that is judged next, after `_AFTER`; 0: none. One at a time is enough, and cheap."""
+        # bounded: its maxlen
+        self._pages: deque[tuple[float, float]] = deque(maxlen=_PAGES)
+        self._own = KindSums()
+        self._heard = 0
+
+    def first_byte(self, tokens: float, at: float) -> None:
+        """The answer to a prompt of so many tokens began."""
+        if not self._tokens:
+            self._tokens, self._began_at = tokens, at
+
+    def read(self, computed: float, now: float) -> None:
+        """The counter on a page. One that became smaller is that of a new process."""
+        pages = self._pages
+        if pages and computed < pages[-1][1]:
+            pages.clear()
+            self._tokens = 0.0
+        pages.append((now, computed))
+        if self._tokens and self._began_at + _AFTER <= now:
+            tokens, self._tokens = self._tokens, 0.0
+            self._judge(tokens, self._began_at, computed, now)
+
+    def _judge(self, tokens: float, at: float, computed: float, now: float) -> None:
+        since, before = -1.0, 0.0
+        for page_at, counted in reversed(self._pages):
+            since, before = page_at, counted
+            if page_at <= at - _BEFORE:
+                break
+        if since < 0.0 or since > at - _BEFORE or now - at > 1.0:
+            return
+        began_at, began = self._pages[0]
+        if since - began_at < _LEAST_BEFORE:
+            return
+        rate = (before - began) / (since - began_at)
+        growth = computed - before
+        # one that is wrong once is no worse than one that knows nothing
+        surplus = min(max(growth - rate * (now - since), -tokens), 2.0 * tokens)
+        own, pool = self._own, self._pool
+        own.add(tokens, growth, surplus, _KEPT)
+        pool.add(tokens, growth, surplus, _POOL_KEPT)
+        self._heard += 1
+        if self._heard >= _FEWEST:
+            others = _NO_SUMS if self._heard >= _ENOUGH else pool
+            # it grows by each prompt around its first byte; on a busy worker that alone may be chance
+            found = (own.found + others.found) / (own.count + others.count)
+            share = (own.products + others.products) / (own.squares + others.squares)
+            self.begins = found > (_STILL_FOUND if self.begins else _FOUND) and share > _LEAST_SURPLUS
+
+    def savepoint(self) -> Callable[[], None]:
+        """A function that makes it what it is now."""
+        numbers = (self.begins, self._heard, self._tokens, self._began_at)
+        own, pool = self._own, self._pool
+        sums = [(one, one.count, one.found, one.products, one.squares) for one in (own, pool)]
+        pages = self._pages.copy()
+
+        def restore() -> None:
+            self.begins, self._heard, self._tokens, self._began_at = numbers
+            for one, *of_one in sums:
+                one.count, one.found, one.products, one.squares = of_one
+            self._pages = pages
+
+        return restore

@@ -1,0 +1,105 @@
+"""What first bytes teach a picker, and what that changes in its picks: two workers, time by hand."""
+
+from operator import itemgetter
+
+import pytest
+
+from epp.scheduling.pick import Pick
+from tests.epp.scheduling.work_ahead.test_plugins import Pool, went
+
+
+def tokens(count: int, beginning: str = "x") -> str:
+    return (beginning + "x" * 4 * count)[: 4 * count - 2]
+
+
+def teach(pool: Pool, count: int, ahead: float) -> None:
+    """Bursts of four, so that there is something ahead; a thousand tokens take 0.2 s, a thousand ahead `ahead`."""
+    computed = [0.0, 0.0]
+    for number in range(count):
+        burst = [pool.send(tokens(500 + 700 * ((number + at) % 5), f"{number} {at} ")) for at in range(4)]
+        for at, pick in sorted([(begins(pick, ahead, number), pick) for pick in burst], key=itemgetter(0)):
+            pool.director.responded(pick, 200, pool.now + at)
+            pool.director.first_byte(pick, pool.now + at, pool.now + at)
+            assert_counted(pool)
+            pool.director.release(pick, pool.now + at)
+            computed[int(went(pick)[1:])] += pick.request.prompt_size / 4
+        pool.now += 3.0
+        for row in range(2):
+            pool.page(row, computed=computed[row])
+
+
+def assert_counted(pool: Pool) -> None:
+    """What was learnt counts from now on, not from the next page."""
+    producer = pool.scorer.producer
+    columns, _ = producer.columns(pool.store.pool(pool.now))
+    assert columns.ahead_cost.tolist() == pytest.approx((columns.ahead * producer.model.ahead).tolist())
+
+
+def begins(pick: Pick, ahead: float, number: int) -> float:
+    known = pick.request.awaited.known  # type: ignore[union-attr, attr-defined]
+    return float((0.95 + number % 3 / 20) * (0.02 + known[0] * 2e-4 + known[1] * ahead / 1000))
+
+
+def test_a_pick_foresees_its_first_byte_once_that_is_learnt() -> None:
+    pool = Pool()
+    first = pool.send(tokens(1000))
+    assert first.expected < 0
+    pool.director.release(first, pool.now)
+    teach(pool, 30, ahead=0.2)
+    pool.now += 3.0
+    pick = pool.send(tokens(1000, "fresh"))
+    assert pick.expected == pytest.approx(0.22, rel=0.2)
+
+
+def test_what_is_ahead_counts_as_much_as_was_learnt() -> None:
+    """A prompt is ahead of where the beginning of the next one is held."""
+    for learnt, goes_to_the_cache in ((0.2, False), (0.0, True)):
+        pool = Pool()
+        teach(pool, 30, learnt)
+        pool.now += 3.01
+        for row in range(2):
+            pool.page(row, computed=1e6)
+        holder = pool.send(tokens(4000, "held"))
+        pool.now += 0.5
+        other = pool.send(tokens(9000, "long"))
+        assert went(other) != went(holder)
+        other = pool.send(tokens(12_000, "more"))
+        assert went(other) == went(holder)
+        assert (went(pool.send(tokens(4000, "held"))) == went(holder)) is goes_to_the_cache, learnt
+
+
+def test_only_streamed_answers_of_the_picked_worker_teach() -> None:
+    pool = Pool()
+    assert pool.send(tokens(100), stream=False).request.awaited is None
+    failed = pool.send(tokens(100))
+    pool.director.responded(failed, 500, pool.now)
+    assert failed.request.awaited is None
+    elsewhere = pool.send(tokens(100))
+    other = "10.0.0.2:8000" if went(elsewhere) == "w0" else "10.0.0.1:8000"
+    pool.director.served(elsewhere, other, pool.now)
+    pool.director.first_byte(elsewhere, pool.now + 1, pool.now + 1)
+    assert pool.scorer.producer.model.answers == 0
+
+
+def test_what_is_learnt_is_shown_with_its_spread() -> None:
+    pool = Pool()
+    teach(pool, 30, ahead=0.2)
+    learnt = pool.scorer.producer.learnt()
+    assert learnt["used"]
+    number, spread = learnt["seconds"]["thousand_tokens_missing"]
+    assert number == pytest.approx(0.2, rel=0.2)
+    assert 0 < spread < 0.1
+    (shown, _) = [pool.scorer.producer.learnt_of(one) for one in pool.store.endpoints]
+    assert shown["counter"] in ("not known yet", "begun answers", "something else")
+    assert shown["agrees"]
+
+
+def test_a_question_teaches_nothing_and_says_what_is_expected() -> None:
+    pool = Pool()
+    teach(pool, 30, ahead=0.2)
+    model = pool.scorer.producer.model
+    before = list(model.numbers), model.answers
+    body = b'{"model": "m", "stream": true, "prompt": "' + b"q" * 4000 + b'"}'
+    decision = pool.director.explain({":path": "/v1/completions", ":method": "POST"}, body, None, pool.now)
+    assert decision.expected > 0
+    assert (list(model.numbers), model.answers) == before
