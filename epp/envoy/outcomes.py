@@ -19,7 +19,7 @@ from epp.ext_proc.access_log_entry import (
     REPORTED_SHARE,
 )
 
-_FLUSH: Final = "0.05s"
+_FLUSH: Final = "0.03s"
 _BUFFER: Final = 256 * 1024
 """Bytes of entries that one worker thread keeps for one picker; what comes while it is full is dropped and counted
 (`access_logs.grpc_access_log.logs_dropped`). An entry has some 550 bytes."""

@@ -3,6 +3,7 @@
 https://www.envoyproxy.io/docs/envoy/latest/api-v3/data/accesslog/v3/accesslog.proto
 """
 
+from functools import lru_cache
 from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
@@ -12,6 +13,7 @@ from epp.outliers.settings import Failure
 from epp.request.rejection import UnreadableError
 from epp.wire.messages.access_log_pb2 import (
     AccessLogCommon,
+    Address,
     HTTPAccessLogEntry,
     ResponseFlags,
     StreamAccessLogsMessage,
@@ -30,8 +32,12 @@ REPORTED_SHARE: Final = 30
 PICK_NAMESPACE: Final = "adsum.pick"
 """The namespace of the dynamic metadata in which a pick has its name for the log."""
 PICK_KEY: Final = "token"
+TOKEN_LENGTH: Final = 28
+_BEFORE_TOKEN: Final = b"\n\x05token\x12\x1e\x1a\x1c"
+"""What stands before a token in an entry: key and value of a google.protobuf.Struct. So it is found without reading all metadata, a
+third of what an entry cost. No client can write that: Envoy takes no control characters in headers and paths."""
 MOST_ENTRIES: Final = 10_000
-"""Entries of one message; Envoy sends what it has every 50 ms, and at 256 KiB at the latest (epp/envoy/outcomes.py)."""
+"""Entries of one message; Envoy sends what it has every 30 ms, and at 256 KiB at the latest (epp/envoy/outcomes.py)."""
 _PERIODIC: Final = 5
 """`DownstreamPeriodic`: the request is under way."""
 _LONGEST: Final = 1e7
@@ -80,16 +86,17 @@ def read_entries(payload: bytes) -> list[bytes]:
 
 def read_outcome(entry: bytes) -> LoggedOutcome | None:
     """None: of a request without a pick, or no entry at all."""
+    at = entry.find(_BEFORE_TOKEN) + len(_BEFORE_TOKEN)
+    token = entry[at : at + TOKEN_LENGTH]
+    if at < len(_BEFORE_TOKEN) or not token.isalnum():
+        return None
+    outcome = LoggedOutcome(token.decode())
     try:
         read = HTTPAccessLogEntry.FromString(entry)
+        common = read.common_properties
+        _read_common(outcome, common)
     except DecodeError:
         return None
-    common = read.common_properties
-    token = _token(common)
-    if not token:
-        return None
-    outcome = LoggedOutcome(token)
-    _read_common(outcome, common)
     status = read.response.response_code.value
     if common.HasField("response_flags"):
         _read_flags(outcome, common.response_flags, status)
@@ -99,20 +106,11 @@ def read_outcome(entry: bytes) -> LoggedOutcome | None:
     return outcome
 
 
-def _token(common: AccessLogCommon) -> str:
-    named = common.metadata.filter_metadata
-    if PICK_NAMESPACE not in named:
-        return ""
-    fields = named[PICK_NAMESPACE].fields
-    return fields[PICK_KEY].string_value if PICK_KEY in fields else ""
-
-
 def _read_common(outcome: LoggedOutcome, common: AccessLogCommon) -> None:
     outcome.ended = common.access_log_type != _PERIODIC
     outcome.attempts = common.upstream_request_attempt_count
-    if common.HasField("upstream_remote_address"):
-        where = common.upstream_remote_address.socket_address
-        outcome.served_by = _authority(where.address, where.port_value)
+    if where := common.upstream_remote_address:
+        outcome.served_by = _authority(where)
     if common.HasField("time_to_first_upstream_rx_byte"):
         outcome.first_byte = _seconds(common.time_to_first_upstream_rx_byte)
     if common.HasField("duration"):
@@ -138,7 +136,14 @@ def _read_flags(outcome: LoggedOutcome, flags: ResponseFlags, status: int) -> No
         outcome.cause = CUT
 
 
-def _authority(address: str, port: int) -> str:
+@lru_cache(maxsize=8192)
+# bounded: addresses to which Envoy sent requests
+def _authority(where: bytes) -> str:
+    """Raises DecodeError."""
+    found = Address.FromString(where).socket_address
+    address, port = found.address, found.port_value
+    if not address:
+        return ""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 

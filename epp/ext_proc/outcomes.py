@@ -19,8 +19,9 @@ log = logging.getLogger(__name__)
 
 LEASE: Final = 40.0
 """Seconds. An answer under way is silent for so long by chance once in a million times: 0.7 ^ 40."""
-FIRST_LEASE: Final = 10.0
-"""Seconds for the entry that each pick has after one second, or if that was lost, nine occasions for another: 0.7 ^ 9 is 4 %."""
+FIRST_LEASE: Final = 20.0
+"""Seconds for the entry that each pick has after one second. A busy Envoy may leave that out, and then chance all further ones
+once in a thousand times: 0.7 ^ 19."""
 _SOON: Final = 0.5 * REPORT_INTERVAL
 """A pick that is made so many seconds after its request came is there before the first entry."""
 MOST_AWAITED: Final = 200_000

@@ -14,11 +14,11 @@ from benchmarks.ports import free_ports
 
 
 class PickerProgram:
-    """`address` serves ext_proc, in plain text."""
+    """`address` serves ext_proc, in plain text; `metrics`: the URL of its page."""
 
     def __init__(self, ports: Sequence[int], workers: Sequence[int], flags: Sequence[str] = ()) -> None:
         self.address = f"127.0.0.1:{ports[0]}"
-        self._metrics = f"http://127.0.0.1:{ports[2]}/metrics"
+        self.metrics = f"http://127.0.0.1:{ports[2]}/metrics"
         names = ("grpc-port", "grpc-health-port", "metrics-port")
         self._flags = ["--host=127.0.0.1", "--secure-serving=false"]
         self._flags += [f"--{name}={port}" for name, port in zip(names, ports, strict=True)]
@@ -49,13 +49,13 @@ class PickerProgram:
 
     async def page(self, name: str) -> Any:
         """`status`, for example."""
-        url = self._metrics.removesuffix("metrics") + name
+        url = self.metrics.removesuffix("metrics") + name
         async with aiohttp.ClientSession() as client, client.get(url) as answer:
             return await answer.json()
 
     async def in_flight(self) -> float:
         """At all workers together."""
-        async with aiohttp.ClientSession() as client, client.get(self._metrics) as answer:
+        async with aiohttp.ClientSession() as client, client.get(self.metrics) as answer:
             page = await answer.text()
         found = re.findall(r"(?m)^llm_d_epp_per_endpoint_inflight_requests\{.*\} (\S+)$", page)
         return sum(map(float, found))

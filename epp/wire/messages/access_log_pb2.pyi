@@ -1,7 +1,6 @@
 import datetime
 
 from google.protobuf import duration_pb2 as _duration_pb2
-from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import wrappers_pb2 as _wrappers_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -38,22 +37,20 @@ class HTTPResponseProperties(_message.Message):
     def __init__(self, response_code: _Optional[_Union[_wrappers_pb2.UInt32Value, _Mapping]] = ...) -> None: ...
 
 class AccessLogCommon(_message.Message):
-    __slots__ = ("time_to_first_upstream_rx_byte", "upstream_remote_address", "response_flags", "metadata", "duration", "upstream_request_attempt_count", "access_log_type")
+    __slots__ = ("time_to_first_upstream_rx_byte", "upstream_remote_address", "response_flags", "duration", "upstream_request_attempt_count", "access_log_type")
     TIME_TO_FIRST_UPSTREAM_RX_BYTE_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_REMOTE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_FLAGS_FIELD_NUMBER: _ClassVar[int]
-    METADATA_FIELD_NUMBER: _ClassVar[int]
     DURATION_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_REQUEST_ATTEMPT_COUNT_FIELD_NUMBER: _ClassVar[int]
     ACCESS_LOG_TYPE_FIELD_NUMBER: _ClassVar[int]
     time_to_first_upstream_rx_byte: _duration_pb2.Duration
-    upstream_remote_address: Address
+    upstream_remote_address: bytes
     response_flags: ResponseFlags
-    metadata: Metadata
     duration: _duration_pb2.Duration
     upstream_request_attempt_count: int
     access_log_type: int
-    def __init__(self, time_to_first_upstream_rx_byte: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., upstream_remote_address: _Optional[_Union[Address, _Mapping]] = ..., response_flags: _Optional[_Union[ResponseFlags, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., upstream_request_attempt_count: _Optional[int] = ..., access_log_type: _Optional[int] = ...) -> None: ...
+    def __init__(self, time_to_first_upstream_rx_byte: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., upstream_remote_address: _Optional[bytes] = ..., response_flags: _Optional[_Union[ResponseFlags, _Mapping]] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., upstream_request_attempt_count: _Optional[int] = ..., access_log_type: _Optional[int] = ...) -> None: ...
 
 class ResponseFlags(_message.Message):
     __slots__ = ("no_healthy_upstream", "upstream_request_timeout", "upstream_remote_reset", "upstream_connection_failure", "upstream_connection_termination", "downstream_connection_termination", "upstream_protocol_error", "downstream_remote_reset")
@@ -74,19 +71,6 @@ class ResponseFlags(_message.Message):
     upstream_protocol_error: bool
     downstream_remote_reset: bool
     def __init__(self, no_healthy_upstream: _Optional[bool] = ..., upstream_request_timeout: _Optional[bool] = ..., upstream_remote_reset: _Optional[bool] = ..., upstream_connection_failure: _Optional[bool] = ..., upstream_connection_termination: _Optional[bool] = ..., downstream_connection_termination: _Optional[bool] = ..., upstream_protocol_error: _Optional[bool] = ..., downstream_remote_reset: _Optional[bool] = ...) -> None: ...
-
-class Metadata(_message.Message):
-    __slots__ = ("filter_metadata",)
-    class FilterMetadataEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: _struct_pb2.Struct
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
-    FILTER_METADATA_FIELD_NUMBER: _ClassVar[int]
-    filter_metadata: _containers.MessageMap[str, _struct_pb2.Struct]
-    def __init__(self, filter_metadata: _Optional[_Mapping[str, _struct_pb2.Struct]] = ...) -> None: ...
 
 class Address(_message.Message):
     __slots__ = ("socket_address",)
