@@ -89,10 +89,11 @@ class BackgroundTasks:
         """The tasks that are not done yet."""
         return len(self._tasks)
 
-    def start(self, work: Coroutine[Any, Any, object], name: str | None = None) -> None:
+    def start(self, work: Coroutine[Any, Any, Result], name: str | None = None) -> "asyncio.Task[Result]":
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._forget)
+        return task
 
     async def aclose(self) -> None:
         """Cancel all tasks and wait until they are done, also if the caller is cancelled meanwhile. Idempotent."""

@@ -17,6 +17,7 @@ from epp.configuration import Configuration
 from epp.data_plane_ports import DataPlanePorts
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.worker_metrics import WORKER_METRICS
+from epp.kv_events.feed import KvEventFeed
 from epp.pages import PickerPages
 from epp.picking import Picking
 from epp.scheduling.plugin import AdmissionController
@@ -87,20 +88,24 @@ class PickerServer(ResourceOwner):
         workers = WorkerDiscovery(source, settings, datastore)
         scraping = WorkerScraping(settings, config, datastore, telemetry)
         picking.outliers.tls = lambda: scraping.scraper.tls
-        configuration.parts = picking, ports, scraping, workers
+        kv_events = KvEventFeed(
+            config, datastore, lambda: picking.director.waiting.wake(), lambda: scraping.scraper.tls
+        )
+        configuration.parts = picking, ports, scraping, workers, kv_events
         described = [
             ports.describe,
             workers.describe,
             picking.outliers.describe,
             picking.queueing.describe,
+            kv_events.describe,
+            configuration.describe,
         ]
         if settings.tracing:
             described.append(lambda: {"tracing": tracing.describe()})
-        described.append(configuration.describe)
         pages = self._pages = PickerPages(settings, telemetry, picking, workers, scraping.scraper, described)
         await self._enter(picking, pages, ports)
         described += await self._follow_pool(source, picking)
-        await self._enter(workers, scraping, configuration)
+        await self._enter(workers, scraping, kv_events, configuration)
         if settings.peers is not None:
             peers = await self._meet_peers(settings.peers, picking, datastore, telemetry)
             configuration.parts = *configuration.parts, peers

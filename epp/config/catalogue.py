@@ -46,6 +46,7 @@ from epp.scheduling.in_flight_load.plugins import (
     TOKEN_LOAD_SCORER,
 )
 from epp.scheduling.in_flight_load.prefix_affinity import PREFIX_CACHE_AFFINITY_FILTER
+from epp.scheduling.kv_events.declaration import PRECISE_PREFIX_CACHE_PRODUCER
 from epp.scheduling.pickers import MAX_SCORE_PICKER, RANDOM_PICKER, WEIGHTED_RANDOM_PICKER
 from epp.scheduling.prefix.declarations import APPROX_PREFIX_CACHE_PRODUCER, PREFIX_CACHE_SCORER
 from epp.scheduling.profile_handlers import (
@@ -121,6 +122,7 @@ _DECLARED: Final = (
     EVICTION_ORDER_POLICY,
     APPROX_PREFIX_CACHE_PRODUCER,
     BURST_PREFIX_CACHE_PRODUCER,
+    PRECISE_PREFIX_CACHE_PRODUCER,
     INFLIGHT_LOAD_PRODUCER,
     *DATA_LAYER,
 )
@@ -139,7 +141,6 @@ _CLUSTERS: Final = "use {}: there is one cluster"
 
 _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     _PREFIX: (
-        "precise-prefix-cache-producer",
         "precise-prefix-cache-scorer",
         "p2p-source-producer",
     ),

@@ -10,6 +10,7 @@ from epp.config.plugins import Plugins
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.plugins.declaration import Role
 from epp.scheduling.burst.producer import BurstPrefixParameters
+from epp.scheduling.kv_events.settings import PreciseProducerParameters
 from epp.scheduling.saturation import SaturationDetector
 
 GATE: Final = "flowControl"
@@ -123,6 +124,8 @@ def flow_control_warnings(flow: FlowControl, plugins: Plugins, *, on: bool) -> I
         yield f"flowControl has no effect without featureGates: [{GATE}], except for its saturationDetector"
     if on and plugins.first(BurstPrefixParameters) is not None:
         yield "burst-prefix-cache-producer has no window with flow control: prompts are not placed together"
+    if on and plugins.first(PreciseProducerParameters) is not None:
+        yield "precise-prefix-cache-producer asks nobody for tokens with flow control: only prompts that are tokens are exact"
 
 
 def detector_warnings(detector: SaturationDetector, name: str) -> Iterator[str]:

@@ -47,6 +47,7 @@ from epp.outliers.settings import OutlierSettings
 from epp.outliers.slow_start import SlowStartSettings
 from epp.plugins.declaration import Role
 from epp.scheduling.affinity.sessions import AgentIdentityParameters
+from epp.scheduling.kv_events.settings import PreciseProducerParameters
 from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.scheduler import Scheduler
@@ -324,7 +325,7 @@ def _warnings(document: ConfigDocument, plugins: Plugins, *, flow_control: bool)
     if not document.api_version.startswith("llm-d.ai/"):
         yield f"apiVersion {document.api_version} is an older name; use llm-d.ai/v1alpha1"
     tokens = plugins.first(TokenProducerParameters)
-    if tokens is not None and tokens.asks_for_tokens:
+    if tokens is not None and tokens.asks_for_tokens and plugins.first(PreciseProducerParameters) is None:
         yield f"token-producer asks nobody for the tokens of {tokens.model_name[:100]!r}: 4 bytes of a prompt count as one token"
     yield from flow_control_warnings(document.flow_control, plugins, on=flow_control)
     for name in ("peer_discovery", "cross_replica_syncer_plugin_ref", "cross_replica_sync_interval"):

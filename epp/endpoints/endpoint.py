@@ -51,6 +51,8 @@ class Endpoint:
     node: str | None = None
     reachable: bool = True
     namespace: str = ""
+    rank: int | None = None
+    """Of its data-parallel group, where each rank is an endpoint of its own."""
     ignored: tuple[str, ...] = ()
     """What its metadata say that is not used, and why."""
     destination: str = field(init=False)

@@ -65,6 +65,7 @@ def read_endpoint(
         node=instance.node,
         reachable=instance.reachable,
         namespace=instance.namespace,
+        rank=instance.rank,
         ignored=tuple(ignored),
     )
 

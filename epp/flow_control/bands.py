@@ -231,7 +231,9 @@ class Bands:
     def forget(self, queued: QueuedRequest) -> None:
         """Remove a request that gets no pick."""
         del self.queued[queued.waiting]
-        queued.request.prompt = None  # a heap may know it for longer, and it refers to the whole body
+        queued.request.prompt = queued.request.body = (
+            None  # a heap may know it for longer, and it refers to the whole body
+        )
         self.bytes -= queued.size
         self._by_priority[queued.request.priority].remove(queued)
 

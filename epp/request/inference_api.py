@@ -306,11 +306,12 @@ _FEW: Final = 64
 class HeldChat:
     """A `Prompt` that answers as the chat did from which it was made, and keeps none of its messages."""
 
-    __slots__ = ("_extra_key", "_max_output_tokens", "_text", "model")
+    __slots__ = ("_extra_key", "_max_output_tokens", "_text", "cache_salt", "model")
 
     def __init__(self, chat: ChatBody) -> None:
         self.model = chat.model
         self._text = chat.prefix(None)
+        self.cache_salt = Raw(bytes(chat.cache_salt))
         self._extra_key = chat.extra_key()
         self._max_output_tokens = chat.max_output_tokens()
 

@@ -91,14 +91,15 @@ class InferenceRequest:
     """One request. Sizes in bytes; `prompt_size` is that of the prompt, messages or input as JSON.
 
     `model` is empty if the request names none: a GET, or a path or content type that is not read. `rewritten_from`: the
-    model that the client named, if `model` is another one, which serves the request. `prompt` is set to None once the
-    request is scheduled, since it keeps the whole body in memory. What plugins keep with it: `prefixes`, the prompt's block
+    model that the client named, if `model` is another one, which serves the request. `prompt` and `body`, of which it is a part, are set
+    to None once the request is scheduled, since they keep the whole body in memory. What plugins keep with it: `prefixes`, the prompt's block
     hashes, by data producer; `data`, anything else (`RequestData`); `counts`, what data producers count for it until its end;
     `awaited`, the first byte of its answer; `peer`, the endpoint that another profile chose for it, if the profile handler says so.
     """
 
     __slots__ = (
         "awaited",
+        "body",
         "body_size",
         "counts",
         "data",
@@ -127,6 +128,7 @@ class InferenceRequest:
         self.objective: str | None = None
         self.priority = 0
         self.fairness_id = DEFAULT_FAIRNESS_ID
+        self.body: Body | None = None
         self.body_size = 0
         self.prompt_size = 0
         self.prompt: Prompt | None = None
@@ -144,7 +146,7 @@ class InferenceRequest:
     def forget_client(self, most: int) -> None:
         """It is over: keep no headers and no body, and of each text `most` characters."""
         self.headers = _NO_HEADERS
-        self.prompt = None
+        self.prompt = self.body = None
         self.request_id = self.request_id[:most]
         self.path = self.path[:most]
         self.model = self.model[:most]
@@ -278,6 +280,7 @@ def _read_json(request: InferenceRequest, body: Body) -> None:
     request.streaming = bool(decoded.stream)
     request.prompt_size = size
     request.prompt = decoded
+    request.body = body
 
 
 def _read_model_only(request: InferenceRequest, body: Body) -> None:

@@ -71,7 +71,9 @@ class PicksInFlight:
         """Reserve a pick. What a plugin raises takes it back."""
         request = pick.request
         pick.prompt_hash = 0 if self.outliers is None else hash_prompt(request)
-        request.prompt = None  # it refers to the whole body, which would stay in memory until the answer ends
+        request.prompt = request.body = (
+            None  # it refers to the whole body, which would stay in memory until the answer ends
+        )
         pick.producers = self.producers
         try:
             for producer in self.producers:

@@ -110,6 +110,11 @@ class ChainProducer(SharingProducer, Protocol):
         """Hash by this one from now on, and forget what was hashed by another one."""
 
 
+@runtime_checkable
+class SharedPrefixProducer(PrefixMatchProducer, ChainProducer, Protocol):
+    """One that finds matches from the first pick of a prompt on, whichever picker made it."""
+
+
 def is_picked_last(producer: DataProducer) -> bool:
     """Whether it hears of a pick after all others, which ask it what an endpoint held before: it has `picked_last = True`."""
     return getattr(producer, "picked_last", False) is True

@@ -12,7 +12,7 @@ from adsum.memory_limit import memory_limit
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.labels import EXTENSION_PREFIX, PREFIX
 from epp.plugins.section import Quantity, Section
-from epp.scheduling.plugin import PrefixMatchProducer
+from epp.scheduling.plugin import PrefixMatchProducer, SharedPrefixProducer
 from epp.scheduling.prefix.index import MAX_BYTES, PrefixIndex
 from epp.scheduling.prefix.producer import BYTES, MIN_BLOCK_TOKENS, PRODUCER, RATIOS, PrefixCacheProducer
 from epp.scheduling.prefix.scorer import PrefixCacheScorer
@@ -82,12 +82,18 @@ def prefix_matches(name: str | None, context: PluginContext) -> PrefixMatchProdu
     )
 
 
-def prefix_cache(name: str | None, context: PluginContext) -> PrefixCacheProducer:
+def prefix_cache(name: str | None, context: PluginContext) -> SharedPrefixProducer:
     """The same, but one that remembers what workers hold."""
-    return context.producer(name, PrefixCacheProducer, default=PRODUCER, field="prefixMatchInfoProducerName")
+    return context.producer(
+        name,
+        SharedPrefixProducer,  # type: ignore[type-abstract]  # as above
+        default=PRODUCER,
+        field="prefixMatchInfoProducerName",
+    )
 
 
-def _producer(given: PrefixProducerParameters, context: PluginContext) -> PrefixCacheProducer:
+def prefix_producer(given: PrefixProducerParameters, context: PluginContext) -> PrefixCacheProducer:
+    """The estimate of what workers hold."""
     block_tokens = max(given.block_size_tokens, MIN_BLOCK_TOKENS)
     # the parameter counts the worker's blocks, not ours
     tokens = given.lru_capacity_per_server * given.block_size_tokens
@@ -98,11 +104,12 @@ def _producer(given: PrefixProducerParameters, context: PluginContext) -> Prefix
         capacity=tokens // block_tokens,
         auto_tune=given.auto_tune,
         seed=context.rng.getrandbits(64),
-        index=PrefixIndex(given.max_index_bytes or _share_of_memory()),
+        index=PrefixIndex(given.max_index_bytes or share_of_memory()),
     )
 
 
-def _share_of_memory() -> int:
+def share_of_memory() -> int:
+    """Bytes of an index whose parameters say no other."""
     limit = memory_limit()
     return MAX_BYTES if limit is None else max(_LEAST_BYTES, limit // 4)
 
@@ -168,7 +175,7 @@ APPROX_PREFIX_CACHE_PRODUCER: Final = PluginDeclaration(
     type=PRODUCER,
     role=Role.PRODUCER,
     parameters=PrefixProducerParameters,
-    build=_producer,
+    build=prefix_producer,
     read_by_handlers=True,
     metrics=prefix_metrics,
 )

@@ -4,7 +4,7 @@ Formula: llm-d-router, plugins/scheduling/scorer/nohitlru, scoreColdRequestByLRU
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 import numpy as np
@@ -14,9 +14,8 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.plugin import DataProducer, RequestFollower
+from epp.scheduling.plugin import DataProducer, RequestFollower, SharedPrefixProducer
 from epp.scheduling.prefix.declarations import prefix_cache
-from epp.scheduling.prefix.producer import PrefixCacheProducer
 
 DEFAULT_SIZE: Final = 1024
 _NEUTRAL: Final = 0.5
@@ -31,7 +30,7 @@ class NoHitLruScorer(RequestFollower):
 
     published_only: ClassVar[bool] = False
 
-    def __init__(self, producer: PrefixCacheProducer, size: int = DEFAULT_SIZE) -> None:
+    def __init__(self, producer: SharedPrefixProducer, size: int = DEFAULT_SIZE) -> None:
         self.producer = producer
         self._size = size
         self._used: OrderedDict[str, None] = OrderedDict()
@@ -65,11 +64,8 @@ class NoHitLruScorer(RequestFollower):
             del self._used[name]
 
     def _is_held(self, request: InferenceRequest, pool: EndpointPool) -> bool:
-        chain = request.prefixes.get(self.producer)
-        if chain is None:
-            return False
-        matched = self.producer.index.match(chain.hashes, pool.endpoints)
-        return any(matched.values()) if isinstance(matched, dict) else bool(matched.any())
+        matched = self.producer.matches(request, pool)
+        return any(matched.values()) if isinstance(matched, Mapping) else bool(matched.any())
 
     def _by_last_use(self, pool: EndpointPool) -> Floats:
         if len(pool) == 1:

@@ -85,7 +85,7 @@ class LeastCostScorer:
 
     def _missing(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         tokens = prompt_tokens(request)
-        chain = request.prefixes.get(self.producer.prefixes)
+        chain = self.producer.prefixes.chain(request)
         if chain is None:
             return np.full(len(pool), tokens)
         held = units_of_all(self.producer.prefixes.matches(request, pool), len(pool))

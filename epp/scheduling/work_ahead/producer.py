@@ -12,7 +12,7 @@ from adsum.histogram import Histogram
 from epp.endpoints.endpoint import NEVER, Column, Endpoint, EndpointPool, Floats, Indices
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
 from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain, RequestData
-from epp.scheduling.prefix.producer import PrefixCacheProducer
+from epp.scheduling.plugin import SharedPrefixProducer
 from epp.scheduling.work_ahead.adapters import LoadedAdapters
 from epp.scheduling.work_ahead.agreement import Hashes, credit_preferred, hashes_of
 from epp.scheduling.work_ahead.cost_model import LEARNT_NUMBERS, UNKNOWN, CostModel, Known
@@ -71,7 +71,7 @@ class WorkAheadProducer:
     for, the newest ones; one without a page has a prompt ahead until its response headers arrive, so less is known of it.
     """
 
-    prefixes: PrefixCacheProducer
+    prefixes: SharedPrefixProducer
     model: CostModel = field(init=False, repr=False, default_factory=CostModel)
     _kind: KindSums = field(init=False, repr=False, default_factory=KindSums)
     _ledgers: dict[tuple[str, str], WorkLedger] = field(init=False, repr=False, default_factory=dict)

@@ -30,6 +30,9 @@ from epp.plugins.labels import REQUEST_LABELS
 from epp.request.rejection import Rejection
 from epp.scheduling.in_flight_load.plugins import in_flight_metrics
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
+from epp.scheduling.kv_events.declaration import kv_event_metrics
+from epp.scheduling.kv_events.producer import PrecisePrefixCacheProducer
+from epp.scheduling.kv_events.settings import KvEventSettings
 from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.prefix.declarations import prefix_metrics
 from epp.scheduling.prefix.producer import PrefixCacheProducer
@@ -115,6 +118,7 @@ def everything(picking: Any) -> Iterator[Metric]:
     programs.picked(pick.request, pick.endpoints)
     yield from program_metrics([programs])
     yield from prefix_metrics([PrefixCacheProducer()])
+    yield from kv_event_metrics([PrecisePrefixCacheProducer(KvEventSettings(), PrefixCacheProducer())])
     load = InFlightLoadProducer()
     load.picked(pick.request, pick.endpoints)
     yield from in_flight_metrics([load])

@@ -1,0 +1,339 @@
+"""Follows the KV events of all workers of a datastore, if the configuration in force has a plugin that reads them."""
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import ssl
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never
+
+from yarl import URL
+
+from adsum.addresses import authority
+from adsum.config.problems import ConfigError
+from adsum.logs import RateLimitedLog
+from adsum.tasks import BackgroundTasks, ResourceOwner, first_of
+from epp.config.picker_config import PickerConfig
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import Endpoint, Key
+from epp.kv_events.publishers import SGLANG_PATH, VLLM_PATH, KvPublisher, publisher_at, read_publishers
+from epp.scheduling.kv_events.event_stream import KvEventStream
+from epp.scheduling.kv_events.producer import PrecisePrefixCacheProducer
+from epp.scraping.page_client import NoPageError, PageClient, PageError
+
+if TYPE_CHECKING:
+    import zmq.asyncio
+
+    from epp.kv_events.tokens import WorkerTokens
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT: Final = 5.0
+_MOST_ANSWER: Final = 1024 * 1024
+_BUFFER_BYTES: Final = 64 * 1024
+_ASK_AGAIN: Final = 60.0
+"""Seconds until a worker that publishes nothing is asked again; one that does not answer, sooner."""
+_RETRY: Final = 1.0
+_LINES_A_MINUTE: Final = 100
+
+
+class KvEventFeed(ResourceOwner):
+    """An async context manager. A `ConfiguredPart`: what a plugin of it reads is followed; without one it costs nothing.
+
+    `wake`: lets what waits for tokens have its turn. `tls`: for workers that are asked over https.
+    """
+
+    def __init__(
+        self,
+        config: PickerConfig,
+        datastore: Datastore,
+        wake: Callable[[], None],
+        tls: Callable[[], ssl.SSLContext | None],
+    ) -> None:
+        self._datastore = datastore
+        self._wake = wake
+        self._tls = tls
+        self._producer: PrecisePrefixCacheProducer | None = None
+        self._following: _FollowedPool | None = None
+        self._changed = asyncio.Event()
+        self.prepare(config)()
+
+    def prepare(self, config: PickerConfig) -> Callable[[], None]:
+        found = [one for one in config.scheduler.producers if isinstance(one, PrecisePrefixCacheProducer)]
+        if found:
+            _check_installed()
+        return partial(self._use, found[0] if found else None)
+
+    def describe(self) -> dict[str, Any]:
+        """A part of /status: what is known of each worker's cache."""
+        if self._producer is None:
+            return {}
+        return {"kv_events": _describe(self._producer)}
+
+    async def _open(self) -> None:
+        self._start(self._run())
+
+    def _use(self, producer: PrecisePrefixCacheProducer | None) -> None:
+        if producer is not self._producer:
+            self._producer = producer
+            self._changed.set()
+
+    async def _run(self) -> Never:
+        while True:
+            self._changed.clear()
+            if self._producer is None:
+                await self._changed.wait()
+            else:
+                following = _FollowedPool(self._producer, self._datastore, self._wake, self._tls)
+                await following.run(until=self._changed)
+
+
+class _FollowedPool:
+    """Follows the workers for one plugin."""
+
+    def __init__(
+        self,
+        producer: PrecisePrefixCacheProducer,
+        datastore: Datastore,
+        wake: Callable[[], None],
+        tls: Callable[[], ssl.SSLContext | None],
+    ) -> None:
+        self._producer = producer
+        self._datastore = datastore
+        self._wake = wake
+        self._tls = tls
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._log = RateLimitedLog(log, most=_LINES_A_MINUTE)
+        # bounded: by the workers
+        self._tasks: dict[_FollowedWorker, asyncio.Task[None]] = {}
+        self._reset: dict[Key, asyncio.Event] = {}
+        self._published_here: dict[Key, KvEventStream] = {}
+
+    async def run(self, until: asyncio.Event) -> None:
+        import zmq.asyncio
+
+        changed, datastore = asyncio.Event(), self._datastore
+        datastore.on_change.append(changed.set)
+        datastore.on_reset.append(self._on_reset)
+        context = zmq.asyncio.Context()
+        try:
+            async with AsyncExitStack() as stack:
+                owned = BackgroundTasks()
+                stack.push_async_callback(owned.aclose)
+                self._listen(owned, context)
+                tokens = await self._token_source(stack)
+                while not until.is_set():
+                    changed.clear()
+                    self._reconcile(owned, context)
+                    tokens.retain({endpoint.key for endpoint in datastore.endpoints})
+                    await first_of(changed.wait(), until.wait())
+        finally:
+            datastore.on_change.remove(changed.set)
+            datastore.on_reset.remove(self._on_reset)
+            self._forget_published_here(set())
+            context.destroy(linger=0)
+
+    async def _token_source(self, stack: AsyncExitStack) -> "WorkerTokens":
+        import aiohttp
+
+        from epp.kv_events.tokens import WorkerTokens
+
+        producer = self._producer
+        session = aiohttp.ClientSession(auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar())
+        await stack.enter_async_context(session)
+        tokens = WorkerTokens(self._datastore, session, producer.tokens_found, self._wake)
+        stack.push_async_callback(tokens.aclose)
+        producer.ask_for_tokens = tokens.ask
+        stack.callback(setattr, producer, "ask_for_tokens", None)
+        return tokens
+
+    def _listen(self, owned: BackgroundTasks, context: "zmq.asyncio.Context") -> None:
+        """Where workers connect to the picker, if they do."""
+        settings = self._producer.settings
+        if settings.bind is not None:
+            from epp.kv_events.subscriber import BoundSubscriber
+
+            bound = BoundSubscriber(context, settings.bind, settings.topic, self._stream_of)
+            owned.start(bound.run(), f"KV events at {settings.bind}")
+
+    def _stream_of(self, name: str) -> KvEventStream | None:
+        """Of the worker that calls itself by its id or its address, when it publishes to the picker."""
+        found = [one for one in self._datastore.endpoints if name in (one.id, one.destination, one.address)]
+        if len(found) != 1:
+            return None
+        key = found[0].key
+        stream = self._published_here.get(key)
+        if stream is None:
+            index = self._producer.index
+            stream = self._published_here[key] = KvEventStream(index, index.add_publisher(), can_replay=False)
+            self._producer.add_stream(key, stream)
+        return stream
+
+    def _forget_published_here(self, present: set[Key]) -> None:
+        """By workers that are absent."""
+        for key in self._published_here.keys() - present:
+            self._producer.remove_stream(key, self._published_here.pop(key))
+
+    def _on_reset(self, endpoint: Endpoint) -> None:
+        if (reset := self._reset.get(endpoint.key)) is not None:
+            reset.set()
+
+    def _reconcile(self, owned: BackgroundTasks, context: "zmq.asyncio.Context") -> None:
+        self._forget_published_here({endpoint.key for endpoint in self._datastore.endpoints})
+        wanted = {_FollowedWorker.of(endpoint): endpoint for endpoint in self._datastore.endpoints}
+        for gone in self._tasks.keys() - wanted.keys():
+            self._tasks.pop(gone).cancel()
+        for worker in wanted.keys() - self._tasks.keys():
+            self._tasks[worker] = owned.start(
+                self._follow(worker, wanted[worker], context), f"KV events of {worker.address}"
+            )
+
+    async def _follow(
+        self, worker: "_FollowedWorker", endpoint: Endpoint, context: "zmq.asyncio.Context"
+    ) -> Never:
+        """Find the worker's sockets, again when its process was replaced, and seldom otherwise; read them meanwhile."""
+        reset = self._reset[worker.key] = asyncio.Event()
+        told: tuple[KvPublisher, ...] | str | None = None
+        running = _Subscriptions(self._producer, worker.key, endpoint.id, context)
+        try:
+            while True:
+                if reset.is_set():
+                    await running.close()
+                    reset.clear()
+                found = await self._find(worker)
+                if found != told:
+                    self._log.info("found", "%s (%s) %s", endpoint.id, worker.destination, _told(found))
+                    told = found
+                if not isinstance(found, str):
+                    await running.use(found)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_RETRY if isinstance(found, str) else _ASK_AGAIN):
+                        await reset.wait()
+        finally:
+            await running.close()
+            if self._reset.get(worker.key) is reset:
+                del self._reset[worker.key]
+
+    async def _find(self, worker: "_FollowedWorker") -> tuple[KvPublisher, ...] | str:
+        """Where it publishes; a text: why that is unknown for now."""
+        settings = self._producer.settings
+        if settings.port is not None:
+            return (publisher_at(worker.address, settings.port + (worker.rank or 0), settings.topic),)
+        for path in (VLLM_PATH, SGLANG_PATH):
+            url = URL(f"{worker.scheme}://{worker.destination}{path}", encoded=True)
+            client = PageClient(
+                url,
+                self._buffer,
+                tls=self._tls(),
+                timeout=_TIMEOUT,
+                limit=_MOST_ANSWER,
+                accept="application/json",
+            )
+            try:
+                return read_publishers(await client.get(), path, worker.address)
+            except NoPageError:
+                continue
+            except PageError as error:
+                return str(error)
+            except ValueError as error:
+                return f"{path}: {error}"
+            finally:
+                client.close()
+        return ()
+
+
+class _Subscriptions:
+    """The running subscribers of one worker."""
+
+    def __init__(
+        self, producer: PrecisePrefixCacheProducer, key: Key, name: str, context: "zmq.asyncio.Context"
+    ) -> None:
+        self._producer = producer
+        self._key = key
+        self._name = name
+        self._context = context
+        self._publishers: tuple[KvPublisher, ...] = ()
+        self._tasks = BackgroundTasks()
+        self._streams: list[KvEventStream] = []
+
+    async def use(self, publishers: tuple[KvPublisher, ...]) -> None:
+        if publishers == self._publishers:
+            return
+        await self.close()
+        from epp.kv_events.subscriber import KvSubscriber  # imports pyzmq
+
+        self._publishers = publishers
+        index = self._producer.index
+        for publisher in publishers:
+            stream = KvEventStream(index, index.add_publisher(), can_replay=publisher.replay is not None)
+            self._producer.add_stream(self._key, stream)
+            self._streams.append(stream)
+            subscriber = KvSubscriber(self._context, publisher, stream, self._name)
+            self._tasks.start(subscriber.run(), f"KV events at {publisher.events}")
+
+    async def close(self) -> None:
+        await self._tasks.aclose()
+        for stream in self._streams:
+            self._producer.remove_stream(self._key, stream)
+        self._streams, self._publishers = [], ()
+
+
+class _FollowedWorker(NamedTuple):
+    """Identifies the task of one worker: its incarnation and where it serves."""
+
+    key: Key
+    scheme: str
+    address: str
+    port: int
+    rank: int | None
+
+    @classmethod
+    def of(cls, endpoint: Endpoint) -> "_FollowedWorker":
+        # the scheme is known for the page of metrics only
+        scheme = endpoint.scheme if endpoint.port == endpoint.metrics_port else "http"
+        return cls(endpoint.key, scheme, endpoint.address, endpoint.port, endpoint.rank)
+
+    @property
+    def destination(self) -> str:
+        return authority(self.address, self.port)
+
+
+def _check_installed() -> None:
+    if importlib.util.find_spec("zmq") is None:
+        raise ConfigError(
+            "plugins: precise-prefix-cache-producer",
+            "needs pyzmq, which is not installed: pip install 'adsum[kv]'",
+        )
+
+
+def _told(found: tuple[KvPublisher, ...] | str) -> str:
+    if isinstance(found, str):
+        return f"does not say where it publishes KV events, and is asked again: {found}"
+    if not found:
+        return "publishes no KV events: its prefix cache is estimated"
+    return f"publishes KV events at {', '.join(one.events for one in found)}"
+
+
+def _describe(producer: PrecisePrefixCacheProducer) -> dict[str, Any]:
+    return {
+        "blocks": len(producer.index),
+        "workers": {
+            key[0]: [
+                {
+                    "knowledge": one.knowledge.value,
+                    "blocks": one.holdings.count,
+                    "block_tokens": one.holdings.block_tokens,
+                    "batches": one.batches,
+                    "restarts": one.restarts,
+                    "gaps": one.gaps,
+                    "unplaced": one.holdings.orphans,
+                    "refused": one.holdings.refused,
+                }
+                for one in streams
+            ]
+            for key, streams in producer.streams().items()
+        },
+    }

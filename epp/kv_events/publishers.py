@@ -1,0 +1,104 @@
+"""Reads where a worker publishes its KV events: of its port, as it says, or as the configuration does. Pure.
+
+A worker names ports, never another host: its own address comes from discovery.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from adsum.addresses import authority
+
+VLLM_PATH: Final = "/kv_event_sources"
+SGLANG_PATH: Final = "/server_info"
+_MOST: Final = 64
+"""Sockets of one worker: one for each data-parallel rank."""
+# bounded: at most 256 characters
+_ENDPOINT: Final = re.compile(r"tcp://(\*|\[[0-9a-fA-F:.]{2,45}\]|[0-9A-Za-z.:-]{1,253}):([0-9]{1,5})")
+_ANY_HOST: Final = frozenset({"*", "0.0.0.0", "::", "[::]", ""})  # noqa: S104  # compared with, not bound
+_MOST_TOPIC: Final = 256
+
+
+class KvPublisher(NamedTuple):
+    """One socket of a worker, as ZeroMQ's addresses. `replay` None: it sends nothing again."""
+
+    events: str
+    replay: str | None = None
+    topic: str = ""
+
+
+def publisher_at(host: str, port: int, topic: str = "") -> KvPublisher:
+    return KvPublisher(f"tcp://{authority(host, port)}", None, topic)
+
+
+def read_publishers(document: bytes | bytearray, path: str, host: str) -> tuple[KvPublisher, ...]:
+    """The sockets that the answer of a worker at `host` names; none: it publishes nothing. Raises ValueError if it is no answer."""
+    try:
+        given = msgspec.json.decode(document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"not JSON ({str(error)[:200]})") from error
+    return _of_vllm(given, host) if path == VLLM_PATH else _of_sglang(given, host)
+
+
+def _of_vllm(given: Any, host: str) -> tuple[KvPublisher, ...]:
+    """By rank; intermediate versions answered with a list, or with one under `sources`."""
+    sources: Iterable[Any]
+    if isinstance(given, dict):
+        listed = given.get("sources")
+        sources = listed if isinstance(listed, list) else given.values()
+    elif isinstance(given, list):
+        sources = given
+    else:
+        raise ValueError("neither an object nor a list")  # noqa: TRY004  # of the document, not of an argument
+    found = []
+    for source in list(sources)[:_MOST]:
+        if not isinstance(source, dict) or source.get("publisher", "zmq") != "zmq":
+            continue
+        events = _own(source.get("endpoint"), host)
+        if events is not None:
+            found.append(
+                KvPublisher(events, _own(source.get("replay_endpoint"), host), _topic(source.get("topic")))
+            )
+    return tuple(found)
+
+
+def _of_sglang(given: Any, host: str) -> tuple[KvPublisher, ...]:
+    source = given.get("kv_events") if isinstance(given, dict) else None
+    if not isinstance(source, dict) or source.get("publisher") != "zmq":
+        return ()
+    if not _is_own(source.get("endpoint_host", "*"), host):
+        return ()
+    ranks, base, replay = (
+        source.get(name) for name in ("dp_size", "endpoint_port_base", "replay_endpoint_port_base")
+    )
+    count = min(ranks, _MOST) if isinstance(ranks, int) and ranks > 0 else 1
+    found = []
+    for rank in range(count):
+        events = _port_of(base, rank, host)
+        if events is not None:
+            found.append(KvPublisher(events, _port_of(replay, rank, host), _topic(source.get("topic"))))
+    return tuple(found)
+
+
+def _own(endpoint: object, host: str) -> str | None:
+    """The address of a socket that the worker has bound. It connects to an address of another host: nobody can subscribe."""
+    found = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) and len(endpoint) <= 256 else None
+    if found is None or not _is_own(found[1], host):
+        return None
+    return _port_of(int(found[2]), 0, host)
+
+
+def _is_own(named: object, host: str) -> bool:
+    return named in _ANY_HOST or named in (host, f"[{host}]")
+
+
+def _port_of(base: object, rank: int, host: str) -> str | None:
+    if not isinstance(base, int) or not 1 <= base + rank <= 65_535:
+        return None
+    return f"tcp://{authority(host, base + rank)}"
+
+
+def _topic(value: object) -> str:
+    return value if isinstance(value, str) and len(value) <= _MOST_TOPIC else ""

@@ -1,0 +1,84 @@
+"""The declaration of precise-prefix-cache-producer."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.labels import PREFIX
+from epp.scheduling.kv_events.cache_index import BLOCK_BYTES
+from epp.scheduling.kv_events.event_stream import Knowledge, KvEventStream
+from epp.scheduling.kv_events.producer import PRODUCER, PrecisePrefixCacheProducer
+from epp.scheduling.kv_events.settings import PreciseProducerParameters
+from epp.scheduling.prefix.declarations import PrefixProducerParameters, prefix_producer, share_of_memory
+
+
+def _build(given: PreciseProducerParameters, context: PluginContext) -> PrecisePrefixCacheProducer:
+    settings = given.settings()
+    most = min(settings.most_blocks, share_of_memory() // BLOCK_BYTES)
+    estimate = prefix_producer(PrefixProducerParameters(), context)
+    return PrecisePrefixCacheProducer(
+        replace(settings, most_blocks=most), estimate, seed=context.rng.getrandbits(64)
+    )
+
+
+def kv_event_metrics(producers: Sequence[PrecisePrefixCacheProducer]) -> Iterator[Metric]:
+    streams = [one for producer in producers for held in producer.streams().values() for one in held]
+    yield GaugeMetricFamily(
+        PREFIX + "kv_cache_events_active_subscribers",
+        "Sockets of workers whose events are read.",
+        len(streams),
+    )
+    yield CounterMetricFamily(
+        PREFIX + "kv_cache_events_messages_received", "Batches of events.", _sum(streams, "batches")
+    )
+    yield CounterMetricFamily(
+        PREFIX + "kv_cache_index_lookup_requests",
+        "Prompts that were compared with what workers say.",
+        sum(one.prompts_known for one in producers),
+    )
+    yield CounterMetricFamily(
+        PREFIX + "kv_cache_index_estimated_prompts",
+        "Prompts whose tokens were not known in time, so that the estimate decided.",
+        sum(one.prompts_estimated for one in producers),
+    )
+    yield GaugeMetricFamily(
+        PREFIX + "kv_cache_index_blocks",
+        "Different blocks in the index of KV events.",
+        sum(len(one.index) for one in producers),
+    )
+    known = GaugeMetricFamily(
+        PREFIX + "kv_cache_events_publishers",
+        "Sockets of workers, by what is known of their caches.",
+        labels=("knowledge",),
+    )
+    states = Counter(one.knowledge for one in streams)
+    for state in Knowledge:
+        known.add_metric((state.value,), states[state])
+    yield known
+    for name, what in (
+        ("restarts", "Caches that began anew: the worker's process was replaced."),
+        ("gaps", "Times that batches were missing."),
+        ("faulty", "Events and batches that could not be read."),
+    ):
+        yield CounterMetricFamily(f"{PREFIX}kv_cache_events_{name}", what, _sum(streams, name))
+
+
+def _sum(streams: Sequence[KvEventStream], name: str) -> int:
+    return sum(getattr(one, name) for one in streams)
+
+
+PRECISE_PREFIX_CACHE_PRODUCER: Final = PluginDeclaration(
+    type=PRODUCER,
+    role=Role.PRODUCER,
+    also=Role.EXTRACTOR,
+    parameters=PreciseProducerParameters,
+    build=_build,
+    read_by_handlers=True,
+    metrics=kv_event_metrics,
+    single="a worker's events are read once: only one precise-prefix-cache-producer is possible",
+)

@@ -1,0 +1,263 @@
+"""The data producer that knows what workers' prefix caches hold, because they say so.
+
+A prompt is compared with that where its tokens are known and the worker's events have come without a gap. Elsewhere, and for
+what no event can say yet, the estimate of approx-prefix-cache-producer counts: it learns of every pick all the same.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Key
+from epp.request.inference_request import InferenceRequest, PrefixChain, RequestData
+from epp.scheduling.kv_events.cache_index import CacheIndex
+from epp.scheduling.kv_events.event_stream import Knowledge, KvEventStream
+from epp.scheduling.kv_events.prompt_tokens import given_tokens, pack_tokens, salt_of
+from epp.scheduling.kv_events.settings import KvEventSettings
+from epp.scheduling.kv_events.token_wait import TokenWait
+from epp.scheduling.pick import Credit
+from epp.scheduling.plugin import AdmissionController
+from epp.scheduling.prefix.index import PrefixIndex
+from epp.scheduling.prefix.producer import PrefixCacheProducer, PrefixHits
+from epp.scheduling.prefix.scorer import units_of_all
+
+PRODUCER: Final = "precise-prefix-cache-producer"
+_TOKEN_BYTES: Final = 4
+_MOST_CLAIMED: Final = 1 << 40
+"""Units: what is under way at one worker is bounded by its requests."""
+
+
+class _Found:
+    """What is known of one prompt: `held`, the share of it by endpoint, of all in `known` that hold any.
+
+    `known`: whether that is all that the endpoint holds. If not, the estimate may say more.
+    """
+
+    __slots__ = ("held", "known")
+
+    def __init__(self, known: Mapping[Key, bool], held: Mapping[Key, float]) -> None:
+        self.known = known
+        self.held = held
+
+
+class PrecisePrefixCacheProducer:
+    """`estimate`: learns of the same requests, and says what the others hold.
+
+    `ask_for_tokens`: set by who can ask workers; begins to find out the tokens of a prompt, which `tokens_found` is told, and
+    returns whether it does.
+    """
+
+    picked_last = True
+    """Others ask first what an endpoint held before."""
+    plugin_type = PRODUCER
+
+    def __init__(self, settings: KvEventSettings, estimate: PrefixCacheProducer, *, seed: int = 0) -> None:
+        self.settings = settings
+        self.estimate = estimate
+        self.index = CacheIndex(settings.most_blocks, seed)
+        self.hits = PrefixHits()
+        self.ask_for_tokens: Callable[[InferenceRequest], bool] | None = None
+        self.prompts_known = 0
+        """Prompts that were compared with what workers say; and those that were not, since their tokens are unknown."""
+        self.prompts_estimated = 0
+        # bounded: by the workers, and their sockets
+        self._streams: dict[Key, list[KvEventStream]] = {}
+        self._under_way = PrefixIndex()
+        """What requests claim whose blocks no event has named yet."""
+        self._claims: RequestData[dict[Key, int]] = RequestData()
+        self._tokens: RequestData[bytes] = RequestData()
+        self._found: RequestData[_Found] = RequestData()
+        self._state = -1
+        self._masks: dict[int, int] = {}
+        """By the size of a block, the bits of all publishers that are believed."""
+        self._key_of_bit: dict[int, Key] = {}
+        self._known: dict[Key, bool] = {}
+
+    def add_stream(self, key: Key, stream: KvEventStream) -> None:
+        """The endpoint publishes events, which come by this stream."""
+        self._streams.setdefault(key, []).append(stream)
+        self.index.changed()
+
+    def remove_stream(self, key: Key, stream: KvEventStream) -> None:
+        streams = self._streams.get(key, [])
+        if stream in streams:
+            streams.remove(stream)
+            self.index.remove_publisher(stream.holdings)
+        if not streams:
+            self._streams.pop(key, None)
+
+    def streams(self) -> Mapping[Key, Sequence[KvEventStream]]:
+        return self._streams
+
+    def ask(self, request: InferenceRequest) -> bool:
+        """A `TokenReader`: nobody is asked for what the client sent as tokens, or while no worker says what it holds."""
+        if request.prompt is None or self.ask_for_tokens is None or self.has_tokens(request):
+            return False
+        self._refresh()
+        if not self._masks or given_tokens(request.prompt) is not None:
+            return False
+        return self.ask_for_tokens(request) and not self.has_tokens(request)
+
+    def tokens_found(self, request: InferenceRequest, tokens: Sequence[int]) -> None:
+        self._tokens.keep(request, pack_tokens(tokens))
+
+    def has_tokens(self, request: InferenceRequest) -> bool:
+        return self._tokens.of(request) is not None
+
+    def admission(self, behind: AdmissionController) -> AdmissionController:
+        """A request waits for its tokens, for a set time at most."""
+        return TokenWait(self, self.settings.token_wait, behind)
+
+    def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
+        self.estimate.prepare(request, pool)
+        self._refresh()
+        if request.prompt is None or not self._masks:
+            return
+        tokens = self._tokens.of(request)
+        if tokens is None and (given := given_tokens(request.prompt)) is not None:
+            tokens = pack_tokens(given)
+        if not tokens:
+            self.prompts_estimated += 1
+            return
+        self.prompts_known += 1
+        adapter = request.model if self._is_adapter(request.model, pool) else None
+        root = self.index.root(adapter, salt_of(request.prompt))
+        count = len(tokens) // _TOKEN_BYTES
+        held: dict[Key, float] = {}
+        for size, mask in self._masks.items():
+            for bit, blocks in self.index.match(tokens, root, mask, size).items():
+                key = self._key_of_bit[bit]
+                held[key] = max(held.get(key, 0.0), min(1.0, blocks * size / count))
+        self._found.keep(request, _Found(self._known, held))
+
+    def told(
+        self, request: InferenceRequest, pool: EndpointPool, hashes: Sequence[int], units: int, layout: int
+    ) -> None:
+        self.estimate.told(request, pool, hashes, units, layout)
+
+    @property
+    def layout(self) -> int:
+        return self.estimate.layout
+
+    def use_seed(self, seed: int) -> None:
+        if seed != self.estimate.seed:
+            self._under_way.retain(())
+        self.estimate.use_seed(seed)
+
+    def chain(self, request: InferenceRequest) -> PrefixChain | None:
+        return self.estimate.chain(request)
+
+    def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
+        chain = self.chain(request)
+        if chain is None:
+            return
+        if endpoints and not chain.told and self._claims.of(request) is None:
+            size = chain.unit_tokens * _TOKEN_BYTES
+            self.hits.observe(
+                endpoints[0].key, self.held(request, endpoints[0]) * _TOKEN_BYTES, chain.units * size
+            )
+        self.estimate.picked(request, endpoints)
+        claims = self._claims.of(request) or {}
+        for endpoint in endpoints:
+            if endpoint.key not in claims:
+                claims[endpoint.key] = self._under_way.claim(
+                    chain.hashes, endpoint.key, _MOST_CLAIMED, chain.ends
+                )
+        self._claims.keep(request, claims)
+
+    def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
+        """Its worker has said by now which blocks it stored."""
+        self._withdraw(request)
+        self.estimate.served(request, endpoints)
+
+    def failed(self, request: InferenceRequest) -> None:
+        self._withdraw(request)
+        self.estimate.failed(request)
+
+    def matches(self, request: InferenceRequest, pool: EndpointPool) -> Mapping[int, int] | Floats:
+        estimated = self.estimate.matches(request, pool)
+        chain, found = self.chain(request), self._found.of(request)
+        if found is None or chain is None:
+            return estimated
+        units = units_of_all(estimated, len(pool)).astype(np.float64)
+        claimed = self._under_way.match(chain.hashes, pool.endpoints)
+        rows, most = pool.row_by_key(), self._units(request, chain)
+        for key, is_all in found.known.items():
+            if (row := rows.get(key)) is not None:
+                said = min(found.held.get(key, 0.0) * most, float(chain.units))
+                blocks = claimed.get(row, 0) if isinstance(claimed, dict) else int(claimed[row])
+                units[row] = max(said, chain.units_in(blocks), 0.0 if is_all else units[row])
+        return units
+
+    def held(self, request: InferenceRequest, endpoint: Endpoint) -> int:
+        chain, found = self.chain(request), self._found.of(request)
+        if found is None or chain is None or endpoint.key not in found.known:
+            return self.estimate.held(request, endpoint)
+        said = min(found.held.get(endpoint.key, 0.0) * self._units(request, chain), float(chain.units))
+        claimed = chain.units_in(self._under_way.held(chain.hashes, endpoint.key))
+        known = int(max(said, claimed) * chain.unit_tokens)
+        return known if found.known[endpoint.key] else max(known, self.estimate.held(request, endpoint))
+
+    @property
+    def credits(self) -> Mapping[Key, Credit]:
+        return self.hits.credits
+
+    def sized(self, endpoint: Endpoint, tokens: int) -> None:
+        self.estimate.sized(endpoint, tokens)
+
+    def forget(self, endpoint: Endpoint) -> None:
+        self.estimate.forget(endpoint)
+        self._under_way.forget(endpoint.key)
+        for stream in self._streams.get(endpoint.key, ()):
+            stream.interrupted()
+            self.index.clear(stream.holdings)
+
+    def retain(self, endpoints: Sequence[Endpoint]) -> None:
+        self.estimate.retain(endpoints)
+        present = [endpoint.key for endpoint in endpoints]
+        self._under_way.retain(present)
+        self.hits.retain(present)
+
+    def _withdraw(self, request: InferenceRequest) -> None:
+        claims, chain = self._claims.of(request), self.chain(request)
+        if claims is None or chain is None:
+            return
+        for key, claim in claims.items():
+            self._under_way.withdraw(chain.hashes, key, claim)
+        claims.clear()
+
+    def _units(self, request: InferenceRequest, chain: PrefixChain) -> float:
+        """The whole prompt, in the units of the estimate: other plugins reckon with 4 bytes a token."""
+        return max(float(chain.units), request.prompt_tokens / chain.unit_tokens)
+
+    def _is_adapter(self, model: str, pool: EndpointPool) -> bool:
+        return model in self.index.adapters or pool.note(
+            ("adapter", model),
+            lambda: any(
+                one.id == model and one.parent is not None
+                for endpoint in pool.endpoints
+                for one in endpoint.listed_models
+            ),
+        )
+
+    def _refresh(self) -> None:
+        """Find out anew which publishers are believed, if that may have changed."""
+        if self._state == self.index.state:
+            return
+        masks: dict[int, int] = {}
+        key_of_bit: dict[int, Key] = {}
+        known: dict[Key, bool] = {}
+        for key, streams in self._streams.items():
+            if any(one.knowledge in (Knowledge.UNKNOWN, Knowledge.CATCHING_UP) for one in streams):
+                continue
+            if any(one.holdings.refused and not one.holdings.block_tokens for one in streams):
+                continue  # its blocks are too short
+            known[key] = all(one.knowledge is Knowledge.EXACT for one in streams)
+            for stream in streams:
+                holdings = stream.holdings
+                key_of_bit[holdings.bit] = key
+                if holdings.block_tokens:
+                    masks[holdings.block_tokens] = masks.get(holdings.block_tokens, 0) | holdings.bit
+        self._masks, self._key_of_bit, self._known = masks, key_of_bit, known
+        self._state = self.index.state

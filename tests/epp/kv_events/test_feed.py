@@ -1,0 +1,341 @@
+"""Workers publish over real sockets what they hold, and requests go there."""
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+import zmq
+
+from benchmarks.ports import free_ports
+from discovery import Instance, InstanceAddedEvent
+from epp.config.picker_config import load_config
+from epp.endpoints.datastore import Datastore
+from epp.kv_events.feed import KvEventFeed
+from epp.scheduling.director import Director
+from epp.scheduling.kv_events.event_stream import Knowledge
+from epp.scheduling.kv_events.producer import PrecisePrefixCacheProducer
+from epp.scheduling.pick import Pick
+from epp.scheduling.policy import Policy
+from epp.scheduling.waiting import WaitingRequest
+from tests.epp.kv_events.engine_messages import full, stored, vllm
+from tests.epp.kv_events.publishing_worker import PublishingWorker
+from tests.eventually import eventually
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = "".join(f"{word:4d}" for word in range(64))
+"""16 blocks."""
+OTHER = PROMPT[::-1]
+
+
+def config(**parameters: Any) -> str:
+    document = {
+        "apiVersion": "llm-d.ai/v1",
+        "kind": "EndpointPickerConfig",
+        "plugins": [
+            {"type": "precise-prefix-cache-producer", "parameters": {"tokenWaitMs": 5000} | parameters},
+            {
+                "type": "prefix-cache-scorer",
+                "parameters": {"prefixMatchInfoProducerName": "precise-prefix-cache-producer"},
+            },
+        ],
+    }
+    return yaml.safe_dump(document)
+
+
+class Pool:
+    """A picker's parts over some workers."""
+
+    def __init__(self, workers: list[PublishingWorker], text: str) -> None:
+        self.store = Datastore()
+        loaded = load_config(text, rng=random.Random(1))
+        self.director = Director(self.store, loaded.scheduler, loaded.detector, Policy(), random.Random(2))
+        (self.producer,) = [
+            one for one in self.director.producers if isinstance(one, PrecisePrefixCacheProducer)
+        ]
+        loop = asyncio.get_running_loop()
+        self.director.waiting.wake = lambda: loop.call_soon(self.dispatch)
+        for number, worker in enumerate(workers):
+            instance = Instance(f"w{number}", "ns", "c", "127.0.0.1", worker.port, "a")
+            self.store.apply(InstanceAddedEvent(instance), {})
+        self.feed = KvEventFeed(loaded, self.store, lambda: self.director.waiting.wake(), lambda: None)
+
+    def dispatch(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = self.director.dispatch(loop.time())
+        if due is not None:
+            loop.call_at(due, self.dispatch)
+
+    async def pick(self, prompt: Any, **more: Any) -> Pick:
+        loop = asyncio.get_running_loop()
+        body = msgspec.json.encode({"model": "m", "prompt": prompt} | more)
+        outcome = self.director.direct({":path": "/v1/completions"}, body, None, loop.time())
+        if isinstance(outcome, WaitingRequest):
+            settled: asyncio.Future[Pick | Exception] = loop.create_future()
+            outcome.subscribe(lambda pick, now: settled.set_result(pick))
+            outcome = await settled
+        assert isinstance(outcome, Pick)
+        return outcome
+
+    async def goes_to(self, prompt: Any, **more: Any) -> set[str]:
+        """The workers of some requests, which fail: nothing is learnt of where they went."""
+        found = set()
+        for _ in range(12):
+            pick = await self.pick(prompt, **more)
+            found.add(pick.endpoints[0].id)
+            self.director.responded(pick, 500, 0.0)
+            self.director.release(pick, 0.0)
+        return found
+
+    def knowledge(self) -> list[Knowledge]:
+        return [one.knowledge for _, streams in sorted(self.producer.streams().items()) for one in streams]
+
+    def is_exact(self) -> bool:
+        return self.knowledge() == [Knowledge.EXACT] * len(self.store.endpoints)
+
+    def blocks(self, worker: int) -> int:
+        (stream,) = self.producer.streams()[f"w{worker}", "a"]
+        return stream.holdings.count
+
+
+@asynccontextmanager
+async def pool(*workers: PublishingWorker, **parameters: Any) -> AsyncIterator[Pool]:
+    async with AsyncExitStack() as stack:
+        for worker in workers:
+            await stack.enter_async_context(worker)
+        made = Pool(list(workers), config(**parameters))
+        await stack.enter_async_context(made.feed)
+        yield made
+
+
+def two(**form: Any) -> tuple[PublishingWorker, PublishingWorker]:
+    return PublishingWorker(**form), PublishingWorker(**form)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    await eventually(condition)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"form": "vllm"},
+        {"form": "vllm", "topic_in_replay": False},
+        {"form": "sglang", "encode": full},
+    ],
+)
+async def test_a_prompt_goes_where_its_blocks_are(form: dict[str, Any]) -> None:
+    one, other = two(**form)
+    async with pool(one, other) as picker:
+        await until(picker.is_exact)
+        await other.hold(PROMPT)
+        await until(lambda: picker.blocks(1) == 16)
+        assert await picker.goes_to(PROMPT) == {"w1"}
+        assert await picker.goes_to(OTHER) == {"w0", "w1"}
+        await one.hold(OTHER)
+        await other.drop(PROMPT)
+        await until(lambda: (picker.blocks(0), picker.blocks(1)) == (16, 0))
+        assert await picker.goes_to(OTHER) == {"w0"}
+        assert await picker.goes_to(PROMPT) == {"w0", "w1"}
+        await one.clear()
+        await until(lambda: picker.blocks(0) == 0)
+        assert picker.feed.describe()["kv_events"]["workers"]["w1"][0]["knowledge"] == "exact"
+
+
+async def test_what_was_published_before_the_picker_came_is_known() -> None:
+    one, other = two()
+    async with one, other:
+        await one.hold(PROMPT)
+        await one.hold(OTHER)
+        await one.drop(OTHER)
+        text = config()
+        made = Pool([one, other], text)
+        async with made.feed:
+            await until(made.is_exact)
+            assert made.blocks(0) == 16
+            assert await made.goes_to(PROMPT) == {"w0"}
+            assert await made.goes_to(OTHER) == {"w0", "w1"}
+
+
+async def test_without_a_replay_what_is_known_is_told_as_partial() -> None:
+    one, other = two(replays=False)
+    async with one, other:
+        await one.hold(OTHER)
+        made = Pool([one, other], config())
+        async with made.feed:
+            await until(lambda: len(made.knowledge()) == 2)
+            for _ in range(100):  # until the subscription has taken effect
+                await one.hold(PROMPT)
+                if made.blocks(0):
+                    break
+                await asyncio.sleep(0.05)
+            assert made.knowledge() == [Knowledge.PARTIAL, Knowledge.UNKNOWN]
+            assert await made.goes_to(PROMPT) == {"w0"}
+
+
+async def test_a_lost_batch_is_asked_for_again() -> None:
+    one, other = two()
+    async with pool(one, other) as picker:
+        await until(picker.is_exact)
+        await one.hold(PROMPT)
+        await until(lambda: picker.blocks(0) == 16)
+        await one.drop(PROMPT, lost=True)
+        await one.hold(OTHER[:32])
+        await until(lambda: picker.is_exact() and picker.blocks(0) == 2)
+        assert await picker.goes_to(PROMPT) == {"w0", "w1"}
+
+
+@pytest.mark.parametrize("holds_again", [0, 3])
+async def test_a_worker_that_begins_anew_holds_nothing_of_before(holds_again: int) -> None:
+    one, other = two()
+    async with pool(one, other) as picker:
+        await until(picker.is_exact)
+        await one.hold(PROMPT)
+        await until(lambda: picker.blocks(0) == 16)
+        await one.restart()
+        for number in range(holds_again):
+            await one.hold(f"{number:<32d}")
+        await until(lambda: picker.is_exact() and picker.blocks(0) == 2 * holds_again)
+        assert await picker.goes_to(PROMPT) == {"w0", "w1"}
+        await one.hold(PROMPT)
+        await until(lambda: picker.blocks(0) == 2 * holds_again + 16)
+        assert await picker.goes_to(PROMPT) == {"w0"}
+
+
+async def test_a_worker_without_events_is_estimated() -> None:
+    one, other = PublishingWorker(), PublishingWorker(form="none")
+    async with pool(one, other) as picker:
+        await until(lambda: picker.knowledge() == [Knowledge.EXACT])
+        pick = await picker.pick(PROMPT)
+        while pick.endpoints[0].id != "w1":
+            picker.director.responded(pick, 500, 0.0)
+            picker.director.release(pick, 0.0)
+            pick = await picker.pick(PROMPT)
+        picker.director.responded(pick, 200, 0.0)
+        picker.director.release(pick, 0.0)
+        assert await picker.goes_to(PROMPT) == {"w1"}
+
+
+async def test_a_prompt_counts_where_it_was_sent_until_it_is_answered() -> None:
+    one, other = two()
+    async with pool(one, other) as picker:
+        await until(picker.is_exact)
+        await one.hold("x" * 16)
+        await until(lambda: picker.blocks(0) == 1)
+        first = await picker.pick(PROMPT)
+        others = [await picker.pick(PROMPT) for _ in range(6)]
+        assert {one.endpoints[0].id for one in others} == {first.endpoints[0].id}
+        for pick in (first, *others):  # answered, and yet its worker says of no block of it
+            picker.director.responded(pick, 200, 0.0)
+            picker.director.release(pick, 0.0)
+        assert await picker.goes_to(PROMPT) == {"w0", "w1"}
+
+
+async def test_tokens_that_a_client_sends_are_asked_of_nobody() -> None:
+    one, other = two()
+    async with pool(one, other) as picker:
+        await until(picker.is_exact)
+        await other.hold(PROMPT)
+        await until(lambda: picker.blocks(1) == 16)
+        assert await picker.goes_to(list(PROMPT.encode())) == {"w1"}
+        assert not one.rendered + other.rendered
+
+
+async def test_tokens_come_from_tokenize_where_nothing_renders_and_are_asked_for_once() -> None:
+    one, other = two()
+    one.token_paths = other.token_paths = {"/tokenize"}
+    async with pool(one, other) as picker:
+        await until(picker.is_exact)
+        await other.hold(PROMPT)
+        await until(lambda: picker.blocks(1) == 16)
+        assert await picker.goes_to(PROMPT) == {"w1"}
+        assert one.rendered + other.rendered == ["/tokenize"]
+
+
+async def test_a_pick_waits_no_longer_for_tokens_than_it_may() -> None:
+    one, other = two()
+    one.token_delay = other.token_delay = 3600.0
+    async with pool(one, other, tokenWaitMs=20) as picker:
+        await until(picker.is_exact)
+        await other.hold(PROMPT)
+        await until(lambda: picker.blocks(1) == 16)
+        assert await picker.goes_to(PROMPT) <= {"w0", "w1"}
+        assert picker.producer.prompts_estimated == 12
+        assert picker.producer.prompts_known == 0
+
+
+async def test_salts_are_other_prompts() -> None:
+    one, other = two()
+    async with pool(one, other) as picker:
+        await until(picker.is_exact)
+        await other.hold(PROMPT)
+        await until(lambda: picker.blocks(1) == 16)
+        assert await picker.goes_to(PROMPT) == {"w1"}
+        assert await picker.goes_to(PROMPT, cache_salt="mine") == {"w0", "w1"}
+
+
+async def test_a_port_that_is_configured_is_read() -> None:
+    one = PublishingWorker(form="none")
+    async with one:
+        events = {"podDiscoveryConfig": {"socketPort": one.ports[0]}}
+        made = Pool([one], config(kvEventsConfig=events))
+        async with made.feed:
+            await until(lambda: made.knowledge() == [Knowledge.UNKNOWN])
+            for _ in range(100):
+                await one.hold(PROMPT)
+                if made.blocks(0):
+                    break
+                await asyncio.sleep(0.05)
+            assert made.blocks(0) == 16
+
+
+async def test_workers_may_connect_to_the_picker_and_name_themselves_in_topics() -> None:
+    one, other = two(form="none")
+    (port,) = free_ports(1)
+    async with pool(
+        one, other, kvEventsConfig={"zmqEndpoint": f"tcp://0.0.0.0:{port}", "topicFilter": "kv@"}
+    ) as picker:
+        sender = one._context.socket(zmq.PUB)
+        sender.setsockopt(zmq.LINGER, 0)
+        sender.connect(f"tcp://127.0.0.1:{port}")
+        names = one.names(PROMPT)
+        for number in range(1000):
+            topics = (
+                f"kv@127.0.0.1:{other.port}@m",
+                "kv@127.0.0.1@m",
+                "kv@nobody@m",
+                f"127.0.0.1:{one.port}",
+            )
+            for topic in topics:
+                payload = vllm(stored(names, list(PROMPT.encode())), ts=number + 1.0)
+                await sender.send_multipart([topic.encode(), number.to_bytes(8, "big"), payload])
+            if picker.producer.streams():
+                break
+            await asyncio.sleep(0.05)
+        assert list(picker.producer.streams()) == [("w1", "a")]
+        await until(lambda: picker.blocks(1) == 16)
+        assert await picker.goes_to(PROMPT) == {"w1"}
+
+
+def test_without_the_plugin_nothing_of_it_is_loaded() -> None:
+    program = """
+import asyncio, sys
+from epp.config.settings import Settings
+from epp.server import PickerServer
+async def main():
+    settings = Settings(discovery="static://127.0.0.1:9", grpc_port=0, grpc_health_port=0, metrics_port=0, host="127.0.0.1", secure_serving=False)
+    async with PickerServer(settings):
+        await asyncio.sleep(0.1)
+    print(sorted(one for one in sys.modules if one.split(".")[0] == "zmq" or one in ("epp.kv_events.subscriber", "epp.kv_events.tokens")))
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[]\n"

@@ -1,0 +1,253 @@
+"""Batches of KV events as three engines encode them, in their old and new forms; and what is none."""
+
+import struct
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epp.scheduling.kv_events.batches import (
+    MOST_BYTES,
+    BatchError,
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    read_batch,
+)
+from tests.epp.kv_events.engine_messages import (
+    AllBlocksCleared,
+    BlockRemoved,
+    OldCleared,
+    OldRemoved,
+    OldStored,
+    SglangStored,
+    TrtllmStored,
+    full,
+    removed,
+    stored,
+    vllm,
+)
+
+GPU = ("gpu", 0, "", "")
+TOKENS = list(range(100, 132))
+
+
+def only(payload: bytes) -> Any:
+    batch = read_batch(payload)
+    assert (batch.unknown, batch.faulty) == (0, 0)
+    (event,) = batch.events
+    return event
+
+
+def test_vllm_sends_maps() -> None:
+    event = only(vllm(stored([2**64 - 1, 5], TOKENS, parent=7)))
+    assert event == BlocksStored(GPU, [2**64 - 1, 5], 7, TOKENS, 16)
+    assert only(vllm(removed(5, medium="CPU"))) == BlocksRemoved(("host", 0, "", ""), [5])
+    assert only(vllm(AllBlocksCleared(), rank=3)) == BlocksCleared()
+
+
+def test_older_vllm_sends_arrays() -> None:
+    assert only(vllm(OldStored([1, 2], None, TOKENS, 16, None))) == BlocksStored(
+        GPU, [1, 2], None, TOKENS, 16
+    )
+    assert only(vllm(OldRemoved([1], "CPU"))) == BlocksRemoved(("host", 0, "", ""), [1])
+    assert only(vllm(OldCleared())) == BlocksCleared()
+    one = OldStored([1, 2], 9, TOKENS, 16, 3, "GPU", "poet")
+    assert only(vllm(one)).adapter == "poet"
+
+
+def test_a_batch_may_be_a_map() -> None:  # one version of vLLM, 0181ea3
+    payload = msgspec.msgpack.encode({"ts": 2.0, "events": [{"type": "AllBlocksCleared"}], "x": 1})
+    assert read_batch(payload).time == 2.0
+    assert only(payload) == BlocksCleared()
+
+
+def test_a_batch_may_have_more_elements() -> None:  # vLLM's PR 57789 appends the publisher's id
+    payload = msgspec.msgpack.encode([1.0, [{"type": "AllBlocksCleared"}], 0, b"0123456789abcdef", {"a": 1}])
+    assert only(payload) == BlocksCleared()
+
+
+def test_a_digest_is_the_integer_of_its_last_bytes() -> None:
+    digest = bytes(range(32))
+    event = only(vllm(stored([digest], TOKENS[:16], parent=digest[::-1])))
+    assert event.hashes == [int.from_bytes(digest[-8:], "big")]
+    assert event.parent == int.from_bytes(digest[::-1][-8:], "big")
+
+
+def test_sglang_sends_signed_hashes_and_leaves_out_names() -> None:
+    event = only(full(SglangStored([-1, 4], -9, TOKENS, 16, None, "CPU_PINNED")))
+    assert event.hashes == [2**64 - 1, 4]
+    assert event.parent == 2**64 - 9
+    assert event.scope == ("host", 0, "", "")
+    assert event.adapter is None
+    salted = only(full(SglangStored([1], None, TOKENS[:16], 16, None, "GPU", cache_salt="s")))
+    assert salted.salt == "s"
+
+
+RECORDED = bytes.fromhex(
+    "93cb41da4920401000009487a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392d3fedcba9876543210cf0fedcba987654321"
+    "b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f696473dc00100102030405060708090a0b0c0d0e0f10aa626c6f636b5f73697a6508"
+    "a76c6f72615f6964c0a66d656469756da34750558aa474797065ab426c6f636b53746f726564ac626c6f636b5f6861736865739105b1706172656e74"
+    "5f626c6f636b5f68617368cf0fedcba987654321a9746f6b656e5f6964739411121314aa626c6f636b5f73697a6508a76c6f72615f6964c0a66d6564"
+    "69756daa4350555f50494e4e4544aa63616368655f73616c74a473616c74aa73657373696f6e5f6964a27331a96c6f72615f6e616d65a4706f657483"
+    "a474797065ac426c6f636b52656d6f766564ac626c6f636b5f6861736865739105a66d656469756daa4350555f50494e4e454481a474797065b0416c"
+    "6c426c6f636b73436c656172656401"
+)
+"""One batch, as the encoder in the wheel of SGLang 0.5.23 wrote it."""
+
+
+def test_what_sglang_s_own_encoder_writes() -> None:
+    batch = read_batch(RECORDED)
+    assert (batch.time, batch.unknown, batch.faulty) == (1764000000.25, 0, 0)
+    host = ("host", 0, "", "")
+    first, second = 0xFEDCBA9876543210, 0x0FEDCBA987654321
+    assert batch.events == [
+        BlocksStored(GPU, [first, second], None, list(range(1, 17)), 8),
+        BlocksStored(host, [5], second, [17, 18, 19, 20], 8, "poet", "salt"),
+        BlocksRemoved(host, [5]),
+        BlocksCleared(),
+    ]
+
+
+def test_sglang_sends_pairs_for_eagle() -> None:
+    pairs = [[token, token + 1] for token in TOKENS]
+    assert only(full(SglangStored([1, 2], None, pairs, 16, None))).tokens == TOKENS
+
+
+def test_a_last_page_may_be_short() -> None:
+    assert len(only(full(SglangStored([1, 2], None, TOKENS[:20], 16, None))).tokens) == 20
+
+
+def test_trtllm_sends_images_in_fields_of_its_own() -> None:
+    image = {"type": "mm_key", "hash": "ab", "start_offset": 3}
+    event = only(full(TrtllmStored([1, 2], None, TOKENS, 16, mm_keys=[[image], []])))
+    assert event.extras[0]
+    assert not event.extras[1]
+    other = only(full(TrtllmStored([1, 2], None, TOKENS, 16, mm_keys=[[image | {"hash": "ac"}], []])))
+    assert other.extras != event.extras
+
+
+def test_extra_keys_have_no_adapter_and_one_salt() -> None:
+    plain = only(vllm(stored([1, 2], TOKENS, lora_name="poet", extra_keys=[["poet"], ["poet"]])))
+    assert (plain.adapter, plain.salt, plain.extras) == ("poet", "", ())
+    salted = only(vllm(stored([1, 2], TOKENS, lora_name="poet", extra_keys=[["poet", "s"], ["poet"]])))
+    assert (salted.adapter, salted.salt, salted.extras) == ("poet", "s", ())
+    image = only(vllm(stored([1, 2], TOKENS, extra_keys=[[["image", 0]], None])))
+    assert (image.salt, [bool(one) for one in image.extras]) == ("", [True, False])
+    later = only(vllm(stored([1, 2], TOKENS, parent=5, extra_keys=[["digest"], None])))
+    assert later.salt == ""
+    assert later.extras[0]
+
+
+def test_an_adapter_without_a_name_is_none_that_a_client_can_ask_for() -> None:
+    event = only(full(TrtllmStored([1, 2], None, TOKENS, 16, lora_id=4)))
+    assert event.adapter == "\x004"
+
+
+def test_groups_that_do_not_name_every_block_teach_nothing() -> None:
+    sparse = only(vllm(stored([1], TOKENS, group_idx=1, kv_cache_spec_kind="sliding_window")))
+    assert not sparse.whole
+    assert sparse.scope == ("gpu", 1, "", "")
+    assert not sparse.tokens
+    full_attention = stored([1, 2], TOKENS, group_idx=0, kv_cache_spec_kind="full_attention")
+    assert only(vllm(full_attention)).whole
+
+
+def test_a_store_without_tokens_is_one_of_known_blocks() -> None:
+    event = only(vllm(stored([1, 2], [], size=0, medium="CPU")))
+    assert (event.hashes, list(event.tokens), event.block_size) == ([1, 2], [], 0)
+    assert only(vllm(stored([], []))).hashes == []
+
+
+def test_mooncake_s_store_is_not_the_worker_s_memory() -> None:
+    assert only(vllm(removed(1, medium="cpu"))).scope[0] == "cpu"
+
+
+def test_one_event_takes_no_other_with_it() -> None:
+    good = {"type": "BlockRemoved", "block_hashes": [1], "medium": None}
+    unknown = [{"type": "BlockMoved", "block_hashes": [1]}, ["Heartbeat", 1], {"type": "BlockUpdated"}]
+    faulty = [
+        {"type": "BlockRemoved"},
+        {"type": "BlockRemoved", "block_hashes": ["text"]},
+        {"type": "BlockStored", "block_hashes": [1], "token_ids": [-1] * 16, "block_size": 16},
+        {"type": "BlockStored", "block_hashes": [1], "token_ids": [1] * 16, "block_size": "16"},
+        {
+            "type": "BlockStored",
+            "block_hashes": [1, 2],
+            "token_ids": [1] * 32,
+            "block_size": 16,
+            "extra_keys": [None],
+        },
+        ["BlockRemoved", 7],
+        7,
+        None,
+        [],
+        {},
+    ]
+    batch = read_batch(msgspec.msgpack.encode([1.0, [*unknown, good, *faulty, good]]))
+    assert batch.events == [BlocksRemoved(GPU, [1])] * 2
+    assert (batch.unknown, batch.faulty) == (len(unknown), len(faulty))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        b"\x92\x01",
+        b"\x90",
+        msgspec.msgpack.encode("text"),
+        msgspec.msgpack.encode([1.0]),
+        msgspec.msgpack.encode([1.0, "events"]),
+        msgspec.msgpack.encode(["now", []]),
+        msgspec.msgpack.encode({"ts": 1.0}),
+        b"\x92\x01\xdd\xff\xff\xff\xff",
+        b"\x92\x01\x91" * 100_000,
+        b"\x92\x01\xdd\x00\x02\x00\x00" + b"\x90" * 0x20000,
+        bytes(MOST_BYTES + 1),
+    ],
+)
+def test_what_is_no_batch(payload: bytes) -> None:
+    with pytest.raises(BatchError, match="expected|msgpack"):
+        read_batch(payload)
+
+
+def test_a_claim_of_many_hashes_is_refused_before_they_are_read() -> None:
+    hashes = b"\xdd" + struct.pack(">I", 1_048_577) + b"\x01" * 1_048_577
+    event = b"\x82\xa4type\xacBlockRemoved\xacblock_hashes" + hashes
+    assert read_batch(b"\x92\x01\x91" + event).faulty == 1
+
+
+def test_long_extra_keys_are_refused() -> None:
+    assert read_batch(vllm(stored([1, 2], TOKENS, extra_keys=[["x" * 5000], None]))).faulty == 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_whatever_is_changed_in_a_batch_is_read_or_refused(data: st.DataObject) -> None:
+    payload = data.draw(
+        st.sampled_from(
+            [
+                vllm(
+                    stored([1, 2], TOKENS, extra_keys=[["s"], None], group_idx=1),
+                    removed(3),
+                    AllBlocksCleared(),
+                ),
+                vllm(OldStored([1], None, TOKENS[:16], 16, None), OldRemoved([1]), OldCleared()),
+                full(SglangStored([-1], None, TOKENS[:16], 16, None), BlockRemoved([-1], "GPU")),
+            ]
+        )
+    )
+    changed = bytearray(payload)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(changed) - 1))
+        changed[at] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(changed)))
+    for sent in (bytes(changed), bytes(changed[:cut])):
+        try:
+            batch = read_batch(sent)
+        except BatchError:
+            continue
+        assert batch.faulty + batch.unknown + len(batch.events) <= len(sent)

@@ -1,0 +1,254 @@
+"""Batches in any order: lost, doubled, late, of another life of the publisher. What is believed is right, or said to be partial."""
+
+import random
+from collections import deque
+
+import msgspec
+import pytest
+
+from epp.scheduling.kv_events.cache_index import CacheHoldings, CacheIndex
+from epp.scheduling.kv_events.event_stream import Knowledge, KvEventStream
+from epp.scheduling.kv_events.prompt_tokens import pack_tokens
+from tests.epp.kv_events.engine_messages import AllBlocksCleared, removed, stored, vllm
+
+SIZE = 16
+PROMPTS = 30
+
+
+class Publisher:
+    """One life of a worker after the other. It holds prompts of one block each. `keeps`: batches for a replay."""
+
+    def __init__(self, rng: random.Random, keeps: int) -> None:
+        self._rng = rng
+        self._keeps = keeps
+        self._now = 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        self.held: set[int] = set()
+        self._number = 0
+        self.kept: deque[tuple[int, bytes]] = deque(maxlen=self._keeps)
+
+    def publish(self) -> tuple[int, bytes]:
+        self._now += 1.0
+        prompt = self._rng.randrange(PROMPTS)
+        if self._rng.random() < 0.01:
+            event, self.held = AllBlocksCleared(), set[int]()
+        elif prompt in self.held:
+            self.held.discard(prompt)
+            event = removed(prompt)
+        else:
+            self.held.add(prompt)
+            event = stored([prompt], [prompt] * SIZE)
+        batch = self._number, vllm(event, ts=self._now)
+        self._number += 1
+        self.kept.append(batch)
+        return batch
+
+
+def held_by(index: CacheIndex, holdings: CacheHoldings) -> set[int]:
+    root = index.root(None, "")
+    tokens = (pack_tokens([prompt] * SIZE) for prompt in range(PROMPTS))
+    return {at for at, one in enumerate(tokens) if index.match(one, root, holdings.bit, SIZE)}
+
+
+def replay(stream: KvEventStream, publisher: Publisher, rng: random.Random | None = None) -> None:
+    """As the subscriber does. With `rng` some fail on the way."""
+    rounds = 0
+    while stream.wants_replay:
+        rounds += 1
+        assert rounds < 10, "replays for ever"
+        first = stream.begin_replay()
+        for number, payload in list(publisher.kept):
+            if number >= first and not stream.replayed(number, payload):
+                break
+        if stream.replaying and rng is not None and rng.random() < 0.1:
+            stream.interrupted()
+            return
+        if stream.replaying:
+            stream.end_replay(complete=True)
+
+
+def opened(*, can_replay: bool = True) -> tuple[CacheIndex, KvEventStream]:
+    index = CacheIndex()
+    return index, KvEventStream(index, index.add_publisher(), can_replay=can_replay)
+
+
+def test_what_was_published_before_is_replayed_and_then_followed() -> None:
+    index, stream = opened()
+    publisher = Publisher(random.Random(1), 10_000)
+    for _ in range(100):
+        publisher.publish()
+    assert stream.knowledge is Knowledge.CATCHING_UP
+    first = stream.begin_replay()
+    assert first == 0
+    batches = list(publisher.kept)
+    late = publisher.publish()
+    stream.live(*late)  # published during the replay, and part of it or not
+    for number, payload in batches:
+        assert stream.replayed(number, payload)
+    stream.end_replay(complete=True)
+    assert stream.knowledge is Knowledge.EXACT
+    assert held_by(index, stream.holdings) == publisher.held
+    stream.live(*late)  # twice
+    assert held_by(index, stream.holdings) == publisher.held
+
+
+def test_a_gap_is_filled_and_nothing_is_believed_meanwhile() -> None:
+    index, stream = opened()
+    publisher = Publisher(random.Random(1), 10_000)
+    replay(stream, publisher)
+    assert stream.knowledge is Knowledge.EXACT  # it has published nothing
+    for _ in range(10):
+        stream.live(*publisher.publish())
+    publisher.publish()
+    stream.live(*publisher.publish())
+    assert (stream.knowledge, stream.gaps) == (Knowledge.CATCHING_UP, 1)
+    replay(stream, publisher)
+    assert stream.knowledge is Knowledge.EXACT
+    assert held_by(index, stream.holdings) == publisher.held
+
+
+def test_a_step_back_is_another_life() -> None:
+    index, stream = opened()
+    publisher = Publisher(random.Random(1), 10_000)
+    for _ in range(10):
+        publisher.publish()
+    replay(stream, publisher)
+    publisher.restart()
+    stream.live(*publisher.publish())
+    replay(stream, publisher)
+    assert (stream.knowledge, stream.restarts) == (Knowledge.EXACT, 1)
+    assert held_by(index, stream.holdings) == publisher.held
+
+
+def test_another_life_that_has_published_more_is_seen_by_its_batches() -> None:
+    index, stream = opened()
+    publisher = Publisher(random.Random(1), 10_000)
+    for _ in range(10):
+        publisher.publish()
+    replay(stream, publisher)
+    publisher.restart()
+    for _ in range(30):
+        publisher.publish()
+    stream.interrupted()
+    replay(stream, publisher)
+    assert (stream.knowledge, stream.restarts) == (Knowledge.EXACT, 1)
+    assert held_by(index, stream.holdings) == publisher.held
+
+
+def test_a_lost_connection_alone_loses_nothing() -> None:
+    index, stream = opened()
+    publisher = Publisher(random.Random(1), 10)
+    stream.wants_replay = False
+    for _ in range(50):
+        stream.live(*publisher.publish())
+    stream.interrupted()
+    assert stream.knowledge is Knowledge.CATCHING_UP
+    publisher.publish()
+    replay(stream, publisher)
+    assert (stream.knowledge, stream.restarts) == (Knowledge.EXACT, 0)
+    assert held_by(index, stream.holdings) == publisher.held
+
+
+def test_without_a_replay_what_is_missing_is_said() -> None:
+    index, stream = opened(can_replay=False)
+    publisher = Publisher(random.Random(1), 0)
+    assert stream.knowledge is Knowledge.UNKNOWN
+    publisher.publish()
+    stream.live(*publisher.publish())
+    assert stream.knowledge is Knowledge.PARTIAL
+    publisher.restart()
+    stream.live(*publisher.publish())
+    assert stream.knowledge is Knowledge.EXACT  # from its first batch on
+    assert held_by(index, stream.holdings) == publisher.held
+    stream.interrupted()
+    assert (stream.knowledge, held_by(index, stream.holdings)) == (Knowledge.UNKNOWN, set())
+
+
+def test_a_short_buffer_is_said() -> None:
+    index, stream = opened()
+    publisher = Publisher(random.Random(1), 5)
+    for _ in range(50):
+        publisher.publish()
+    replay(stream, publisher)
+    assert stream.knowledge is Knowledge.PARTIAL
+    assert held_by(index, stream.holdings) <= publisher.held
+
+
+def test_a_batch_that_cannot_be_read_may_have_removed_anything() -> None:
+    for broken in (b"\xc1", vllm({"type": "BlockRemoved", "block_hashes": None})):
+        index, stream = opened(can_replay=False)
+        stream.live(0, vllm(stored([1], [1] * SIZE)))
+        assert held_by(index, stream.holdings) == {1}
+        stream.live(1, broken)
+        assert (held_by(index, stream.holdings), stream.knowledge) == (set(), Knowledge.PARTIAL)
+        stream.live(2, vllm(stored([2], [2] * SIZE)))
+        assert held_by(index, stream.holdings) == {2}
+
+
+def test_what_others_publish_there_has_no_end() -> None:
+    """A clock that was set back: batches of lower numbers and earlier times are another life at last."""
+    index, stream = opened(can_replay=False)
+    stream.live(0, vllm(stored([1], [1] * SIZE), ts=1e9))
+    stream.live(1, vllm(stored([2], [2] * SIZE), ts=1e9))
+    for number in range(40):
+        stream.live(number % 2, vllm(stored([3 + number % 2], [3 + number % 2] * SIZE), ts=float(number)))
+    assert stream.restarts
+    assert not held_by(index, stream.holdings) & {1, 2}
+
+
+def test_held_batches_are_bounded() -> None:
+    _, stream = opened()
+    stream.begin_replay()
+    big = msgspec.msgpack.encode([1.0, [{"type": "X", "x": b"x" * 1_000_000}]])
+    for number in range(200):
+        stream.live(number, big)
+    assert stream._held_bytes <= 64 * 1024 * 1024
+    for number in range(20_000):
+        stream.live(number, b"")
+    assert len(stream._held) <= 10_000
+
+
+@pytest.mark.parametrize("keeps", [10_000, 40, 0])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hundred_thousand_batches_lost_doubled_late_and_of_other_lives(seed: int, keeps: int) -> None:
+    rng = random.Random(seed)
+    publisher = Publisher(rng, keeps)
+    index, stream = opened(can_replay=keeps > 0)
+    late: list[tuple[int, bytes]] = []
+    exact = 0
+    for step in range(12_000):
+        batch = publisher.publish()
+        chance = rng.random()
+        if chance < 0.03:
+            pass
+        elif chance < 0.06:
+            late.append(batch)
+        elif chance < 0.09:
+            stream.live(*batch)
+            stream.live(*batch)
+        else:
+            stream.live(*batch)
+        if late and rng.random() < 0.05:
+            stream.live(*late.pop(rng.randrange(len(late))))
+        if rng.random() < 0.002:
+            publisher.restart()
+            late.clear()  # TCP: what an earlier process sent does not come after its end
+            stream.interrupted()
+        if rng.random() < 0.01:
+            stream.live(rng.getrandbits(8), rng.randbytes(rng.randrange(40)))
+        if keeps and rng.random() < 0.5:
+            replay(stream, publisher, rng)
+        if step % 20 == 0:
+            stream.live(*publisher.publish())
+            if keeps:
+                replay(stream, publisher)
+            known, held = stream.knowledge, held_by(index, stream.holdings)
+            if known is Knowledge.EXACT:
+                exact += 1
+                assert held == publisher.held, step
+            elif known is Knowledge.PARTIAL:
+                assert held <= publisher.held, step
+    if keeps == 10_000:  # but after batches that cannot be read
+        assert exact > 400
