@@ -28,7 +28,7 @@ _SCRAPE: Final = 0.05
 
 
 @dataclass(slots=True, eq=False)
-class _Request:
+class Request:
     at: float
     wanted: Wanted
     worker: int
@@ -56,7 +56,7 @@ class Run:
             make(self._workers, machine.limits, seed + 1000 * n) for n in range(workload.pickers)
         ]
         self._due: list[float | None] = [None] * len(self._workers)
-        self._requests: dict[int, _Request] = {}
+        self._requests: dict[int, Request] = {}
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._ended_prompts = [0] * workload.workers
         self._order = itertools.count()
@@ -166,11 +166,14 @@ class Run:
         key = next(self._keys)
         work = _work(turn.prompt, turn.output_tokens, turn.model)
         wanted = Wanted(key, turn, work, self._workload.streamed)
-        chooser = self._choosers[key % len(self._choosers)]
+        chooser = self._chooser_of(key, now)
         worker = chooser.choose(wanted, now)
         chooser.sent(wanted, worker, now)
-        self._requests[key] = _Request(now, wanted, worker, chooser)
+        self._requests[key] = Request(now, wanted, worker, chooser)
         self._at(now + self._machine.there, self._begin, key)
+
+    def _chooser_of(self, key: int, now: float) -> Chooser:
+        return self._choosers[key % len(self._choosers)]
 
     def _begin(self, now: float, key: int) -> None:
         request = self._requests[key]
@@ -182,20 +185,20 @@ class Run:
         else:
             self._submit(now, key, request)
 
-    def _submit(self, now: float, key: int, request: _Request) -> None:
+    def _submit(self, now: float, key: int, request: Request) -> None:
         self._workers[request.worker].submit(key, request.wanted.work)
         request.chooser.arrived(request.wanted, request.worker, now)
         self._advance(now, request.worker)
         if self._workload.streamed:
             self._at(now + self._machine.back, self._responded, request)
 
-    def _responded(self, now: float, request: _Request) -> None:
+    def _responded(self, now: float, request: Request) -> None:
         request.chooser.responded(request.wanted, request.worker, now)
 
-    def _first(self, now: float, request: _Request) -> None:
+    def _first(self, now: float, request: Request) -> None:
         request.chooser.first_token(request.wanted, request.worker, now)
 
-    def _ended(self, now: float, request: _Request) -> None:
+    def _ended(self, now: float, request: Request) -> None:
         request.chooser.ended(request.wanted, request.worker, now)
 
     def _step(self, now: float, number: int, due: float) -> None:
@@ -245,7 +248,7 @@ class Run:
         self._at(ended, self._failed, request)
         self._left -= request.wanted.turn.count
 
-    def _failed(self, now: float, request: _Request) -> None:
+    def _failed(self, now: float, request: Request) -> None:
         request.chooser.failed(request.wanted, request.worker, now)
 
     def _worker(self, workload: Workload, number: int) -> WorkerModel:
