@@ -52,16 +52,17 @@ class KeptNews:
 class NamesInUse:
     """Numbers from 1 on for endpoints or models, and which of them were not told yet."""
 
-    __slots__ = ("_numbers", "fresh")
+    __slots__ = ("_most", "_numbers", "fresh")
 
-    def __init__(self) -> None:
-        # bounded: MOST_NAMES, by `is_full`
+    def __init__(self, most: int) -> None:
+        self._most = most
+        # bounded: `most`, by `is_full`
         self._numbers: dict[Key, int] = {}
         self.fresh: list[Key] = []
 
     @property
     def is_full(self) -> bool:
-        return len(self._numbers) >= MOST_NAMES
+        return len(self._numbers) >= self._most
 
     def number(self, name: Key) -> int:
         found = self._numbers.get(name)
@@ -123,13 +124,17 @@ class PickPublisher:
     `position`: of the next message. A peer's position is a number of this kind.
     """
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, wake: Callable[[], None], most_kept: int = MOST_KEPT, most_names: int = MOST_NAMES
+    ) -> None:
         self._wake = wake
+        self._most_kept = most_kept
+        self._most_names = most_names
         self._chains_of: ChainProducer | None = None
         # bounded: by what is in flight
         self._open: dict[int, Pick] = {}
         self._next = 1
-        # bounded: MOST_KEPT and MOST_KEPT_BYTES, by `_keep`
+        # bounded: `most_kept` and MOST_KEPT_BYTES, by `_keep`
         self._kept: deque[KeptNews] = deque()
         self._kept_bytes = 0
         # bounded: by what can happen until the next flush
@@ -139,7 +144,8 @@ class PickPublisher:
         self._begin()
 
     def _begin(self) -> None:
-        self._endpoints, self._models, self._chains = NamesInUse(), NamesInUse(), RecentChains()
+        self._endpoints, self._models = NamesInUse(self._most_names), NamesInUse(self._most_names)
+        self._chains = RecentChains()
         self._full.clear()
         self._begin_message()
 
@@ -266,7 +272,9 @@ class PickPublisher:
         self._kept.append(news)
         self._kept_bytes += len(news.data)
         self.position += 1
-        while len(self._kept) > MOST_KEPT or (self._kept_bytes > MOST_KEPT_BYTES and len(self._kept) > 1):
+        while len(self._kept) > self._most_kept or (
+            self._kept_bytes > MOST_KEPT_BYTES and len(self._kept) > 1
+        ):
             self._kept_bytes -= len(self._kept.popleft().data)
 
     def _start_over(self) -> None:

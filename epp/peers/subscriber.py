@@ -76,10 +76,11 @@ class PeerPick:
 class PickSubscriber:
     """What one peer told. `picks`: those of this picker, whose data producers learn of the peer's too."""
 
-    def __init__(self, picks: PicksInFlight, datastore: Datastore) -> None:
+    def __init__(self, picks: PicksInFlight, datastore: Datastore, most_open: int = MOST_OPEN) -> None:
         self._picks = picks
         self._datastore = datastore
-        # bounded: MOST_OPEN
+        self._most_open = most_open
+        # bounded: `most_open`
         self._open: dict[int, PeerPick] = {}
         # bounded: those in `_open`
         self._unplaced: set[int] = set()
@@ -162,8 +163,8 @@ class PickSubscriber:
         number = told.number
         if number <= self._last:
             raise PeerFaultError(f"pick {number} after pick {self._last}; expected larger numbers")
-        if len(self._open) >= MOST_OPEN:
-            raise PeerFaultError(f"more than {MOST_OPEN} picks in flight")
+        if len(self._open) >= self._most_open:
+            raise PeerFaultError(f"more than {self._most_open} picks in flight")
         if not 1 <= len(told.endpoints) <= MOST_HELPERS:
             raise PeerFaultError(f"a pick with {len(told.endpoints)} endpoints; expected 1 to {MOST_HELPERS}")
         if told.prompt_bytes > MOST_PROMPT or told.units > MOST_UNITS:

@@ -14,7 +14,7 @@ from epp.ext_proc.outcomes import OutcomeLedger
 from epp.peers.link import PeerLink
 from epp.peers.messages.peers_pb2 import News
 from epp.peers.peering import Peers
-from epp.peers.publisher import PickPublisher
+from epp.peers.publisher import MOST_KEPT, MOST_NAMES, PickPublisher
 from epp.peers.subscriber import PickSubscriber
 from epp.picking import Picking
 from epp.request.subset import Subset
@@ -28,14 +28,14 @@ HEADERS = {":path": "/v1/completions", ":method": "POST", "content-type": "appli
 
 
 class PublishingPicker:
-    """The scheduling of a picker, of `workers` endpoints `w0` and so on; `flush` when it is time to."""
+    """The scheduling of a picker, of `workers` endpoints `w0` and so on; `flush` when it is time to. `kept`, `names`: bounds."""
 
-    def __init__(self, workers: int, seed: int = 0) -> None:
+    def __init__(self, workers: int, seed: int = 0, kept: int = MOST_KEPT, names: int = MOST_NAMES) -> None:
         rng = random.Random(seed)
         config = load_config(DEFAULT_CONFIG, rng=rng)
         self.store = Datastore()
         self.director = Director(self.store, config.scheduler, config.detector, Policy(), rng)
-        self.publisher = PickPublisher(self._wake)
+        self.publisher = PickPublisher(self._wake, kept, names)
         self.is_awake = False
         for one in self.director.producers:
             if isinstance(one, ChainProducer):

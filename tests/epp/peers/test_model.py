@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from epp.peers import publisher
 from epp.scheduling.pick import Pick
 from tests.epp.peers.pickers import PublishingPicker, Wire
 
@@ -22,15 +21,18 @@ def wires(pickers: list[PublishingPicker]) -> Iterator[tuple[int, int, Wire]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_three_pickers_agree_once_events_stop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher, "MOST_KEPT", 5)  # so that slow ones are told anew
-    monkeypatch.setattr(publisher, "MOST_NAMES", WORKERS)  # and new numbers begin
+def test_three_pickers_agree_once_events_stop(seed: int) -> None:
+    agree(seed, EVENTS)
+
+
+def agree(seed: int, events: int) -> None:
     rng, now = random.Random(seed), 100.0
-    pickers = [PublishingPicker(WORKERS - 1, seed=at) for at in range(3)]
+    # so few that slow ones are told anew, and new numbers begin
+    pickers = [PublishingPicker(WORKERS - 1, seed=at, kept=5, names=WORKERS) for at in range(3)]
     carried = {(a, b): wire for a, b, wire in wires(pickers)}
     open_picks: list[list[Pick]] = [[], [], []]
     stems = [f"{number} " * 400 for number in range(5)]
-    for event in range(EVENTS):
+    for event in range(events):
         now += rng.expovariate(200.0)
         at = rng.randrange(3)
         picker, mine = pickers[at], open_picks[at]
@@ -53,7 +55,7 @@ def test_three_pickers_agree_once_events_stop(seed: int, monkeypatch: pytest.Mon
                         wire.carry(now)
             case 11 if rng.random() < 0.05:
                 rng.choice(list(carried.values())).cut()
-        if event == EVENTS // 2:
+        if event == events // 2:
             for number, one in enumerate(pickers):  # one of them learns of it later
                 if number:
                     one.join(WORKERS - 1)

@@ -7,10 +7,16 @@ import pytest
 
 from epp.outlier_watch import OutlierWatch
 from epp.outliers.settings import OutlierSettings
-from epp.peers import subscriber
 from epp.peers.messages.peers_pb2 import News
 from epp.peers.publisher import PART, packed, unpacked
-from epp.peers.subscriber import MOST_FORWARDED, MOST_MESSAGE, MOST_NUMBERED, MOST_PICKS, PeerFaultError
+from epp.peers.subscriber import (
+    MOST_FORWARDED,
+    MOST_MESSAGE,
+    MOST_NUMBERED,
+    MOST_PICKS,
+    PeerFaultError,
+    PickSubscriber,
+)
 from epp.scheduling.plugin import ChainProducer
 from epp.scheduling.prefix.producer import PrefixCacheProducer
 from tests.epp.peers.pickers import PublishingPicker, Wire
@@ -259,13 +265,12 @@ def test_outcomes_of_unknown_picks_are_skipped() -> None:
     assert picker.inflight() == {}
 
 
-def test_more_in_flight_than_a_picker_can_have_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriber, "MOST_OPEN", 10)
+def test_more_in_flight_than_a_picker_can_have_is_a_fault() -> None:
     picker, news = PublishingPicker(1), named()
     for number in range(11):
         news.picks.add(number=number + 1, endpoints=[1])
     with pytest.raises(PeerFaultError, match="more than 10 picks in flight"):
-        picker.subscriber().hear(news, 1.0)
+        PickSubscriber(picker.director.picks, picker.store, most_open=10).hear(news, 1.0)
 
 
 def test_fields_of_a_newer_picker_are_skipped() -> None:
