@@ -23,8 +23,7 @@ from epp.health import Health
 from epp.picking import Picking
 from epp.request.body import MemoryBudget
 from epp.telemetry.counters import Telemetry
-from epp.telemetry.outcome_metrics import OutcomeMetrics
-from epp.telemetry.picker_metrics import StreamCounts
+from epp.telemetry.picker_metrics import OutcomeMetrics, StreamCounts
 from epp.wire.opening import grpc_address, open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
 

@@ -28,8 +28,7 @@ from epp.scheduling.plugin import AdmissionController, CreditingProducer, Predic
 from epp.scheduling.policy import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.telemetry.counters import Telemetry, TimedDirector, TimedScheduling
-from epp.telemetry.picker_metrics import RewriteDecisions
-from epp.telemetry.plugin_metrics import PluginDurations, PluginMetrics, PredictionMetrics
+from epp.telemetry.picker_metrics import PluginDurations, PluginMetrics, PredictionMetrics, RewriteDecisions
 from epp.telemetry.pool_metrics import OutlierMetrics, PoolGauges
 
 _MIN_PAUSE: Final = 0.001

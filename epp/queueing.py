@@ -6,6 +6,7 @@ from typing import Any, Final, Never
 
 from epp.config.picker_config import PickerConfig
 from epp.endpoints.datastore import Datastore
+from epp.flow_control.band_log import BandLog
 from epp.flow_control.controller import FlowController, FlowControlSwitch
 from epp.flow_control.eviction import InFlightEviction
 from epp.flow_control.fairness import FairnessPolicy
@@ -13,7 +14,6 @@ from epp.flow_control.pool_load import EFFECTIVE
 from epp.flow_control.settings import FlowControlSettings
 from epp.scheduling.director import Director
 from epp.scheduling.plugin import UsageFollower
-from epp.telemetry.band_log import BandLog
 from epp.telemetry.counters import Telemetry
 from epp.telemetry.flow_control_metrics import BandGauges, RevocationMetrics
 

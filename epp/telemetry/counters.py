@@ -20,10 +20,17 @@ from epp.request.subset import Subset
 from epp.response.usage import Usage
 from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.waiting import Dequeued, RequestScheduler, WaitingRequest
-from epp.telemetry.answer_meter import AnswerMeter, open_prompt_meter
 from epp.telemetry.flow_control_metrics import DISPATCHED, FlowControlTally, queue_families
 from epp.telemetry.request_families import request_metrics
-from epp.telemetry.request_tally import LABEL_SETS, QUEUE_BUCKETS, STEP_BUCKETS, RequestTallies, RequestTally
+from epp.telemetry.request_tally import (
+    LABEL_SETS,
+    QUEUE_BUCKETS,
+    STEP_BUCKETS,
+    AnswerMeter,
+    RequestTallies,
+    RequestTally,
+    open_prompt_meter,
+)
 
 _ERROR_CODES = {
     400: "BadRequest",

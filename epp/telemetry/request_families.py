@@ -9,22 +9,20 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from adsum.histogram import Histogram
 from epp.plugins.labels import OBJECTIVE_PREFIX, OTHER, PREFIX, REQUEST_LABELS, RequestLabels
-from epp.telemetry.answer_meter import (
+from epp.telemetry.request_tally import (
     BOUNDS,
     CACHED,
+    DURATIONS,
     ITL,
+    NO_LABELS,
     NTPOT,
     OUTPUT,
+    REQUEST_BYTES,
     RESPONSE_BYTES,
+    TOKENS,
     TPOT,
     TTFT,
     TTFT_STREAMED,
-)
-from epp.telemetry.request_tally import (
-    DURATIONS,
-    NO_LABELS,
-    REQUEST_BYTES,
-    TOKENS,
     RequestHistograms,
     RequestTally,
 )

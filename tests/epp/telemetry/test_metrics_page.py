@@ -43,14 +43,15 @@ from epp.scheduling.work_ahead.producer import WorkAheadProducer
 from epp.scraping.scraper import ScrapeErrors
 from epp.telemetry.counters import Telemetry
 from epp.telemetry.flow_control_metrics import BandGauges, RevocationMetrics
-from epp.telemetry.outcome_metrics import OutcomeMetrics
 from epp.telemetry.picker_metrics import (
     BuildInfo,
     ConfigGauges,
+    OutcomeMetrics,
+    PluginDurations,
+    PredictionMetrics,
     RewriteDecisions,
     StreamCounts,
 )
-from epp.telemetry.plugin_metrics import PluginDurations, PredictionMetrics
 from epp.telemetry.pool_metrics import (
     DiscoveryMetrics,
     OutlierMetrics,

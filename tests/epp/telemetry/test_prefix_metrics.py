@@ -11,7 +11,7 @@ from epp.request.inference_request import parse_request
 from epp.scheduling.prefix.declarations import APPROX_PREFIX_CACHE_PRODUCER
 from epp.scheduling.prefix.index import PrefixIndex
 from epp.scheduling.prefix.producer import PRODUCER, PrefixCacheProducer
-from epp.telemetry.plugin_metrics import PluginMetrics
+from epp.telemetry.picker_metrics import PluginMetrics
 
 NAMED = {"plugin_name": "approx-prefix-cache-producer", "plugin_type": "approx-prefix-cache-producer"}
 

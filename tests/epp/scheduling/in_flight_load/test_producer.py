@@ -25,7 +25,7 @@ from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer, RequestFollower
 from epp.scheduling.policy import Policy
 from epp.scheduling.scheduler import Scheduler
-from epp.telemetry.plugin_metrics import PluginMetrics
+from epp.telemetry.picker_metrics import PluginMetrics
 
 TEXT = yaml.safe_dump(
     {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig", "plugins": [{"type": "token-load-scorer"}]}

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from epp.flow_control.band_log import BandLog
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.waiting import Dequeued
-from epp.telemetry.band_log import BandLog
 
 
 class Ear:
