@@ -6,16 +6,21 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import discovery
 import registry
+from discovery.__main__ import main
+from tests.in_process import run_here
 from tests.owner_process import owner
 
+run = partial(run_here, main)
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+
+def run_program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "discovery", *arguments]
     env = os.environ | environment
     return subprocess.run(command, capture_output=True, text=True, timeout=90, env=env)
@@ -24,7 +29,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 def heard(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """As `run`, and again while a worker of this process was slower than the program waits."""
     while True:
-        done = run(*arguments, **environment)
+        done = run_program(*arguments, **environment)
         if "no answer within" not in done.stdout + done.stderr:
             return done
 
@@ -288,6 +293,12 @@ def test_a_users_mistake_is_one_line(arguments: tuple[str, ...], code: int, mess
     assert done.returncode == code
 
 
+def test_a_users_mistake_ends_the_process_with_2() -> None:
+    done = run_program("list", "Prod", "decode")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("error: namespace 'Prod' is not a DNS-1123 label")
+
+
 def test_invalid_yaml_is_reported_in_one_line_without_its_content(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text("endpoints: [{name: s3cret\n")
@@ -319,7 +330,7 @@ async def test_an_empty_list_counts_candidates_that_are_not_ready(tmp_path: Path
     url = f"file://{tmp_path}"
     async with registry.open(url).register_instance("prod", "decode") as handle:
         handle.set_ready("not_ready")
-        done = await asyncio.to_thread(run, "list", "prod", "decode", "--discovery", url)
+        done = await asyncio.to_thread(run_program, "list", "prod", "decode", "--discovery", url)
     assert done.stderr.endswith(": 1 not ready, python -m discovery explain prod decode says why\n")
     assert done.returncode == 0
 

@@ -1,8 +1,6 @@
 """Starts `python -m dispatcher`, and the same with a planted fault, as processes."""
 
 import asyncio
-import contextlib
-import io
 import re
 import signal
 import sys
@@ -13,6 +11,7 @@ from pathlib import Path
 import aiohttp
 
 from dispatcher.__main__ import main
+from tests.in_process import run_here
 
 READY_WITHIN = 90.0
 ROOT = Path(__file__).parents[2]
@@ -88,14 +87,5 @@ async def command(*arguments: str, within: float = 90.0) -> tuple[int, str, str]
 
 async def answered(*arguments: str) -> tuple[int, str, str]:
     """As `command`, in a thread of this process: without the second that an interpreter and its imports take."""
-    out, complaints = io.StringIO(), io.StringIO()
-
-    def run() -> int:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(complaints):
-            try:
-                return main(arguments)
-            except SystemExit as end:
-                return int(end.code or 0)
-
-    code = await asyncio.to_thread(run)
-    return code, out.getvalue(), complaints.getvalue()
+    ended = await asyncio.to_thread(run_here, main, *arguments)
+    return ended.returncode, ended.stdout, ended.stderr

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from dispatcher.broker.redis.broker import RedisBroker
 from tests.dispatcher.dispatching import configured, document, producer
-from tests.dispatcher.processes import ROOT, command, dispatcher, page, sample
+from tests.dispatcher.processes import ROOT, answered, command, dispatcher, page, sample
 from tests.dispatcher.target import Asked, Target, ok
 from tests.eventually import eventually
 from tests.redis_server import RedisServer
@@ -295,7 +295,7 @@ async def test_what_a_dry_run_says(
     async with producer(broker, configured(target.url)) as queue:
         await queue.submit_all(["r1", "r2", "r3"], seconds=600)
         for _ in range(2):  # the first run must not leave anything taken
-            code, said, complaint = await command("--config", str(path), "--dry-run")
+            code, said, complaint = await answered("--config", str(path), "--dry-run")
             assert (code, complaint) == (0, "")
             assert "queue batch → pool" in said
             assert "budget 1, 3 requests pending" in said
@@ -313,7 +313,7 @@ async def test_a_dry_run_fails_where_a_gate_cannot_be_read(
     path = tmp_path / "config.yaml"
     gate = {"type": "endpoint-scrape", "params": read}
     path.write_text(document(target.url, {"name": "batch", "gate": gate}, {"name": "idle"}, broker=redis_url))
-    code, said, complaint = await command("--config", str(path), "--dry-run")
+    code, said, complaint = await answered("--config", str(path), "--dry-run")
     assert code == 1
     assert "metric x of http://127.0.0.1:9/metrics: cannot be read: " in said
     assert "queue idle" in said, "the others are looked at all the same"
@@ -345,7 +345,7 @@ async def test_a_dry_run_fails_where_a_gate_cannot_be_read(
     ],
 )  # fmt: skip
 async def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:
-    code, out, complaint = await command(*arguments)
+    code, out, complaint = await answered(*arguments)
     assert (code, out) == (2, "")
     assert said in complaint
     assert complaint.startswith("error: ")
@@ -381,7 +381,7 @@ async def test_a_configuration_that_is_not_sound(tmp_path: Path) -> None:
 async def test_a_file_that_cannot_be_read_is_not_quoted(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_bytes(text.encode(errors="surrogateescape"))
-    code, out, complaint = await command("--config", str(path), "--dry-run")
+    code, out, complaint = await answered("--config", str(path), "--dry-run")
     assert (code, out) == (2, "")
     assert complaint.startswith(f"error: {path}")
     assert said in complaint
@@ -392,7 +392,7 @@ async def test_a_file_that_cannot_be_read_is_not_quoted(tmp_path: Path, text: st
 async def test_all_that_is_wrong_with_a_file_is_told_a_line_each(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("broker: redis://:geheim@[geheim]")
-    code, out, complaint = await command("--config", str(path), "--dry-run")
+    code, out, complaint = await answered("--config", str(path), "--dry-run")
     assert (code, out) == (2, "")
     first, targets, broker = complaint.splitlines()  # what is missing has no line
     assert first == f"error: {path}: 2 problems:"
@@ -413,7 +413,7 @@ async def test_certificates_that_are_not_there(
     if place == "target":
         file["targets"][0]["ca_file"] = "/nowhere.pem"
     path.write_text(json.dumps(file))
-    code, out, complaint = await command("--config", str(path), *arguments)
+    code, out, complaint = await answered("--config", str(path), *arguments)
     assert (code, out) == (2, "")
     assert complaint.startswith(f"error: {path}: ")
     assert "ca_file: no certificates" in complaint

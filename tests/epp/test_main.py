@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from discovery import DiscoveryError
+from epp.__main__ import main
 from epp.envoy.config import render
 from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
@@ -18,6 +19,7 @@ from epp.ext_proc import exchange
 from epp.process import serve
 from tests.epp.epp_program import LOCAL, epp_program
 from tests.eventually import eventually
+from tests.in_process import run_here
 from tests.owner_process import owner
 
 
@@ -64,6 +66,12 @@ async def test_a_request_through_envoy_and_an_end_by_sigterm(running_envoy: Any)
     await runner.cleanup()
 
 
+async def test_bad_input_ends_the_process_with_2() -> None:
+    code, stderr = await ended(*LOCAL, "--discovery", "nowhere://x")
+    assert (code, stderr.count("\n")) == (2, 1)
+    assert stderr.startswith("error: 'nowhere://x' is not a discovery URL")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -79,9 +87,10 @@ async def test_a_request_through_envoy_and_an_end_by_sigterm(running_envoy: Any)
         (["--discovery", "static:///nonexistent.yaml"], "/nonexistent.yaml cannot be read: No such file"),
     ],
 )
-async def test_bad_input_is_one_line_and_exit_2(arguments: list[str], complaint: str) -> None:
-    code, stderr = await ended(*LOCAL, *arguments)
-    assert code == 2, stderr
+def test_bad_input_is_one_line_and_exit_2(arguments: list[str], complaint: str) -> None:
+    said = run_here(main, *LOCAL, *arguments)
+    stderr = said.stderr
+    assert said.returncode == 2, stderr
     assert complaint in stderr
     assert stderr.startswith("error: ")
     assert "[Errno" not in stderr
@@ -98,11 +107,11 @@ async def test_the_log_says_whether_the_hot_path_is_compiled() -> None:
     assert f"INFO epp: the hot path is {how}\n" in stderr.decode()
 
 
-async def test_a_command_that_is_none_is_said_to_be_none() -> None:
-    code, stderr = await ended("envoy-confg", "--listen-port", "0")
-    assert code == 2
-    assert "'envoy-confg'" in stderr
-    assert "there are envoy-config, validate, decisions and explain" in stderr
+def test_a_command_that_is_none_is_said_to_be_none() -> None:
+    said = run_here(main, "envoy-confg", "--listen-port", "0")
+    assert said.returncode == 2
+    assert "'envoy-confg'" in said.stderr
+    assert "there are envoy-config, validate, decisions and explain" in said.stderr
 
 
 class Failing:

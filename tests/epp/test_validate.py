@@ -3,13 +3,16 @@
 import random
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from adsum.config.problems import ConfigError
+from epp.__main__ import main
 from epp.config.catalogue import GO_ONLY, PLUGINS
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
+from tests.in_process import run_here
 
 GO_TYPES = (Path(__file__).parent / "go_plugin_types.txt").read_text().split()
 """llm-d-router, cmd/epp/runner/runner.go, August 2026."""
@@ -76,7 +79,10 @@ TOLD = [
 ]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+run = partial(run_here, main)
+
+
+def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "epp", *arguments], capture_output=True, text=True)
 
 
@@ -89,7 +95,7 @@ def test_all_problems_of_a_file_are_told_at_once() -> None:
 def test_a_broken_file_is_told_and_exits_with_1(tmp_path: Path) -> None:
     path = tmp_path / "picker.yaml"
     path.write_text(WRONG)
-    said = run("validate", str(path))
+    said = run_program("validate", str(path))
     assert (said.returncode, said.stdout) == (1, "")
     first, *lines = said.stderr.splitlines()
     assert first == f"error: {path}: {len(TOLD)} problems:"
@@ -101,7 +107,7 @@ def test_a_broken_file_is_told_and_exits_with_1(tmp_path: Path) -> None:
 def test_the_picker_itself_tells_all_of_them_too(tmp_path: Path) -> None:
     path = tmp_path / "picker.yaml"
     path.write_text(WRONG)
-    said = run("--endpoint", "127.0.0.1:9", "--config-file", str(path))
+    said = run_program("--endpoint", "127.0.0.1:9", "--config-file", str(path))
     assert said.returncode == 2
     for line in TOLD:
         assert f"  {line}\n" in said.stderr

@@ -4,24 +4,25 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import registry
 from adsum.tasks import background
 from discovery import Instance, InstanceStatus, Report, SourceDiscovery
+from discovery.__main__ import main
 from discovery.eds.assignment import Assignment
 from discovery.eds.assignment_file import AssignmentFile
 from discovery.eds.feed import AssignmentFeed, FeedSettings
 from discovery.memory import MemorySource, MemoryStore
 from discovery.source import ComponentKey
 from tests.eventually import eventually
+from tests.in_process import run_here
 from tests.owner_process import owner
 
 KEY = ComponentKey("prod", "decode")
@@ -215,6 +216,4 @@ def test_once_writes_the_file_and_ends(tmp_path: Path) -> None:
     assert "cannot listen on 192.0.2.1:1" in taken.stderr
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command: list[Any] = [sys.executable, "-m", "discovery", "eds", "prod", "decode", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=90)
+_run = partial(run_here, main, "eds", "prod", "decode")

@@ -143,11 +143,11 @@ async def test_a_batch_file_in_and_a_results_file_out(
         assert "50 of 50 submitted" in said
         assert "50 of 50 answered" in said
         assert f"50 answers in {results}: 1 error: 1 x HTTP 400 Bad Request, as custom_id 'r7'\n" in said
-        answered = lines_of(results)
-        assert len(answered) == 50
-        assert answered["r7"]["response"]["status_code"] == 400
-        assert answered["r8"]["response"]["body"] == {"served": "nightly:r8"}
-        code, _, said = await command(*submit)
+        found = lines_of(results)
+        assert len(found) == 50
+        assert found["r7"]["response"]["status_code"] == 400
+        assert found["r8"]["response"]["body"] == {"served": "nightly:r8"}
+        code, _, said = await answered(*submit)
         assert (code, len(target.asked)) == (0, 50), said
         assert "50 of them from before" in said
         assert (await queue.queue.totals()).submitted == 50
@@ -373,7 +373,7 @@ async def test_results_that_nobody_will_ever_see_are_not_waited_for(
     ],
 )
 async def test_a_place_that_is_none_is_one_line(place: tuple[str, ...], said: str) -> None:
-    code, _, complaint = await command("status", *place)
+    code, _, complaint = await answered("status", *place)
     assert code == 2
     assert said in complaint
     assert complaint.count("\n") == 1

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from adsum.config.problems import ConfigError
+from epp.__main__ import main
 from epp.config.data_layer import FileDiscoveryParameters
 from epp.config.settings import Settings
 from epp.config.worker_source import SourceError, WorkerSource, choose_source, metrics_pool_name
+from tests.epp.epp_program import LOCAL
+from tests.in_process import run_here
 
 FILE = FileDiscoveryParameters(path="/etc/endpoints.yaml")
 POOL = {
@@ -31,10 +34,8 @@ async def start(*arguments: str, **variables: str) -> tuple[int | None, str]:
     """Exit code and standard error of a picker that must not start; None if it is ready all the same."""
     pipe = asyncio.subprocess.PIPE
     environment = {name: value for name, value in os.environ.items() if name != "ADSUM_DISCOVERY"} | variables
-    command = [sys.executable, "-m", "epp", "--host", "127.0.0.1", "--grpc-port", "0", "--metrics-port", "0"]
-    running = await asyncio.create_subprocess_exec(
-        *command, *arguments, "--grpc-health-port", "0", stdout=pipe, stderr=pipe, env=environment
-    )
+    command = [sys.executable, "-m", "epp", *LOCAL, *arguments]
+    running = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, env=environment)
     assert running.stdout is not None
     assert running.stderr is not None
     try:
@@ -65,11 +66,14 @@ async def start(*arguments: str, **variables: str) -> tuple[int | None, str]:
         ("--pool-namespace a", "which InferencePool? give --pool-name NAME"),
     ],
 )
-async def test_flags_that_contradict_each_other_stop_the_start(arguments: str, named: str) -> None:
-    code, stderr = await start(*arguments.split())
-    assert code == 2, stderr
-    assert stderr.splitlines()[-1].startswith("error: ")
-    assert named in stderr.splitlines()[-1]
+def test_flags_that_contradict_each_other_stop_the_start(
+    arguments: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ADSUM_DISCOVERY", raising=False)
+    said = run_here(main, *LOCAL, *arguments.split())
+    assert said.returncode == 2, said.stderr
+    assert said.stderr.splitlines()[-1].startswith("error: ")
+    assert named in said.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
