@@ -2,8 +2,8 @@
 
 A stream that lasts until the answer fails the request if its picker dies. The log cannot: it comes in batches over a stream
 of its own: tens of milliseconds after the end of a request, once after a second, and then every few seconds while it is under
-way. So a pick of which the log says nothing for `LEASE` has ended, or its entry was lost, and it is released; sooner if the log
-never told of it. So end picks that nobody got: a picker that stood still answers requests which Envoy has taken elsewhere.
+way. So a pick of which the log says nothing for `LEASE` has ended, or its entry was lost, and it is released; sooner if this
+process had stood still and the log never told of it: then Envoy may have taken the request elsewhere before it was answered here.
 """
 
 import logging
@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 LEASE: Final = 40.0
 """Seconds. An answer under way is silent for so long by chance once in a million times: 0.7 ^ 40."""
 FIRST_LEASE: Final = 20.0
-"""Seconds for the entry that each pick has after one second. A busy Envoy may leave that out, and then chance all further ones
-once in a thousand times: 0.7 ^ 19."""
+"""Seconds for the first entry about a pick that maybe nobody got. Not for all: a busy Envoy drops entries."""
+_LATE_TICK: Final = 1.5
+"""Seconds between two calls of `tick` after which Envoy may have given this process up."""
 _SOON: Final = 0.5 * REPORT_INTERVAL
 """A pick that is made so many seconds after its request came is there before the first entry."""
 MOST_AWAITED: Final = 200_000
@@ -62,7 +63,7 @@ class OutcomeLedger:
     """
 
     __slots__ = (
-        "_awaited", "_heard_late", "_most", "_renamed", "_resumed_at", "_sequence", "_ticked_at", "_unheard", "_warned", "_warned_of",
+        "_awaited", "_heard_late", "_late_at", "_most", "_renamed", "_resumed_at", "_sequence", "_ticked_at", "_unheard", "_warned", "_warned_of",
         "delay", "delays", "elsewhere", "entries", "heard_at", "logs", "lost", "name", "without",
     )  # fmt: skip
 
@@ -73,12 +74,12 @@ class OutcomeLedger:
         self._heard_late = heard_late
         self._most = most
         self._sequence = 0
-        # bounded: `most` in both; the one of which nothing was heard for longest comes first. `_unheard`: those whose first entry
-        # is due
+        # bounded: `most` in both; the one of which nothing was heard for longest comes first. `_unheard`: those that maybe
+        # nobody got
         self._awaited: dict[str, _Awaited] = {}
         self._unheard: dict[str, _Awaited] = {}
         self._ticked_at: float | None = None
-        self._resumed_at = float("-inf")
+        self._resumed_at = self._late_at = float("-inf")
         self.logs = 0
         self.entries = {"ended": 0, "under_way": 0, "unknown": 0, "of_others": 0}
         self.lost = 0
@@ -111,10 +112,15 @@ class OutcomeLedger:
         self._renamed = self._renamed or pick.request.rewritten_from is not None
         self._sequence += 1
         pick.token = f"{self.name}{self._sequence:012x}"
-        waiting = self._unheard if now - started < _SOON else self._awaited
+        waiting = self._unheard if self._is_doubtful(started, now) else self._awaited
         waiting[pick.token] = _Awaited(report, pick, started, now)
         if self._heard_late is not None:
             self._heard_late(REPORT_INTERVAL + self.delay)
+
+    def _is_doubtful(self, started: float, now: float) -> bool:
+        if self._ticked_at is None or now - started >= _SOON:
+            return False
+        return now - self._ticked_at > _LATE_TICK or now - self._late_at < TICK
 
     def forget(self, pick: Pick) -> bool:
         """Its outcome came by the stream after all; False: it is known already."""
@@ -142,7 +148,10 @@ class OutcomeLedger:
 
     def tick(self, now: float) -> None:
         """To be called every TICK seconds: release picks of which nothing was heard."""
-        if self._ticked_at is not None and now - self._ticked_at > _STOOD_STILL:
+        silent = 0.0 if self._ticked_at is None else now - self._ticked_at
+        if silent > _LATE_TICK:
+            self._late_at = now
+        if silent > _STOOD_STILL:
             self._resumed_at = now
         self._ticked_at = now
         self._warn()
@@ -163,7 +172,7 @@ class OutcomeLedger:
             log.warning(
                 "the access log tells of no pick, so each counts as in flight for %g s; let each picker have an --epp of its own "
                 "in envoy-config, let the pickers know each other (--peers), or give --outcomes ext-proc (docs/envoy.md)",
-                FIRST_LEASE,
+                LEASE,
             )
         without = self._without
         if self.used and without != self._warned_of:
