@@ -11,6 +11,7 @@ computed, or prompts are all alike, the times tell nothing, and the constants of
 """
 
 from collections import deque
+from collections.abc import Sequence
 from math import inf, log2
 from statistics import median
 from typing import Any, Final, TypeAlias
@@ -54,9 +55,9 @@ _WILD_TIMES: Final = 2.0
 """Nor one whose answers are this much further from its average, in doublings, than those of others."""
 _OFF_SHARE: Final = 0.2
 _MOST_OFF: Final = 4.0
-ERROR_BUCKETS: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
+ERROR_BUCKETS: Final[Sequence[float]] = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
 """Of the share by which a prediction was wrong."""
-PREDICTION_BUCKETS: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+PREDICTION_BUCKETS: Final[Sequence[float]] = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 UNKNOWN: Final = -1.0
 Known: TypeAlias = tuple[float, float, float, float]
 """Tokens missing and ahead, requests there and beyond the room."""
