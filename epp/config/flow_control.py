@@ -9,8 +9,6 @@ from epp.config.document import ConfigDocument, FlowControl, PriorityBandSection
 from epp.config.plugins import Plugins
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.plugins.declaration import Role
-from epp.scheduling.burst.producer import BurstPrefixParameters
-from epp.scheduling.kv_events.settings import PreciseProducerParameters
 from epp.scheduling.saturation import SaturationDetector
 
 GATE: Final = "flowControl"
@@ -122,10 +120,8 @@ def flow_control_warnings(flow: FlowControl, plugins: Plugins, *, on: bool) -> I
     """What of the file has no effect, with flow control or without it."""
     if not on and flow.model_fields_set - {"saturation_detector"}:
         yield f"flowControl has no effect without featureGates: [{GATE}], except for its saturationDetector"
-    if on and plugins.first(BurstPrefixParameters) is not None:
-        yield "burst-prefix-cache-producer has no window with flow control: prompts are not placed together"
-    if on and plugins.first(PreciseProducerParameters) is not None:
-        yield "precise-prefix-cache-producer asks nobody for tokens with flow control: only prompts that are tokens are exact"
+    if on:
+        yield from plugins.flow_control_limits()
 
 
 def detector_warnings(detector: SaturationDetector, name: str) -> Iterator[str]:

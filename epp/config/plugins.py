@@ -149,6 +149,11 @@ class Plugins:
         """The names of all plugins with one of `roles`."""
         return (name for name, plugin in self._named.items() if any(plugin.has(role) for role in roles))
 
+    def flow_control_limits(self) -> Iterable[str]:
+        """What types in the file do not do with flow control."""
+        kinds = [plugin.kind for plugin in self._named.values() if plugin.kind.declaration.flow_control_limit]
+        return dict.fromkeys([f"{kind.name} {kind.declaration.flow_control_limit}" for kind in kinds])
+
     def build_listed(self) -> None:
         """Build what works by being listed, and all of installed packages, so that their faults are found."""
         listed = (Role.ADMITTER, Role.PRODUCER, Role.RESPONSE_HEADERS)

@@ -106,7 +106,8 @@ class PluginDeclaration:
     whose fields are camelCase in the file; a picker's derive from PickerParameters. `reads_metrics`: a scorer reads the
     workers' metrics, so endpoints with stale numbers are ranked last. `type`: the name in the file; of an installed
     package, the name of the entry point. `also`: a second role. `read_by_handlers`: of a data producer that profile handlers
-    may read, so that it runs where one decides. `single`: why a file can use only one, if that is so. `metrics`: from all plugins
+    may read, so that it runs where one decides. `single`: why a file can use only one, if that is so.
+    `flow_control_limit`: what it does not do where flow control is on, as the rest of a warning that begins with its type. `metrics`: from all plugins
     of the type that are in use, what the metrics page has of them.
     """
 
@@ -118,6 +119,7 @@ class PluginDeclaration:
     also: Role | None = None
     read_by_handlers: bool = False
     single: str = ""
+    flow_control_limit: str = ""
     metrics: Callable[[Any], Iterable["Metric"]] = lambda plugins: ()
 
     @property

@@ -10,7 +10,6 @@ import pytest
 EPP = Path(__file__).parents[2] / "epp"
 NAMING = {
     "config.catalogue": "the list of them",
-    "config.flow_control": "a burst waits without flow control",
     "config.picker_config": "agent-identity names headers of the fairness id",
     "extension": "what others may import",
     "kv_events.feed": "follows what precise-prefix-cache-producer reads",

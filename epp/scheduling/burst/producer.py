@@ -200,4 +200,5 @@ BURST_PREFIX_CACHE_PRODUCER: Final = PluginDeclaration(
     parameters=BurstPrefixParameters,
     build=_build,
     single="a request waits in one window: only one burst-prefix-cache-producer is possible",
+    flow_control_limit="has no window with flow control: prompts are not placed together",
 )

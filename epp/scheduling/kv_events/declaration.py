@@ -77,6 +77,7 @@ PRECISE_PREFIX_CACHE_PRODUCER: Final = PluginDeclaration(
     role=Role.PRODUCER,
     also=Role.EXTRACTOR,
     parameters=PreciseProducerParameters,
+    flow_control_limit="asks nobody for tokens with flow control: only prompts that are tokens are exact",
     build=_build,
     read_by_handlers=True,
     metrics=kv_event_metrics,
