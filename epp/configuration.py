@@ -80,7 +80,8 @@ class Configuration(ResourceOwner):
 
     def _build(self, parsed: ParsedConfig, before: Plugins | None = None) -> PickerConfig:
         staleness = self._settings.metrics_staleness_threshold
-        config = build_config(parsed, rng=self._rng, staleness=staleness, before=before)
+        processes = self._settings.processes
+        config = build_config(parsed, rng=self._rng, staleness=staleness, before=before, processes=processes)
         return with_metrics(config, self._settings.metric_names)
 
     def _check_unchanged(self, config: PickerConfig) -> None:

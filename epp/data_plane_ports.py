@@ -3,18 +3,20 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from math import isfinite
 from typing import Any, Final, Never
 
+from adsum.serving.handing import HandedSocket
 from adsum.serving.sockets import ListenError
 from adsum.tasks import ResourceOwner
 from adsum.tracing.span import Tracer
 from epp.config.picker_config import PickerConfig
 from epp.config.settings import LAME_DUCK, Settings
+from epp.config.siblings import Siblings
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.ext_proc.outcomes import TICK, OutcomeLedger
@@ -45,8 +47,10 @@ class DataPlanePorts(ResourceOwner):
         picking: Picking,
         telemetry: Telemetry,
         tracer: Tracer | None,
+        siblings: Siblings | None = None,
     ) -> None:
         self._settings = settings
+        self._handed: Mapping[str, HandedSocket] = {} if siblings is None else siblings.ports
         self._picking = picking
         self._telemetry = telemetry
         self._clock = picking.clock
@@ -60,7 +64,7 @@ class DataPlanePorts(ResourceOwner):
             passing_readers=() if settings.usage_metrics else (telemetry.read_usage,),
             tracer=tracer,
         )
-        self.outcomes = OutcomeLedger(secrets.token_hex(8), picking.director.picks.heard_late)
+        self.outcomes = OutcomeLedger(_name(siblings), picking.director.picks.heard_late)
         self._use(config)
         self.transport = self._open_transport()
         self.transport.await_outcomes(self.outcomes)
@@ -99,11 +103,12 @@ class DataPlanePorts(ResourceOwner):
 
     async def _open(self) -> None:
         settings = self._settings
-        self._address = grpc_address(settings, self._start)
+        self._address = replace(grpc_address(settings, self._start), handed=self._handed.get("grpc"))
         if settings.body_timeout:
             self._start(self._expire_bodies(settings.body_timeout))
         self._start(self._expect_news())
-        health = ListenAddress(settings.host, settings.grpc_health_port)
+        handed = self._handed.get("health")
+        health = ListenAddress(settings.host, settings.grpc_health_port, handed=handed)
         self._health_listener = await self._listen(self._stack, "--grpc-health-port", health)
 
     @asynccontextmanager
@@ -155,3 +160,8 @@ class DataPlanePorts(ResourceOwner):
         while True:
             await asyncio.sleep(min(_EXPIRE_INTERVAL, allowed))
             self._memory.expire(self._clock() - allowed, allowed)
+
+
+def _name(siblings: Siblings | None) -> str:
+    """16 characters that no other picker has; those of one of several processes begin with its place."""
+    return secrets.token_hex(8) if siblings is None else f"{siblings.place:02x}{secrets.token_hex(7)}"

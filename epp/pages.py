@@ -1,15 +1,17 @@
 """What the metrics port and --debug-address show of a picker: metrics, /status, its page, decisions."""
 
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from adsum.tasks import ResourceOwner
 from discovery.opening import default_url
 from epp.config.settings import Settings
+from epp.config.siblings import Siblings
 from epp.config.worker_source import asks_for_tokens
 from epp.decisions.query import DecisionReader
 from epp.decisions.ring import DecisionRing
@@ -24,6 +26,9 @@ from epp.telemetry.pool_metrics import DiscoveryMetrics
 from epp.web.picker_page import PickerPage, PickerParts
 from epp.worker_discovery import WorkerDiscovery
 
+if TYPE_CHECKING:  # imports aiohttp's client
+    from epp.telemetry.sibling_pages import SiblingPages
+
 
 @dataclass(eq=False)
 class PickerPages(ResourceOwner):
@@ -35,6 +40,7 @@ class PickerPages(ResourceOwner):
     workers: WorkerDiscovery
     scraper: Scraper
     described: Sequence[Callable[[], Mapping[str, Any]]]
+    siblings: Siblings | None = None
 
     @property
     def addresses(self) -> str:
@@ -46,21 +52,45 @@ class PickerPages(ResourceOwner):
         registry, gauges = self.telemetry.registry, self.telemetry.gauges
         registry.register(BuildInfo())
         gauges.register(DiscoveryMetrics(self.workers.metrics))
-        shown = self._describe_endpoints, self._describe_status, self._open_page().page
-        app, debug_app = status.application(registry, gauges, *shown), web.Application()
-        status.add_debug_routes(debug_app, *shown)
         ring = DecisionRing(0) if self.picking.decisions is None else self.picking.decisions
         reader = DecisionReader(ring, self.picking.clock, time.time)
-        kept, explained = DecisionPages(reader), ExplainPage(self.picking.explain, reader)
+        siblings = await self._meet_siblings(ring, DecisionPages(reader))
+        shown = self._describe_endpoints, self._describe_status, self._open_page(siblings).page
+        merge = None if siblings is None else siblings.merge
+        app, debug_app = status.application(registry, gauges, *shown, merge), web.Application()
+        status.add_debug_routes(debug_app, *shown)
+        kept = DecisionPages(reader, others=None if siblings is None else siblings.decided)
+        explained = ExplainPage(self.picking.explain, reader)
         for one in (app, debug_app):
             kept.add_to(one)
             explained.add_to(one)
         source = self.workers.source
         reviewed_at = (source.url or default_url()) if asks_for_tokens(self.settings, source) else None
-        ports = metrics_port.serve_metrics(app, self.settings, self._start, reviewed_at, debug_app)
+        handed = {} if self.siblings is None else self.siblings.ports
+        ports = metrics_port.serve_metrics(app, self.settings, self._start, reviewed_at, debug_app, handed)
         self._ports = await self._stack.enter_async_context(ports)
 
-    def _open_page(self) -> PickerPage:
+    async def _meet_siblings(self, ring: DecisionRing, decisions: DecisionPages) -> "SiblingPages | None":
+        if self.siblings is None:
+            return None
+        # aiohttp's client, which other pickers do without
+        from epp.telemetry.sibling_pages import SiblingPages
+
+        ring.sequences = self.siblings.sequence
+        telemetry, picking = self.telemetry, self.picking
+        pages = SiblingPages(
+            self.siblings,
+            secrets.token_hex(8),
+            telemetry.registry,
+            telemetry.gauges,
+            telemetry.picks,
+            picking.credits,
+            decisions,
+        )
+        await self._enter(pages)
+        return pages
+
+    def _open_page(self, siblings: "SiblingPages | None") -> PickerPage:
         picking = self.picking
         page = PickerPage(
             PickerParts(
@@ -78,6 +108,7 @@ class PickerPages(ResourceOwner):
                 credits=picking.credits,
                 stale_after=self.settings.metrics_staleness_threshold,
                 clock=picking.clock,
+                others=dict if siblings is None else siblings.sent,
             )
         )
         self.workers.on_event.append(page.discovered)

@@ -18,6 +18,7 @@ from discovery.errors import AdsumError
 from epp.config import go_flags
 from epp.config.log_flags import LogSettings
 from epp.config.settings import Settings, TransportKind
+from epp.config.siblings import Siblings
 
 log = logging.getLogger("epp")
 
@@ -25,8 +26,10 @@ _GC_THRESHOLD = 10_000
 """The first threshold of the garbage collector, for new objects. A high one is safe: a request leaves no cycles."""
 
 
-def run(settings: Settings, log_settings: LogSettings, ignored: Sequence[str]) -> int:
-    """Returns the exit code; `ignored`: given flags without effect."""
+def run(
+    settings: Settings, log_settings: LogSettings, ignored: Sequence[str], siblings: Siblings | None = None
+) -> int:
+    """Returns the exit code; `ignored`: given flags without effect. `siblings`: this is one of several processes."""
     # until the loop handles it, so that none ends a picker that starts
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     raise_descriptor_limit()
@@ -38,12 +41,12 @@ def run(settings: Settings, log_settings: LogSettings, ignored: Sequence[str]) -
     for remark in settings.tls.remarks:
         log.warning("%s", remark)
     try:
-        return asyncio.run(_run_picker(settings))
+        return asyncio.run(_run_picker(settings, siblings))
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-async def _run_picker(settings: Settings) -> int:
+async def _run_picker(settings: Settings, siblings: Siblings | None) -> int:
     # what fails is said once, by us; read when grpc is imported
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # grpc has no option for it, only this variable
@@ -52,7 +55,7 @@ async def _run_picker(settings: Settings) -> int:
     from epp.ext_proc import exchange
     from epp.server import FAILURES, INPUT_ERRORS, PickerServer
 
-    picker = PickerServer(settings)
+    picker = PickerServer(settings, siblings=siblings)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, picker.reread_config)
     async with contextlib.AsyncExitStack() as stack:
         try:

@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import discovery
 from adsum.config.problems import ConfigError
@@ -12,6 +12,7 @@ from adsum.tasks import ResourceOwner
 from adsum.tracing.opening import Tracing
 from discovery.opening import default_url
 from epp.config.settings import Settings
+from epp.config.siblings import Siblings
 from epp.config.worker_source import WorkerSource, choose_source, metrics_pool_name
 from epp.configuration import Configuration
 from epp.data_plane_ports import DataPlanePorts
@@ -27,9 +28,6 @@ from epp.wire.endpoint_assignment import publish_endpoints
 from epp.worker_discovery import WorkerDiscovery, endpoint_defaults
 from epp.worker_scraping import WorkerScraping
 
-if TYPE_CHECKING:  # imports grpc
-    from epp.peers.peering import Peers
-
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 """Errors in the command line or in a file that it names."""
 FAILURES = (discovery.AdsumError, OSError)
@@ -42,7 +40,7 @@ class PickerServer(ResourceOwner):
     """An async context manager; once entered, workers are known and ports open. Health is SERVING, if there is the pool.
 
     Entering raises INPUT_ERRORS and FAILURES. `admission` None: requests are dispatched at once, or rejected while the
-    pool is saturated.
+    pool is saturated. `siblings`: this is one of several processes.
     """
 
     def __init__(
@@ -50,8 +48,10 @@ class PickerServer(ResourceOwner):
         settings: Settings,
         clock: Callable[[], float] = time.monotonic,
         admission: AdmissionController | None = None,
+        siblings: Siblings | None = None,
     ) -> None:
-        self._settings = settings
+        self._settings = settings if siblings is None else siblings.share(settings)
+        self._siblings = siblings
         self._clock = clock
         self._admission = admission
         self._configuration: Configuration | None = None
@@ -84,7 +84,9 @@ class PickerServer(ResourceOwner):
             )
         datastore = Datastore(endpoint_defaults(config, settings), (*WORKER_METRICS, *config.attributes))
         picking = Picking(settings, config, datastore, telemetry, clock, self._admission)
-        ports = self._ports = DataPlanePorts(settings, config, picking, telemetry, tracing.tracer)
+        ports = self._ports = DataPlanePorts(
+            settings, config, picking, telemetry, tracing.tracer, self._siblings
+        )
         workers = WorkerDiscovery(source, settings, datastore)
         scraping = WorkerScraping(settings, config, datastore, telemetry)
         picking.outliers.tls = lambda: scraping.scraper.tls
@@ -102,28 +104,29 @@ class PickerServer(ResourceOwner):
         ]
         if settings.tracing:
             described.append(lambda: {"tracing": tracing.describe()})
-        pages = self._pages = PickerPages(settings, telemetry, picking, workers, scraping.scraper, described)
+        pages = self._pages = PickerPages(
+            settings, telemetry, picking, workers, scraping.scraper, described, self._siblings
+        )
         await self._enter(picking, pages, ports)
         described += await self._follow_pool(source, picking)
         await self._enter(workers, scraping, kv_events, configuration)
-        if settings.peers is not None:
-            peers = await self._meet_peers(settings.peers, picking, datastore, telemetry)
-            configuration.parts = *configuration.parts, peers
-            described.append(peers.describe)
+        if settings.peers is not None or self._siblings is not None:
+            described += await self._meet_peers(configuration, picking, datastore, telemetry)
         self._start(publish_endpoints(datastore, ports.transport.assignments))
         await self._stack.enter_async_context(ports.listening())
 
     async def _meet_peers(
-        self, url: str, picking: Picking, datastore: Datastore, telemetry: Telemetry
-    ) -> "Peers":
-        """Count what other pickers send."""
+        self, configuration: Configuration, picking: Picking, datastore: Datastore, telemetry: Telemetry
+    ) -> list[Callable[[], dict[str, Any]]]:
+        """Count what other pickers send, and the other processes of this one. Returns what there is of them for /status."""
         from epp.peers.peer_metrics import PeerMetrics
         from epp.peers.peering import Peers  # imports grpc
 
-        peers = Peers(self._settings, url, picking, datastore, self._ports.outcomes)
+        peers = Peers(self._settings, self._siblings, picking, datastore, self._ports.outcomes)
         await self._enter(peers)
         telemetry.gauges.register(PeerMetrics(peers))
-        return peers
+        configuration.parts = *configuration.parts, peers
+        return [peers.describe, *([] if self._siblings is None else [self._siblings.describe])]
 
     async def _follow_pool(
         self, source: WorkerSource, picking: Picking

@@ -7,6 +7,7 @@ backlog (CPython gh-151615): 1,024 a second.
 import asyncio
 import errno
 import logging
+import random
 import socket
 import ssl
 from collections import Counter
@@ -15,6 +16,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
 
 from adsum.logs import RateLimitedLog
+from adsum.serving.handing import HandedSocket
 from adsum.serving.sockets import SpareDescriptor
 
 HANDSHAKE_TIMEOUT: Final = 10.0
@@ -51,6 +53,9 @@ class ServedConnection(Protocol):
 
     def abort(self) -> None: ...
 
+    def leave(self) -> None:
+        """End the connection once what runs on it has ended; its client is to open another one."""
+
 
 class Connections:
     """`handshaking`: accepted connections that are not open yet, such as in a TLS handshake. They count, and have a time-out of their own."""
@@ -59,6 +64,8 @@ class Connections:
         self.max_connections = max_connections
         self._idle_timeout = idle_timeout
         self.open: set[ServedConnection] = set()
+        self.leaving: set[ServedConnection] = set()
+        """Those of them that are to end once what runs on them has ended."""
         self.handshaking = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -75,6 +82,10 @@ class Connections:
     def filled_by_handshakes(self) -> bool:
         """Whether there is no room, but only because of connections that are not open yet."""
         return self.handshaking > 0 and self.full
+
+    def staying(self) -> int:
+        """How many count for the balance between processes."""
+        return len(self.open - self.leaving) + self.handshaking
 
     @property
     def full(self) -> bool:
@@ -96,6 +107,15 @@ class Connections:
         self.open.discard(longest)
         longest.abort()
         return True
+
+    def leave_one(self) -> None:
+        """End one gently, so that another process gets what it carried."""
+        self.leaving &= self.open
+        staying = [one for one in self.open - self.leaving if one.proven]
+        if staying:
+            chosen = random.choice(staying)
+            self.leaving.add(chosen)
+            chosen.leave()
 
     def expire(self, now: float) -> None:
         """End what is idle for longer than the time-out."""
@@ -137,6 +157,9 @@ class Acceptor:
         for one in self._listening:
             one.setblocking(False)
             self._loop.add_reader(one, self._accept, one)
+            if isinstance(one, HandedSocket):
+                one.on_excess = self._connections.leave_one
+                one.report(self._loop, self._connections.staying)
 
     def close(self) -> None:
         if self._closed:

@@ -14,6 +14,7 @@ from aiohttp import web
 from adsum.addresses import authority
 from adsum.errors import os_reason
 from adsum.serving.acceptor import Acceptor, Connections
+from adsum.serving.handing import HandedSocket
 from adsum.serving.sockets import ListenError, connection_limit, listening_sockets
 
 log = logging.getLogger(__name__)
@@ -82,10 +83,14 @@ async def served_at(  # noqa: PLR0913
     setting: str,
     limits: ConnectionLimits = _DEFAULT_LIMITS,
     tls: ssl.SSLContext | None = None,
+    handed: HandedSocket | None = None,
 ) -> AsyncIterator[str]:
-    """A PageServer that runs; yields its `host:port`. Raises ListenError, which names the `setting` that chose the port."""
+    """A PageServer that runs; yields its `host:port`. Raises ListenError, which names the `setting` that chose the port.
+
+    `handed`: connections come by it; another process listens.
+    """
     try:
-        listening = listening_sockets(host, port)
+        listening = [handed] if handed is not None else listening_sockets(host, port)
     except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
         reason = os_reason(error) if isinstance(error, OSError) else "no name of a host"
         expected = f"expected an address of this machine and a free port ({setting})"
@@ -165,6 +170,9 @@ class _PageConnection(web.RequestHandler):
     def abort(self) -> None:
         if self.transport is not None:
             self.transport.abort()
+
+    def leave(self) -> None:
+        """Connections of pages are short, and all go to one process."""
 
 
 @web.middleware

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from adsum.addresses import is_loopback, split_authority
+from adsum.serving.handing import HandedSocket
 from adsum.serving.pages import ConnectionLimits, served_at
 from adsum.web.access import Access
 
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 class DebugPort:
     """`address`: `host:port`. `guarded`, `token`: as those of `Access`.
 
-    `address_setting`, `token_setting`: what the program's users call them.
+    `handed`: as of `served_at`. `address_setting`, `token_setting`: what the program's users call them.
     """
 
     address: str
@@ -29,6 +30,7 @@ class DebugPort:
     token_setting: str = "--debug-token-file"  # noqa: S105  # the name of a flag
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     tls: ssl.SSLContext | None = None
+    handed: HandedSocket | None = None
 
     @asynccontextmanager
     async def served(self, application: Callable[[Access], web.Application]) -> AsyncIterator[str]:
@@ -37,7 +39,7 @@ class DebugPort:
         everyone = not is_loopback(host)
         app = application(Access(self.guarded, self.token, everyone=everyone))
         async with served_at(
-            host, port, app, "the debug port", self.address_setting, self.limits, self.tls
+            host, port, app, "the debug port", self.address_setting, self.limits, self.tls, self.handed
         ) as shown:
             if everyone and self.token is None:
                 log.warning(

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from adsum.addresses import authority, check_host, split_authority
 from adsum.command_line import argument
+from adsum.cpu_limit import cpu_limit
 from adsum.quoting import quoted
 from adsum.units import parse_go_duration, parse_quantity
 from epp.config.metric_flags import parse_metric
@@ -19,6 +20,9 @@ from epp.scraping.engines import Series
 T = TypeVar("T")
 
 DEFAULT_MESSAGE_SIZE: Final = 4 * 1024 * 1024
+
+MOST_PROCESSES: Final = 64
+"""Each has a stream to each other one."""
 
 duration = argument(parse_go_duration)
 metric: Callable[[str], tuple[Series, ...]] = argument(parse_metric)
@@ -45,6 +49,18 @@ def count(text: str) -> int:
     number = _number(text, 1_000_000)
     if number is None:
         raise argparse.ArgumentTypeError(f"{quoted(text)} is not a whole number from 0 to 1000000")
+    return number
+
+
+def processes(text: str) -> int:
+    """How many; `auto`: as many as there are processors."""
+    if text == "auto":
+        return min(cpu_limit(), MOST_PROCESSES)
+    number = _number(text, MOST_PROCESSES)
+    if not number:
+        raise argparse.ArgumentTypeError(
+            f"{quoted(text)} is neither auto nor a whole number from 1 to {MOST_PROCESSES}"
+        )
     return number
 
 

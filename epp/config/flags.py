@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -94,6 +95,12 @@ def _inconsistent_flags(settings: Settings) -> str | None:
         return "--client-ca-file needs --secure-serving: without TLS there are no client certificates"
     if settings.transport is TransportKind.GRPC and settings.tls.minimum is not TlsRules().minimum:
         return "--tls-min-version VersionTLS13 needs --transport http2: grpc.aio has no such option"
+    if settings.processes > 1 and settings.transport is TransportKind.GRPC:
+        return (
+            "--processes needs --transport http2: grpc.aio takes no connection that another process accepted"
+        )
+    if settings.processes > 1 and sys.platform != "linux":
+        return "--processes needs Linux: elsewhere no socket passes connections and keeps them apart"
     if settings.metrics_client_ca_file is not None and settings.metrics_cert_dir is None:
         return (
             "--metrics-client-ca-file needs --metrics-cert-dir: without TLS there are no client certificates"

@@ -169,16 +169,21 @@ def _check_lengths(place: str, given: Any) -> None:
 
 
 def build_config(
-    parsed: ParsedConfig, *, rng: random.Random, staleness: float = 2.0, before: Plugins | None = None
+    parsed: ParsedConfig,
+    *,
+    rng: random.Random,
+    staleness: float = 2.0,
+    before: Plugins | None = None,
+    processes: int = 1,
 ) -> PickerConfig:
     """Build the parts of a picker; raises ConfigError with all problems.
 
     `staleness`: seconds after which an endpoint's numbers are no longer compared with others'. `before`: the plugins in
-    force, which are kept if they are the same.
+    force, which are kept if they are the same. `processes`: of the picker, each with its own plugins.
     """
     written, corrected, document, problems = parsed
     gates = gates_of(document, problems)
-    plugins = Plugins(document.plugins, rng, problems, before)
+    plugins = Plugins(document.plugins, rng, problems, before, processes)
     extractor = plugins.first(ExtractorParameters) or ExtractorParameters()
     # the same objects, which the columns of the datastore are found by
     attributes = plugins.shared(None, WorkerMetric, extractor.attribute_keys, extractor.attributes)

@@ -81,9 +81,15 @@ class Plugins:
     """
 
     def __init__(
-        self, specs: list[PluginSpec], rng: random.Random, problems: Problems, before: "Plugins | None" = None
+        self,
+        specs: list[PluginSpec],
+        rng: random.Random,
+        problems: Problems,
+        before: "Plugins | None" = None,
+        processes: int = 1,
     ) -> None:
         self.rng = rng
+        self.processes = processes
         self.profiles: tuple[str, ...] = ()
         self.attributes: Mapping[str, WorkerMetric] = {}
         self._problems = problems
@@ -346,6 +352,7 @@ class Context:
         self._plugin = plugin
         self.name = plugin.name
         self.rng = plugins.rng
+        self.processes = plugins.processes
         self.clock: Callable[[], float] = time.monotonic
         """Seconds."""
 

@@ -23,6 +23,7 @@ from epp.config.declared_flags import (
     metric,
     objective,
     port,
+    processes,
     size,
 )
 from epp.config.metric_flags import METRIC_FLAGS
@@ -136,6 +137,14 @@ class Settings:
     )
     transport: TransportKind = flag(
         TransportKind.HTTP2, SERVING, "the gRPC server: our own or grpc.aio (default: http2)", TransportKind
+    )
+
+    processes: int = flag(
+        1,
+        SERVING,
+        "run as so many processes, which are peers of each other; auto: one for each processor (default: 1)",
+        processes,
+        "N",
     )
 
     peers: str | None = declared(

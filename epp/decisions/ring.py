@@ -1,8 +1,8 @@
 """Keeps the last decisions, in a bounded number and in bounded memory. Pure."""
 
 from collections import deque
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
+from itertools import dropwhile, islice
 from typing import Final, TypeAlias
 
 from epp.endpoints.endpoint import Endpoint
@@ -28,12 +28,16 @@ _MOST_ASKED_FOR: Final = 16
 
 
 class DecisionRing:
-    """`most`: decisions that are kept; fewer if those take more than `max_bytes`. Sequences begin with 1."""
+    """`most`: decisions that are kept; fewer if those take more than `max_bytes`. Sequences begin with 1.
 
-    __slots__ = ("_bytes", "_endpoints", "_kept", "_last", "_max_bytes", "asked_for", "most")
+    `sequences`: returns a number that grows, by which the decisions of several processes are in order; None: there is one.
+    """
+
+    __slots__ = ("_bytes", "_endpoints", "_kept", "_last", "_max_bytes", "asked_for", "most", "sequences")
 
     def __init__(self, most: int = DEFAULT_MOST, max_bytes: int = MAX_BYTES) -> None:
         self.most = most
+        self.sequences: Callable[[], int] | None = None
         self._max_bytes = max_bytes
         self._bytes = 0
         self._kept: deque[Entry] = deque()
@@ -56,17 +60,22 @@ class DecisionRing:
 
     def add(self, decision: Decision) -> None:
         """A request that was refused, or whose client left."""
-        self._last = decision.sequence = self._last + 1
+        decision.sequence = self._next()
         decision.size = self._size(decision, decision.endpoints)
         self._keep(decision, decision.size)
 
     def add_pick(self, pick: Pick, endpoints: tuple[Endpoint, ...], now: float) -> None:
         """`endpoints`: all of them, candidates or not."""
-        self._last = pick.sequence = self._last + 1
+        pick.sequence = self._next()
         pick.picked_at, pick.among = now, endpoints
         plain = pick.decision is None and endpoints is self._endpoints  # the common case
         pick.size = size = _BYTES if plain else self._size(pick.decision, endpoints)
         self._keep(pick, size)
+
+    def _next(self) -> int:
+        least = self._last + 1
+        self._last = least if self.sequences is None else max(least, self.sequences())
+        return self._last
 
     def _size(self, decision: Decision | None, endpoints: tuple[Endpoint, ...]) -> int:
         size = _BYTES
@@ -111,6 +120,8 @@ class DecisionRing:
         """The decisions after this one, the oldest first."""
         if not self._kept:
             return iter(())
+        if self.sequences is not None:
+            return map(_decision_of, dropwhile(lambda one: one.sequence <= sequence, self._kept))
         skipped = sequence + 1 - self._kept[0].sequence
         return map(_decision_of, islice(self._kept, max(0, skipped), None))
 

@@ -18,10 +18,11 @@ from adsum.serving.sockets import ListenError
 from adsum.tasks import BackgroundTasks, ResourceOwner, background
 from epp.config.picker_config import PickerConfig
 from epp.config.settings import Settings
+from epp.config.siblings import Siblings
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
 from epp.ext_proc.outcomes import OutcomeLedger
-from epp.peers.credentials import open_credentials
+from epp.peers.credentials import PeerCredentials, open_credentials
 from epp.peers.link import (
     BROKEN,
     CHANNEL_OPTIONS,
@@ -69,7 +70,7 @@ class Peers(ResourceOwner):
     def __init__(
         self,
         settings: Settings,
-        url: str,
+        siblings: Siblings | None,
         picking: Picking,
         datastore: Datastore,
         outcomes: OutcomeLedger,
@@ -81,7 +82,9 @@ class Peers(ResourceOwner):
         self._outcomes = outcomes
         self._clock = clock = picking.clock
         self.name = outcomes.name
-        self._url = url
+        self._url = settings.peers
+        self._siblings = siblings
+        self._processes = {} if siblings is None else siblings.others
         self._dialing = BackgroundTasks()
         self._first = asyncio.Event()
         self._limited_log = RateLimitedLog(log, clock, most=20)
@@ -109,6 +112,8 @@ class Peers(ResourceOwner):
     @property
     def address(self) -> str:
         """That peers are served at."""
+        if self._url is None and self._siblings is not None:
+            return self._siblings.name
         return authority(self._host, self._port)
 
     def silence(self, link: PeerLink) -> float:
@@ -139,7 +144,7 @@ class Peers(ResourceOwner):
         }
 
     async def _open(self) -> None:
-        self._credentials = open_credentials(self._settings, self._start)
+        self._credentials = self._open_credentials()
         self._use_producers()
         await self._stack.enter_async_context(self._listening())
         self._director.picks.peers = self.publisher
@@ -147,14 +152,23 @@ class Peers(ResourceOwner):
         self._stack.callback(self._stop_publisher)
         self._start(self._share_ejections())
         self._stack.push_async_callback(self._dialing.aclose)
-        self._start(self._follow())
-        if self._registers:
-            self._start(self._register())
+        tried = [self._dial_soon(name) for name in self._processes]
+        if self._url is not None:
+            self._start(self._follow(self._url))
+            tried.append(self._first)
+            if self._registers(self._url):
+                self._start(self._register(self._url))
         try:
             async with asyncio.timeout(_START):
-                await self._first.wait()
+                for one in tried:
+                    await one.wait()
         except TimeoutError:
             log.info("not all peers have told what they send yet; this picker starts without")
+
+    def _open_credentials(self) -> PeerCredentials:
+        if self._url is None and self._siblings is not None:
+            return PeerCredentials(None, os.fsencode(self._siblings.folder))
+        return open_credentials(self._settings, self._start)
 
     def _stop_publisher(self) -> None:
         self._director.picks.peers = self._outcomes.elsewhere = None
@@ -195,11 +209,22 @@ class Peers(ResourceOwner):
 
     @asynccontextmanager
     async def _listening(self) -> AsyncIterator[None]:
-        settings, served = self._settings, self._credentials.served
-        self._host = "127.0.0.1" if served is None and not is_loopback(settings.host) else settings.host
         server = aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=_MOST_STREAMS)
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._accept)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        if self._siblings is not None:
+            server.add_insecure_port(self._siblings.peer_target(self._siblings.place))
+        if self._url is not None:
+            self._listen_for_others(server)
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.stop(_GOODBYE)
+
+    def _listen_for_others(self, server: aio.Server) -> None:
+        settings, served = self._settings, self._credentials.served
+        self._host = "127.0.0.1" if served is None and not is_loopback(settings.host) else settings.host
         where = authority(self._host, settings.peer_port)
         try:
             if served is None:
@@ -209,11 +234,6 @@ class Peers(ResourceOwner):
         except RuntimeError as error:
             problem = f"cannot listen on {where}: it is taken or not an address of this machine (--peer-port)"
             raise ListenError(problem) from error
-        await server.start()
-        try:
-            yield
-        finally:
-            await server.stop(_GOODBYE)
 
     async def _accept(self, _: object, context: "aio.ServicerContext[Any, Any]") -> None:
         address = context.peer()[:100]
@@ -229,29 +249,38 @@ class Peers(ResourceOwner):
 
     # Streams to peers
 
-    async def _follow(self) -> Never:
+    async def _follow(self, url: str) -> Never:
         """Keep a stream to each peer that the source of peers names."""
         key = self._settings.namespace, self._settings.component + COMPONENT_SUFFIX
         while True:
             problem = "the watch of the other pickers ended"
             try:
                 # no GETs of theirs: a peer that is silent is noticed here
-                async with discovery.open(self._url, silent_after=0) as found, found.watch(*key) as events:
-                    await self._want([address_of(one) for one in events.instances.values()])
+                async with discovery.open(url, silent_after=0) as found, found.watch(*key) as events:
+                    named = [self._addresses(one) for one in events.instances.values()]
+                    await self._want([address for some in named for address in some])
                     async for event in events:
-                        if not isinstance(event, discovery.InstanceRemovedEvent):
-                            self._dial_soon(address_of(event.instance))
-                        elif (address := address_of(event.instance)) in self._dialed:
-                            del self._dialed[address]
+                        for address in self._addresses(event.instance):
+                            if not isinstance(event, discovery.InstanceRemovedEvent):
+                                self._dial_soon(address)
+                            elif address in self._dialed:
+                                del self._dialed[address]
             except (discovery.AdsumError, OSError) as error:
                 problem = str(error)
             self._first.set()
             self._limited_log.warning("source", "--peers: %s; it is asked again", problem)
             await asyncio.sleep(_LOOK_AGAIN)
 
+    def _addresses(self, instance: discovery.Instance) -> list[str]:
+        """One of each process: those that register say their ports, and a Pod has as many processes as this one."""
+        if PORT_LABEL in instance.labels:
+            return [address_of(instance)]
+        ports = range(instance.port, instance.port + self._settings.processes)
+        return [authority(instance.address, port) for port in ports]
+
     async def _want(self, addresses: Sequence[str]) -> None:
         """These are the first; returns once each has told what it sends, or did not answer."""
-        for address in self._dialed.keys() - addresses:
+        for address in self._dialed.keys() - addresses - self._processes.keys():
             del self._dialed[address]
         tried = [self._dial_soon(address) for address in addresses]
         for one in tried:
@@ -317,6 +346,9 @@ class Peers(ResourceOwner):
         return why_lost(None), False
 
     def _channel(self, address: str) -> aio.Channel:
+        if self._siblings is not None and address in self._processes:
+            target = self._siblings.peer_target(self._processes[address])
+            return aio.insecure_channel(target, options=CHANNEL_OPTIONS)
         served = self._credentials.served
         if served is None:
             return aio.insecure_channel(address, options=CHANNEL_OPTIONS)
@@ -335,6 +367,8 @@ class Peers(ResourceOwner):
 
     async def _converse(self, link: PeerLink, stream: Duplex, tried: asyncio.Event | None = None) -> None:
         name = await link.greet(stream, self.name)
+        if link.address.startswith("unix:"):  # that socket has no name of the other side
+            link.address = f"process {int(name[:2], 16)}"
         if name == self.name or not self._adopt(link):
             return
         if link.address in self._dialed:
@@ -351,8 +385,13 @@ class Peers(ResourceOwner):
             self._part(link, why)
 
     def _adopt(self, link: PeerLink) -> bool:
-        """One stream between two: both keep the one that the picker with the smaller name opened, of several the newest."""
+        """One stream between two: both keep the one that the picker with the smaller name opened, of several the newest.
+
+        Processes of one picker may find each other as strangers do, too: they keep their own stream.
+        """
         before = self.links.get(link.name)
+        if before is not None and before.address in self._processes and link.address not in self._processes:
+            return False
         if before is not None and before.dialed != link.dialed and link.dialed != (self.name < link.name):
             return False
         if before is not None:
@@ -385,19 +424,18 @@ class Peers(ResourceOwner):
 
     # How others find this one
 
-    @property
-    def _registers(self) -> bool:
+    def _registers(self, url: str) -> bool:
         """On Kubernetes the slices of a Service name the pickers, and a list is one already."""
         # bounded: the operator's flag
-        return self._url.split("://", 1)[0] not in ("kubernetes", "static")
+        return url.split("://", 1)[0] not in ("kubernetes", "static")
 
-    async def _register(self) -> Never:
+    async def _register(self, url: str) -> Never:
         key = self._settings.namespace, self._settings.component + COMPONENT_SUFFIX
         labels = {PORT_LABEL: str(self._port)}
         while True:
             try:
                 async with (
-                    registry.open(self._url, address=self._announced(), labels=labels) as opened,
+                    registry.open(url, address=self._announced(), labels=labels) as opened,
                     opened.register_instance(*key) as handle,
                 ):
                     handle.set_ready("ready")

@@ -62,6 +62,10 @@ class PluginContext(Protocol):
         """Seconds, which never go back."""
 
     @property
+    def processes(self) -> int:
+        """How many processes of the picker share the machine's memory, each with plugins of its own."""
+
+    @property
     def name(self) -> str:
         """The plugin's name in the file."""
 

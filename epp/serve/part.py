@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -42,8 +43,13 @@ class PartError(AdsumError):
 class Part:
     """A program of ours: ready when it says so on a line."""
 
+    starts: int | None = _STARTS
+    """None: a part that was ready before is started again for ever."""
+
     def __init__(self, name: str, command: Sequence[str]) -> None:
         self.name = name
+        self.said = ""
+        """Its ready line, without the word."""
         self._command = command
         self._process: asyncio.subprocess.Process | None = None
         self._said_ready = asyncio.Event()
@@ -54,6 +60,7 @@ class Part:
         """Returns once it is ready; raises PartError if it ends before."""
         self._said_ready.clear()
         self._last_line = ""
+        environment, descriptors = self._inherited()
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -61,7 +68,8 @@ class Part:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 limit=_MAX_LINE,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                env=os.environ | {"PYTHONUNBUFFERED": "1", **environment},
+                pass_fds=descriptors,
                 start_new_session=True,  # Ctrl-C is for the supervisor, which ends its children in order
                 preexec_fn=_dies_with_parent(),
             )
@@ -69,10 +77,17 @@ class Part:
             raise PartError(
                 f"{self.name} cannot be started: {error.strerror}: {self._command[0]}", 1
             ) from error
+        finally:
+            for one in descriptors:
+                os.close(one)
         if (output := self._process.stdout) is not None:
             self._reader = asyncio.create_task(self._copy_lines(output), name=f"log of {self.name}")
         await first_of(self._until_ready(), self._until_ended())
         log.info("%s is ready, process %d", self.name, self._process.pid)
+
+    def _inherited(self) -> tuple[Mapping[str, str], Sequence[int]]:
+        """More variables of the environment, and descriptors, which are closed here once it has them."""
+        return {}, ()
 
     async def keep_running(self) -> None:
         """Start it again whenever it ends; raises PartError if it does not become ready any more."""
@@ -85,14 +100,14 @@ class Part:
 
     async def _start_again(self, why: str, pause: float) -> float:
         """Returns the pause before the next start."""
-        for attempt in range(1, _STARTS + 1):
+        for attempt in count(1):
             log.warning("%s; it starts again in %g s", why, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
             try:
                 await self.start()
             except PartError as error:
-                if attempt == _STARTS:
+                if attempt == self.starts:
                     raise
                 why = str(error)
             else:
@@ -101,7 +116,7 @@ class Part:
 
     async def terminate(self, timeout: float) -> None:
         """SIGTERM, and SIGKILL after the timeout; returns once it has ended and its lines are in the log."""
-        self._send(signal.SIGTERM)
+        self.send(signal.SIGTERM)
         try:
             async with asyncio.timeout(timeout):
                 await self._ended()
@@ -110,7 +125,7 @@ class Part:
             await self.kill()
 
     async def kill(self) -> None:
-        self._send(signal.SIGKILL)
+        self.send(signal.SIGKILL)
         await self._ended()
 
     async def _until_ready(self) -> None:
@@ -129,7 +144,7 @@ class Part:
             await asyncio.wait([self._reader])
         return code
 
-    def _send(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
 
@@ -143,6 +158,7 @@ class Part:
                 return
             word, text = announced(line.strip())
             if word == "ready":
+                self.said = text
                 self._said_ready.set()
             self._last_line = text or self._last_line
             sys.stderr.write(f"{relayed(self.name, line.rstrip())}\n")

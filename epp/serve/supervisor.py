@@ -8,13 +8,13 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from adsum.command_line import FAILED, INTERRUPTED, SUCCEEDED, print_error
+from adsum.command_line import FAILED, print_error
 from adsum.errors import AdsumError
 from adsum.logs import form_of, print_ready, write_log
 from adsum.serving.sockets import ListenError, listening_socket
-from adsum.signals import stop_signals, until_signalled
 from adsum.tasks import cancel_and_wait
 from discovery.opening import default_url
+from epp.serve.group import supervise
 from epp.serve.part import EnvoyPart, Part, PartError
 from epp.serve.plan import ENVOY_OPTIONS, Plan
 
@@ -35,24 +35,12 @@ def run(given: argparse.Namespace, envoy: str) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="adsum-serve-") as folder:
             return asyncio.run(
-                _run(PartGroup(given, plan, _envoy_command(envoy, plan, Path(folder)), Path(folder)))
+                supervise(PartGroup(given, plan, _envoy_command(envoy, plan, Path(folder)), Path(folder)))
             )
     except PartError as error:
         return print_error(error, error.code)
     except (AdsumError, OSError) as error:
         return print_error(error, FAILED)
-
-
-async def _run(group: "PartGroup") -> int:
-    with stop_signals() as signals:
-        try:
-            await until_signalled(signals, group.serve())
-            if await until_signalled(signals, group.drain()) is None:
-                log.warning("a second signal: the parts are killed")
-                return INTERRUPTED
-        finally:
-            await group.kill()
-    return SUCCEEDED
 
 
 class PartGroup:

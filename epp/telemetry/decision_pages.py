@@ -1,7 +1,7 @@
 """Serves the last decisions, GET /debug/decisions, and what the picker would do with a request, POST /debug/explain."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,15 +15,35 @@ from epp.scheduling.decision import Decision
 from epp.telemetry.pages import SEND_TIMEOUT, send_page
 
 DECISIONS_PATH: Final = "/debug/decisions"
+
+
+class _Numbered(msgspec.Struct):
+    sequence: int
+
+
+class DecisionsOfOther(msgspec.Struct):
+    """The answer of another process of this picker."""
+
+    last: int
+    decisions: list[msgspec.Raw]
+
+
+AskOthers = Callable[[str], Awaitable[list[DecisionsOfOther]]]
+"""Given the query of a URL."""
+
+
 _OFF: Final = "decisions are not recorded; start the picker without --decisions 0"
 
 
 class DecisionPages:
-    """`send_timeout`: seconds for a client to read an answer."""
+    """`send_timeout`: seconds for a client to read an answer. `others`: asks the other processes of this picker the same."""
 
-    def __init__(self, reader: DecisionReader, send_timeout: float = SEND_TIMEOUT) -> None:
+    def __init__(
+        self, reader: DecisionReader, send_timeout: float = SEND_TIMEOUT, others: AskOthers | None = None
+    ) -> None:
         self._reader = reader
         self._send_timeout = send_timeout
+        self._others = others
         self._one_at_a_time = asyncio.Lock()
 
     def add_to(self, app: web.Application) -> None:
@@ -37,16 +57,30 @@ class DecisionPages:
             query = parse_query(request.query)
         except ValueError as error:
             return problem(400, str(error))
+        now = None if reader.ring.sequences is None else reader.ring.sequences()
+        answers = [] if self._others is None else await self._others(request.query_string)
         async with self._one_at_a_time:  # however many ask, the loop and memory are spent on one answer
-            parts, clock = [], asyncio.get_running_loop().time
+            found, clock = list[tuple[int, bytes]](), asyncio.get_running_loop().time
             began = clock()
             for document in reader.read(query):
-                parts.append(msgspec.json.encode(document))
+                found.append((document["sequence"], msgspec.json.encode(document)))
                 await asyncio.sleep(clock() - began)  # picks get at least half of the loop's time
                 began = clock()
-        head = msgspec.json.encode({"capacity": reader.ring.most, "last": reader.ring.last})
+        last = reader.ring.last
+        for answer in answers:
+            last = max(last, answer.last)
+            found += [(_sequence(one), bytes(one)) for one in answer.decisions]
+        if now is not None and self._others is not None:
+            # what came later to one process may have come before what another one has not told yet
+            last, found = min(last, now), sorted(one for one in found if one[0] <= now)
+        parts = [part for _, part in (found[-query.limit :] if query.after is None else found[: query.limit])]
+        head = msgspec.json.encode({"capacity": reader.ring.most, "last": last})
         body = head[:-1] + b',"decisions":[' + b",".join(parts) + b"]}\n"
         return await send_page(request, body, "application/json", self._send_timeout)
+
+
+def _sequence(decision: msgspec.Raw) -> int:
+    return msgspec.json.decode(decision, type=_Numbered).sequence
 
 
 def problem(status: int, text: str) -> web.Response:

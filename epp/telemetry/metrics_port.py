@@ -5,9 +5,10 @@ import hashlib
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from aiohttp import web
 
 from adsum.addresses import is_loopback
 from adsum.quoting import quoted
+from adsum.serving.handing import HandedSocket
 from adsum.serving.pages import served_at
 from adsum.tasks import StartTask
 from adsum.web.access import ADMITTED, Access, token_file
@@ -228,11 +230,12 @@ async def serve_metrics(
     start: StartTask,
     reviewed_at: str | None = None,
     debug_app: web.Application | None = None,
+    handed: Mapping[str, HandedSocket] = MappingProxyType({}),
 ) -> AsyncIterator[PageAddresses]:
     """Yields what it listens on; raises ListenError, CertificateError, DiscoveryError, and ValueError for a token file.
 
     `reviewed_at`: clients need a token, which the API server of this discovery URL reviews; of other URLs, the pod's or
-    the kubeconfig's. `debug_app`: the pages of --debug-address.
+    the kubeconfig's. `debug_app`: the pages of --debug-address. `handed`: as of `served_at`, of the ports `metrics` and `debug`.
     """
     host = settings.metrics_address or settings.host
     tls = _tls(settings, start)
@@ -245,7 +248,8 @@ async def serve_metrics(
         if reviewed_at is not None:
             access.reviewed = True
             app.middlewares.append((await stack.enter_async_context(_auth(reviewed_at))).check)
-        opened = served_at(host, settings.metrics_port, app, "the metrics port", "--metrics-port", tls=tls)
+        port, given = settings.metrics_port, handed.get("metrics")
+        opened = served_at(host, port, app, "the metrics port", "--metrics-port", tls=tls, handed=given)
         metrics = await stack.enter_async_context(opened)
         if reviewed_at is None and settings.metrics_client_ca_file is None and not is_loopback(host):
             log.info(
@@ -256,8 +260,11 @@ async def serve_metrics(
         if settings.debug_address is None or debug_app is None:
             yield PageAddresses(metrics)
             return
-        port = DebugPort(address=settings.debug_address, guarded=GUARDED, token=token, tls=tls)
-        debug = await stack.enter_async_context(port.served(lambda access: access.guard(debug_app)))
+        given = handed.get("debug")
+        of_debug = DebugPort(
+            address=settings.debug_address, guarded=GUARDED, token=token, tls=tls, handed=given
+        )
+        debug = await stack.enter_async_context(of_debug.served(lambda access: access.guard(debug_app)))
         yield PageAddresses(metrics, debug)
 
 

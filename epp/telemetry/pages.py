@@ -8,7 +8,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
@@ -57,12 +57,17 @@ def negotiate_format(accept: str) -> ExpositionFormat:
     return TEXT_FORMAT
 
 
-class Exposition:
-    """`counters` may be read in any thread, `gauges` only on the event loop."""
+Merge = Callable[[list[Metric]], Awaitable[Collector]]
+"""Puts the metrics of several processes together; it is given the gauges of this one."""
 
-    def __init__(self, counters: Collector, gauges: Collector) -> None:
+
+class Exposition:
+    """`counters` may be read in any thread, `gauges` only on the event loop. `merge` None: there is one process."""
+
+    def __init__(self, counters: Collector, gauges: Collector, merge: Merge | None = None) -> None:
         self._counters = counters
         self._gauges = gauges
+        self._merge = merge
         self._rendering = asyncio.Lock()
         self._cached: dict[ExpositionFormat, bytes] = {}
 
@@ -77,7 +82,8 @@ class Exposition:
 
     async def _render(self, format: ExpositionFormat) -> bytes:
         started = time.monotonic()
-        page = _RenderedPage(self._counters, list(self._gauges.collect()))
+        gauges = list(self._gauges.collect())
+        page = _RenderedPage(self._counters, gauges) if self._merge is None else await self._merge(gauges)
         body = self._cached[format] = await anyio.to_thread.run_sync(format.encode, page)
         pause = min(CACHE_FACTOR * (time.monotonic() - started), MAX_CACHE_TIME)
         asyncio.get_running_loop().call_later(pause, self._cached.pop, format, None)
@@ -100,12 +106,13 @@ def application(
     describe: Callable[[], Mapping[str, Any]],
     describe_status: Callable[[], Mapping[str, Any]] = dict,
     page: ProgramPage | None = None,
+    merge: Merge | None = None,
 ) -> web.Application:
-    """`counters` may be read in any thread, `gauges` only on the event loop. `describe` returns /debug/endpoints,
+    """`merge`: as of `Exposition`. `counters` may be read in any thread, `gauges` only on the event loop. `describe` returns /debug/endpoints,
     `describe_status` /status. `page`: what browsers get at /.
     """
 
-    exposition = Exposition(counters, gauges)
+    exposition = Exposition(counters, gauges, merge)
 
     async def metrics(request: web.Request) -> web.StreamResponse:
         format = negotiate_format(request.headers.get("Accept", ""))

@@ -34,33 +34,50 @@ class _PickSample(NamedTuple):
     """Held and total."""
 
 
-_NO_CREDIT: Final = Credit()
-
-
 class PickHistory:
-    """`picks`: by endpoint, since the picker began. `credits`: the same of the prompts' bytes."""
+    """`picks`: by endpoint, since the picker began. `credits`: the same of the prompts' bytes.
 
-    def __init__(self, picks: dict[Key, int], credits: Callable[[], Mapping[Key, Credit]]) -> None:
+    `others`: picks of the other processes of this picker, and of their prompts the bytes held and all.
+    """
+
+    def __init__(
+        self,
+        picks: dict[Key, int],
+        credits: Callable[[], Mapping[Key, Credit]],
+        others: Callable[[], Mapping[Key, tuple[int, int, int]]] = dict,
+    ) -> None:
         self._picks = picks
         self._credits = credits
+        self._others = others
         self._samples: deque[_PickSample] = deque(maxlen=_SAMPLES)
 
     def sample(self, endpoints: Sequence[Endpoint], now: float) -> None:
         """To be called every INTERVAL; forgets endpoints that are gone."""
         for key in self._picks.keys() - {endpoint.key for endpoint in endpoints}:
             del self._picks[key]
+        self._samples.append(_PickSample(now, *self._counts()))
+
+    def _counts(self) -> tuple[dict[Key, int], dict[Key, tuple[int, int]]]:
+        picks = self._picks.copy()
         credits = {key: (credit.held, credit.total) for key, credit in self._credits().items()}
-        self._samples.append(_PickSample(now, self._picks.copy(), credits))
+        for key, (sent, held, total) in self._others().items():
+            picks[key] = picks.get(key, 0) + sent
+            own_held, own_total = credits.get(key, (0, 0))
+            credits[key] = own_held + held, own_total + total
+        return picks, credits
 
     def recent(self, endpoints: Sequence[Endpoint], now: float) -> RecentPicks:
         before = self._samples[0] if self._samples else _PickSample(now, {}, {})
-        credits, count = self._credits(), len(endpoints)
+        (counts, credits), count = self._counts(), len(endpoints)
         picks, held, total = np.zeros(count), np.zeros(count), np.zeros(count)
         for row, endpoint in enumerate(endpoints):
             key = endpoint.key
-            picks[row] = self._picks.get(key, 0) - before.picks.get(key, 0)
-            credit, (old_held, old_total) = credits.get(key, _NO_CREDIT), before.credits.get(key, (0, 0))
-            held[row], total[row] = credit.held - old_held, credit.total - old_total
+            picks[row] = counts.get(key, 0) - before.picks.get(key, 0)
+            (now_held, now_total), (old_held, old_total) = (
+                credits.get(key, (0, 0)),
+                before.credits.get(key, (0, 0)),
+            )
+            held[row], total[row] = now_held - old_held, now_total - old_total
         # a producer that was replaced, as by another configuration, counts anew
         picks, total = np.maximum(picks, 0), np.maximum(total, 0)
         whole, seconds = float(picks.sum()), now - before.at

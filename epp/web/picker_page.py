@@ -62,6 +62,8 @@ class PickerParts:
     engine: Callable[[Endpoint], str | None] = attrgetter("engine")
     engines_detected: Callable[[], int] = int
     """`Scraper.engines_detected`."""
+    others: Callable[[], Mapping[Key, tuple[int, int, int]]] = dict
+    """As of `PickHistory`."""
 
 
 class PickerPage:
@@ -69,7 +71,7 @@ class PickerPage:
 
     def __init__(self, parts: PickerParts) -> None:
         self._parts = parts
-        self._history = PickHistory(parts.picks, parts.credits)
+        self._history = PickHistory(parts.picks, parts.credits, parts.others)
         self._sampled_at = float("-inf")
         self._limited_log = RateLimitedLog(log)
         self.events = EventLog()

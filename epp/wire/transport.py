@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
 from adsum.addresses import authority
+from adsum.serving.handing import HandedSocket
 from adsum.serving.sockets import ListenError
 from discovery.eds.subscription import Publication
 from epp.config.tls_rules import TlsRules
@@ -20,7 +21,7 @@ StreamEnded: TypeAlias = Callable[[str, float], None]
 class ListenAddress:
     """`host` is an IP address without brackets; "::" is every interface, IPv4 included. Port 0 is any free port.
 
-    `max_message` is in bytes.
+    `max_message` is in bytes. `handed`: connections come by it; another process listens.
     """
 
     host: str
@@ -28,6 +29,7 @@ class ListenAddress:
     certificate: Certificate | None = None
     max_message: int = 4 * 1024 * 1024
     tls: TlsRules = field(default_factory=TlsRules)
+    handed: HandedSocket | None = None
 
     def authority(self, port: int) -> str:
         """`host:port`, IPv6 in brackets."""

@@ -19,7 +19,7 @@ from epp.scheduling.prefix.declarations import PrefixProducerParameters, prefix_
 
 def _build(given: PreciseProducerParameters, context: PluginContext) -> PrecisePrefixCacheProducer:
     settings = given.settings()
-    most = min(settings.most_blocks, share_of_memory() // BLOCK_BYTES)
+    most = min(settings.most_blocks, share_of_memory(context.processes) // BLOCK_BYTES)
     estimate = prefix_producer(PrefixProducerParameters(), context)
     return PrecisePrefixCacheProducer(
         replace(settings, most_blocks=most), estimate, seed=context.rng.getrandbits(64)

@@ -104,14 +104,14 @@ def prefix_producer(given: PrefixProducerParameters, context: PluginContext) -> 
         capacity=tokens // block_tokens,
         auto_tune=given.auto_tune,
         seed=context.rng.getrandbits(64),
-        index=PrefixIndex(given.max_index_bytes or share_of_memory()),
+        index=PrefixIndex(given.max_index_bytes or share_of_memory(context.processes)),
     )
 
 
-def share_of_memory() -> int:
+def share_of_memory(processes: int) -> int:
     """Bytes of an index whose parameters say no other."""
     limit = memory_limit()
-    return MAX_BYTES if limit is None else max(_LEAST_BYTES, limit // 4)
+    return MAX_BYTES if limit is None else max(_LEAST_BYTES, limit // 4 // processes)
 
 
 def _scorer(given: PrefixScorerParameters, context: PluginContext) -> PrefixCacheScorer:

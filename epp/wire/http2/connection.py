@@ -92,7 +92,7 @@ class Connection:
         }
         self.outgoing.corked = True
         offered = {
-            MAX_CONCURRENT_STREAMS: limits.streams,
+            MAX_CONCURRENT_STREAMS: limits.offered or limits.streams,
             INITIAL_WINDOW_SIZE: limits.stream_window,
             MAX_HEADER_LIST_SIZE: limits.header_list,
         }

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 MAX_CONNECTIONS: Final = 2048
 """Open connections on the port of ext_proc. An Envoy has one or two per worker thread."""
 MAX_HEALTH_CONNECTIONS: Final = 512
+SHARED_STREAMS: Final = 16
+"""Streams at once that are offered on one connection to a port that several processes share: an Envoy has one connection for each of its worker
+threads, and opens another one, which another process gets, only for more streams than that."""
 IDLE_TIMEOUT: Final = 600.0
 """Seconds without a stream after which a connection is closed; the peer opens another one when it needs it."""
 READ_SIZE: Final = 256 * 1024
@@ -89,9 +93,10 @@ class Http2Transport:
             methods |= {} if self._logs is None else self._logs.methods()
         loop = asyncio.get_running_loop()
         calls = MethodRouter(methods, address.max_message, self._memory, loop.call_later)
+        limits = self._limits if address.handed is None else replace(self._limits, offered=SHARED_STREAMS)
 
         def connection(wake: Callable[[], None]) -> Connection:
-            return Connection(calls.accept, self._limits, self._memory, wake, self._clock)
+            return Connection(calls.accept, limits, self._memory, wake, self._clock)
 
         return Http2Listener(address, connection, processing=processing)
 
@@ -129,7 +134,7 @@ class Http2Listener:
         address = self._listen_address
         tls = None if address.certificate is None else server_context(address.certificate, address.tls)
         try:
-            listening = listening_socket(address.host, address.port)
+            listening = address.handed or listening_socket(address.host, address.port)
         except OSError as error:
             raise address.listen_error() from error
         name = f"port {listening.getsockname()[1]}"
@@ -282,6 +287,9 @@ class _Peer(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         self._transport.abort()
+
+    def leave(self) -> None:
+        self.drain()
 
     def _refuse_streams(self) -> None:
         if self in self._listener.peers:

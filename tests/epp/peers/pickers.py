@@ -112,9 +112,10 @@ class Wire:
 
 def peers_with_one() -> Peers:
     """A picker that has a stream to another one, with which nobody has spoken yet."""
-    store, settings, config = Datastore(), Settings(), load_config(None, rng=random.Random(1))
+    store, config = Datastore(), load_config(None, rng=random.Random(1))
+    settings = Settings(peers="memory://pickers")
     picking = Picking(settings, config, store, Telemetry(), lambda: 2.0)
-    peers = Peers(settings, "memory://pickers", picking, store, OutcomeLedger("0" * 16))
+    peers = Peers(settings, None, picking, store, OutcomeLedger("0" * 16))
     subscriber = PickSubscriber(picking.director.picks, store)
     link = PeerLink("10.0.0.9:9004", peers.publisher, subscriber, lambda: 1.0, dialed=True)
     link.name = "f" * 16

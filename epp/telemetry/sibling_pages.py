@@ -1,0 +1,168 @@
+"""What the processes of one picker show together: each serves its part on a Unix socket, and the one that is asked puts them together."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Never, TypeVar
+
+import aiohttp
+import anyio.to_thread
+import msgspec
+from aiohttp import web
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
+
+from adsum.logs import RateLimitedLog
+from adsum.tasks import ResourceOwner
+from epp.config.siblings import Siblings
+from epp.endpoints.endpoint import Key
+from epp.scheduling.pick import Credit
+from epp.telemetry import merged_metrics
+from epp.telemetry.decision_pages import DECISIONS_PATH, DecisionPages, DecisionsOfOther
+from epp.telemetry.merged_metrics import Counted, Family
+
+log = logging.getLogger(__name__)
+
+TIMEOUT: Final = 2.0
+"""Seconds for a process to answer; what one that stands still counted is known from before."""
+_PICKS_INTERVAL: Final = 5.0
+_COUNTED: Final = "counted"
+"""The file of what all processes counted, for whoever answers next."""
+T = TypeVar("T")
+
+
+class _Told(msgspec.Struct, array_like=True):
+    """`life`: the name of the process's life."""
+
+    life: str
+    families: list[Family]
+
+
+class _Picks(msgspec.Struct, array_like=True):
+    """Of one endpoint: how many a process sent there, and bytes of their prompts, held and all."""
+
+    key: tuple[str, str]
+    picks: int
+    held: int
+    total: int
+
+
+@dataclass(eq=False)
+class SiblingPages(ResourceOwner):
+    """An async context manager; once entered, siblings can ask. `counters` may be read in any thread, `gauges` on the loop."""
+
+    siblings: Siblings
+    life: str
+    counters: Collector
+    gauges: Collector
+    picks: Mapping[Key, int]
+    credits: Callable[[], Mapping[Key, Credit]]
+    decisions: DecisionPages
+    others: dict[int, list[_Picks]] = field(default_factory=dict)
+    """What siblings sent, by their places, as of a few seconds ago."""
+
+    async def _open(self) -> None:
+        self._limited_log = RateLimitedLog(log)
+        app = web.Application()
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/picks", self._picks)
+        self.decisions.add_to(app)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        await web.UnixSite(runner, self.siblings.page_path(self.siblings.place)).start()
+        self._start(self._follow_picks())
+
+    async def merge(self, gauges: list[Metric]) -> "Collector":
+        """The metrics of all, as those of one; `gauges`: this process's."""
+        told = await self._ask("/metrics", _Told)
+        return await anyio.to_thread.run_sync(self._merge, gauges, told)
+
+    async def decided(self, query: str) -> list[DecisionsOfOther]:
+        """The answers of the siblings to a question for decisions."""
+        return list((await self._ask(f"{DECISIONS_PATH}?{query}", DecisionsOfOther, as_json=True)).values())
+
+    def sent(self) -> Mapping[Key, tuple[int, int, int]]:
+        """Picks of the siblings by endpoint, and bytes of their prompts, held and all."""
+        sums: dict[Key, tuple[int, int, int]] = {}
+        for told in self.others.values():
+            for one in told:
+                picks, held, total = sums.get(one.key, (0, 0, 0))
+                sums[one.key] = picks + one.picks, held + one.held, total + one.total
+        return sums
+
+    def _merge(self, gauges: list[Metric], told: Mapping[int, _Told]) -> "Collector":
+        own = merged_metrics.families([*gauges, *self.counters.collect()])
+        found = {place: (one.life, one.families) for place, one in told.items()}
+        place = self.siblings.place
+        file = self.siblings.folder / _COUNTED
+        known = Counted()
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            known = msgspec.msgpack.decode(file.read_bytes(), type=Counted)
+        known = merged_metrics.note(known, {**found, place: (self.life, own)})
+        new = file.with_name(f"{_COUNTED}.{place}")
+        new.write_bytes(msgspec.msgpack.encode(known))
+        new.replace(file)
+        silent = [counted for at, (_, counted) in known.lives.items() if at != place and at not in found]
+        reached = [families for _, families in found.values()]
+        return _Merged(merged_metrics.merged(own, [*reached, *silent, known.ended]))
+
+    async def _ask(self, path: str, kind: type[T], *, as_json: bool = False) -> dict[int, T]:
+        """What each sibling that is there answers, by its place."""
+        decode = msgspec.json.decode if as_json else msgspec.msgpack.decode
+        places = list(self.siblings.others.values())
+        answers = await asyncio.gather(*[self._get(place, path) for place in places])
+        told: dict[int, T] = {}
+        for place, answer in zip(places, answers, strict=True):
+            if answer is not None:
+                told[place] = decode(answer, type=kind)
+        return told
+
+    async def _get(self, place: int, path: str) -> bytes | None:
+        """None: it is not there, or stands still."""
+        connector = aiohttp.UnixConnector(self.siblings.page_path(place))
+        try:
+            async with (
+                aiohttp.ClientSession(
+                    connector=connector, timeout=aiohttp.ClientTimeout(total=TIMEOUT)
+                ) as session,
+                session.get(f"http://sibling{path}") as answer,
+            ):
+                return await answer.read() if answer.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self._limited_log.warning(
+                "silent", "process %d does not tell what it did: %s", place, type(error).__name__
+            )
+            return None
+
+    async def _follow_picks(self) -> Never:
+        while True:
+            await asyncio.sleep(_PICKS_INTERVAL)
+            self.others.update(await self._ask("/picks", list[_Picks]))
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        gauges = list(self.gauges.collect())
+        return web.Response(body=await anyio.to_thread.run_sync(self._own, gauges))
+
+    def _own(self, gauges: list[Metric]) -> bytes:
+        own = merged_metrics.families([*gauges, *self.counters.collect()])
+        return msgspec.msgpack.encode(_Told(self.life, own))
+
+    async def _picks(self, _: web.Request) -> web.Response:
+        credits = self.credits()
+        nothing = Credit()
+        told = []
+        for key, picks in self.picks.items():
+            credit = credits.get(key, nothing)
+            told.append(_Picks(key, picks, int(credit.held), int(credit.total)))
+        return web.Response(body=msgspec.msgpack.encode(told))
+
+
+class _Merged(Collector):
+    def __init__(self, families: list[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Any:
+        return merged_metrics.metrics(self._families)
