@@ -32,6 +32,6 @@ ARMS: Final = (
     FailingArm("fallbacks", outliers=False, fallbacks=True),
     FailingArm("ejection", outliers=True, fallbacks=False),
     FailingArm("both", outliers=True, fallbacks=True),
-    FailingArm("default", outliers=True, fallbacks=True, default=True),
-    FailingArm("default, access log", outliers=True, fallbacks=True, default=True, outcomes="access-log"),
+    FailingArm("default", outliers=True, fallbacks=True, default=True, outcomes="auto"),
+    FailingArm("default, ext-proc", outliers=True, fallbacks=True, default=True),
 )
