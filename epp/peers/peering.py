@@ -95,6 +95,7 @@ class Peers(ResourceOwner):
         """By address, why it is not connected; empty: it is, or it is this picker."""
         self.bytes_in = self.bytes_out = self.faults = 0
         """Of streams that are over."""
+        self._ends = False
         self._gone = asyncio.Event()
         """Set, and replaced, when a link ended."""
         self.publisher = PickPublisher(self._wake)
@@ -144,6 +145,8 @@ class Peers(ResourceOwner):
         }
 
     async def _open(self) -> None:
+        if self._url is not None:
+            _check_source(self._url)
         self._credentials = self._open_credentials()
         self._use_producers()
         await self._stack.enter_async_context(self._listening())
@@ -164,11 +167,15 @@ class Peers(ResourceOwner):
                     await one.wait()
         except TimeoutError:
             log.info("not all peers have told what they send yet; this picker starts without")
+        self._stack.callback(self._begin_end)
 
     def _open_credentials(self) -> PeerCredentials:
         if self._url is None and self._siblings is not None:
             return PeerCredentials(None, os.fsencode(self._siblings.folder))
         return open_credentials(self._settings, self._start)
+
+    def _begin_end(self) -> None:
+        self._ends = True
 
     def _stop_publisher(self) -> None:
         self._director.picks.peers = self._outcomes.elsewhere = None
@@ -408,7 +415,11 @@ class Peers(ResourceOwner):
         del self.links[link.name]
         gone, self._gone = self._gone, asyncio.Event()
         gone.set()
-        reason = "this picker ends" if isinstance(why, asyncio.CancelledError) else why_lost(why)
+        if isinstance(why, asyncio.CancelledError):
+            # grpc cancels who serves a stream whose connection broke
+            reason = "this picker ends" if self._ends else "its connection broke"
+        else:
+            reason = why_lost(why)
         self._limited_log.log(
             logging.INFO if why is None else logging.WARNING,
             "lost",
@@ -462,3 +473,10 @@ def address_of(instance: discovery.Instance) -> str:
     port = instance.labels.get(PORT_LABEL, "")
     is_port = port.isascii() and port.isdigit() and len(port) <= 5
     return authority(instance.address, int(port) if is_port else instance.port)
+
+
+def _check_source(url: str) -> None:
+    try:
+        discovery.open(url, silent_after=0)
+    except ValueError as error:
+        raise ValueError(f"--peers: {error}") from None

@@ -133,7 +133,10 @@ class SiblingPages(ResourceOwner):
                 return await answer.read() if answer.status == 200 else None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self._limited_log.warning(
-                "silent", "process %d does not tell what it did: %s", place, type(error).__name__
+                "silent",
+                "process %d does not answer, so its numbers are missing: %s",
+                place,
+                error or type(error).__name__,
             )
             return None
 

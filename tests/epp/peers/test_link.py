@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from epp.peers.subscriber import MOST_MESSAGE
 from tests.epp.peers.pickers import peers_with_one
 
@@ -16,6 +18,17 @@ async def test_a_peer_whose_own_stream_ended_before_it_told_anything_is_asked_ag
     async with asyncio.timeout(60):
         await waiting
     assert tried.is_set()
+
+
+async def test_the_log_says_which_side_ended(caplog: pytest.LogCaptureFixture) -> None:
+    peers = peers_with_one()
+    [link] = peers.links.values()
+    peers._part(link, asyncio.CancelledError())
+    assert caplog.messages[-1].endswith("nothing that it sent counts: its connection broke")
+    peers.links[link.name] = link
+    peers._begin_end()
+    peers._part(link, asyncio.CancelledError())
+    assert caplog.messages[-1].endswith("nothing that it sent counts: this picker ends")
 
 
 async def test_long_entries_of_a_log_are_several_messages() -> None:

@@ -205,7 +205,7 @@ async def test_a_token_lets_in_who_has_it(root: Path, tmp_path: Path, messages: 
         (["--peers=kubernetes://llm"], "--peer-token-file"),
         (["--peer=10.0.0.1:9004"], "--peer-token-file"),
         (["--peers=file:///x", "--peer=127.0.0.1:1"], "exclude each other"),
-        (["--peers=nonsense://"], "--peer-token-file"),
+        (["--peers=nonsense://"], "--peers: 'nonsense://' is not a discovery URL"),
         (["--peers=file:///x", "--peer-token-file=/nowhere"], "/nowhere"),
     ],
 )
