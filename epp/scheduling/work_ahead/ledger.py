@@ -124,7 +124,7 @@ class WorkLedger:
     def counts(self) -> str:
         """What its counter of prompt tokens counts, in words."""
         if self._computed < 0.0:
-            return "nothing"
+            return "there is none"
         if self.kind.begins is None:
             return "not known yet"
         return "begun answers" if self.kind.begins else "something else"

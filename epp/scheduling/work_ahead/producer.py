@@ -273,7 +273,9 @@ class WorkAheadProducer:
             "median_error": model.error,
             "seconds": {
                 name: [round(value, 6), round(sqrt(variance), 6)] for name, value, variance in numbers
-            },
+            }
+            if model.learnt
+            else None,
             "ahead": round(model.ahead, 3),
             "beyond": round(model.beyond, 1),
         }

@@ -83,6 +83,7 @@ def test_only_streamed_answers_of_the_picked_worker_teach() -> None:
 
 def test_what_is_learnt_is_shown_with_its_spread() -> None:
     pool = Pool()
+    assert pool.scorer.producer.learnt()["seconds"] is None
     teach(pool, 30, ahead=0.2)
     learnt = pool.scorer.producer.learnt()
     assert learnt["used"]
