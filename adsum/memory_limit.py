@@ -19,7 +19,7 @@ def memory_limit(root: Path = Path("/")) -> int | None:
 
 
 def control_group_texts(root: Path, controller: str, name: str, old_name: str) -> list[str]:
-    """What a file of the process's groups, and of those above them, has; `old_name`: of the same in version 1.
+    """The texts of one file in the process's groups, and in those above them. `old_name`: its name in version 1.
 
     Version 2 has a line `0::/path`, version 1 one with the controller for each hierarchy (man 7 cgroups). In a container the path
     may be that of the host, and the folder of the group is then the topmost one.

@@ -65,7 +65,7 @@ class Connections:
         self._idle_timeout = idle_timeout
         self.open: set[ServedConnection] = set()
         self.leaving: set[ServedConnection] = set()
-        """Those of them that are to end once what runs on them has ended."""
+        """Open connections that end once what runs on them has ended."""
         self.handshaking = 0
         self._timer: asyncio.TimerHandle | None = None
 

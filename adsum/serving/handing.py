@@ -135,7 +135,7 @@ class HandedPort:
             self._remove(one)
 
     def join(self, place: int) -> socket.socket:
-        """What the process at this place, which is about to start, is to inherit; the caller closes it then."""
+        """A socket for the process that is about to start at this place: it inherits it, and the caller closes it then."""
         if place in self._processes:
             self._remove(self._processes[place])
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

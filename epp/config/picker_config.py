@@ -107,7 +107,7 @@ class PickerConfig:
     warnings: tuple[str, ...] = ()
 
     def needs_answers(self, *, usage_metrics: bool) -> tuple[str, ...]:
-        """What works only where an ext_proc stream lasts until the answer."""
+        """Features that work only where an ext_proc stream lasts until the answer."""
         needed = {
             "headers of answers, such as session tokens": self.response_headers is not None,
             "eviction": self.flow_control is not None and self.flow_control.eviction,

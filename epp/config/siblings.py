@@ -1,4 +1,4 @@
-"""What one of the processes of a picker knows of the others: it inherits this from the process that starts them all."""
+"""The processes of one picker, as each of them knows the others: it inherits this from the process that starts them all."""
 
 import json
 import os

@@ -139,7 +139,7 @@ def _read_flags(outcome: LoggedOutcome, flags: ResponseFlags, status: int) -> No
 @lru_cache(maxsize=8192)
 # bounded: addresses to which Envoy sent requests
 def _authority(where: bytes) -> str:
-    """Raises DecodeError."""
+    """The `host:port` of an encoded Address; empty: it is no socket's. Raises DecodeError."""
     found = Address.FromString(where).socket_address
     address, port = found.address, found.port_value
     if not address:

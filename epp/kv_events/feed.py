@@ -57,7 +57,6 @@ class KvEventFeed(ResourceOwner):
         self._wake = wake
         self._tls = tls
         self._producer: PrecisePrefixCacheProducer | None = None
-        self._following: _FollowedPool | None = None
         self._changed = asyncio.Event()
         self.prepare(config)()
 

@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 from xxhash import xxh3_128_digest
 
+from adsum.tasks import BackgroundTasks
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, Key
 from epp.request.inference_api import api_of
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 _CONCURRENT: Final = 64
 """Requests for tokens at once; a prompt that comes beyond them is estimated."""
 _MOST_ANSWER: Final = 16 * 1024 * 1024
+_MOST_ERROR: Final = 4096
+"""Bytes of an error that are read."""
 _MOST_KEPT: Final = 32 * 1024 * 1024
 """Bytes of tokens that are remembered."""
 _TOKEN_BYTES: Final = 40
@@ -83,7 +86,7 @@ class WorkerTokens:
         self._found = found
         self._wake = wake
         self._rng = random.Random()
-        self._tasks = set[asyncio.Task[None]]()
+        self._tasks = BackgroundTasks()
         # bounded: _MOST_KEPT bytes
         self._kept: OrderedDict[bytes, Sequence[int]] = OrderedDict()
         self._kept_bytes = 0
@@ -105,16 +108,11 @@ class WorkerTokens:
         endpoint = self._choose(request.model)
         if endpoint is None or len(self._tasks) >= _CONCURRENT:
             return False
-        task = asyncio.get_running_loop().create_task(self._find(request, endpoint, bytes(body), key, api))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._find(request, endpoint, bytes(body), key, api), "tokens of a prompt")
         return True
 
     async def aclose(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.aclose()
 
     def retain(self, keys: set[Key]) -> None:
         """Other workers are gone."""
@@ -169,8 +167,11 @@ class WorkerTokens:
         async with self._session.post(
             url, data=body, headers=headers, timeout=limit, allow_redirects=False
         ) as answer:
-            if answer.status in (404, 405, 422, 501):
-                self._lacks[lacks] = now + _FORGET
+            if answer.status in (404, 405, 501):
+                begun = await answer.content.read(_MOST_ERROR)
+                # what a client asked for says nothing of the worker: a model that is not there is a 404 too, with an error in it
+                if b'"error"' not in begun:
+                    self._lacks[lacks] = now + _FORGET
                 return None
             if answer.status != 200:
                 return None

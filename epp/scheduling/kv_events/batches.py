@@ -176,7 +176,6 @@ _RAWS: Final = msgspec.msgpack.Decoder(list[Raw])
 _HASHES: Final = msgspec.msgpack.Decoder(list[int | bytes])
 _TOKENS: Final = msgspec.msgpack.Decoder(list[int])
 _PAIRS: Final = msgspec.msgpack.Decoder(list[tuple[int, int]])
-_BLOCK_EXTRAS: Final = msgspec.msgpack.Decoder(list[Raw])
 _EXTRA: Final = msgspec.msgpack.Decoder(list[Any] | None)
 
 
@@ -335,7 +334,7 @@ def _extras(raw: Raw, adapter: str | None, count: int) -> list[_Extra]:
 
 def _elements_of_blocks(raw: Raw, count: int) -> list[Raw]:
     _check_length(bytes(memoryview(raw)[:5]), _MOST_HASHES)
-    blocks = _BLOCK_EXTRAS.decode(raw)
+    blocks = _RAWS.decode(raw)
     if len(blocks) != count:
         raise msgspec.ValidationError(f"extra keys of {len(blocks)} blocks; expected {count}")
     if max(memoryview(block).nbytes for block in blocks) > _MOST_EXTRA:

@@ -114,7 +114,7 @@ class CacheIndex:
 
     @property
     def used_bytes(self) -> int:
-        """Estimated."""
+        """Memory of the blocks, estimated: `BLOCK_BYTES` each, however many workers hold one."""
         return len(self._rows) * BLOCK_BYTES
 
     def add_publisher(self) -> CacheHoldings:

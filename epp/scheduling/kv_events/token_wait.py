@@ -10,7 +10,7 @@ from epp.scheduling.waiting import WaitingRequest
 
 
 class TokenReader(Protocol):
-    """Who needs the tokens of prompts."""
+    """A plugin that needs the tokens of prompts."""
 
     def ask(self, request: InferenceRequest) -> bool:
         """Begin to find them out, if they are unknown; whether there is something to wait for."""

@@ -38,6 +38,8 @@ class PublishingWorker:
         """The paths at which it was asked for tokens."""
         self.token_paths = {"/v1/completions/render", "/tokenize"}
         self.token_delay = 0.0
+        self.refuses: tuple[int, str] | None = None
+        """Status and text of its answer in place of tokens, as for a request that is wrong."""
         self._now = 1.0
 
     async def __aenter__(self) -> Self:
@@ -143,6 +145,9 @@ class PublishingWorker:
             return web.json_response({}, status=404)
         self.rendered.append(request.path)
         await asyncio.sleep(self.token_delay)
+        if self.refuses is not None:
+            status, text = self.refuses
+            return web.Response(status=status, text=text)
         tokens = list(json.loads(await request.read())["prompt"].encode())
         if request.path == "/tokenize":
             return web.json_response({"count": len(tokens), "max_model_len": 4096, "tokens": tokens})

@@ -259,6 +259,24 @@ async def test_tokens_come_from_tokenize_where_nothing_renders_and_are_asked_for
         assert one.rendered + other.rendered == ["/tokenize"]
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(422, '{"detail": []}'), (404, '{"error": {"message": "The model does not exist."}}')],
+)
+async def test_a_request_that_is_wrong_says_nothing_of_the_worker(status: int, said: str) -> None:
+    one, other = two()
+    async with pool(one, other) as picker:
+        await until(picker.is_exact)
+        await other.hold(PROMPT)
+        await until(lambda: picker.blocks(1) == 16)
+        for worker in (one, other):
+            worker.refuses = status, said
+        await picker.goes_to("another prompt, that is wrong" * 20)
+        for worker in (one, other):
+            worker.refuses = None
+        assert await picker.goes_to(PROMPT) == {"w1"}
+
+
 async def test_a_pick_waits_no_longer_for_tokens_than_it_may() -> None:
     one, other = two()
     one.token_delay = other.token_delay = 3600.0
