@@ -38,13 +38,14 @@ _PICKER = "picker"
 _KEEPALIVE = {"interval": "1s", "timeout": "1.5s"}
 """PINGs to a picker, as fields of config.core.v3.KeepaliveSettings. They alone bound how long an ext_proc stream may be
 silent: Envoy does not apply message_timeout to bodies that are FULL_DUPLEX_STREAMED. A frozen picker is noticed after
-2.6 s (Envoy adds up to 15 % to an interval), so both attempts together end within 6 s."""
+2.6 s (Envoy adds up to 15 % to an interval), so all attempts together end within 9 s."""
 _QUICK_KEEPALIVE = {"interval": "0.15s", "timeout": "0.7s"}
 """The same where a picker that stands still for a moment loses nothing: no stream outlasts its pick, and another picker takes
 what has none yet. A frozen one is noticed after 0.9 s. One that is merely busy is not: any frame of it extends the timeout
 (api/envoy/config/core/v3/protocol.proto, KeepaliveSettings)."""
 _CONNECT_TIMEOUT, _QUICK_CONNECT_TIMEOUT = "1s", "0.8s"
-_PICKER_ATTEMPTS = 2
+_PICKER_ATTEMPTS = 3
+"""Connections to one process of several end one after another when it is killed: a second attempt can meet the next of them."""
 _TIMEOUT = "x-envoy-upstream-rq-timeout-ms"
 _KEPT_TIMEOUT = "x-adsum-timeout-ms"
 """Where a client's time-out is while Envoy removes the other one."""

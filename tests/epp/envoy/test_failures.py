@@ -18,6 +18,7 @@ from aiohttp import web
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import render
 from tests.eventually import eventually
+from tests.kubernetes.fake.chaos_proxy import ChaosProxy
 
 ANY_PORTS = ("--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0")
 IN_RANDOM_ORDER = """
@@ -174,6 +175,20 @@ async def test_of_two_pickers_one_is_gone_and_no_request_fails(mesh: Mesh, how: 
     assert [status for status, _, _ in answered] == [200] * 20
     assert {status for status, _, _ in larger} <= {200, 503}, "Envoy does not keep them for another attempt"
     assert {size // 1_000 for size in worker.bodies} <= {0, 30, 1_000}, "whole, or not at all"
+
+
+async def test_a_pick_outlasts_two_connections_that_end_one_after_another(mesh: Mesh) -> None:
+    """As those of a killed process do on a busy machine: Envoy asks again while the second one still stands."""
+    worker = await mesh.worker()
+    _, address = await mesh.picker([worker.address])
+    host, _, port = address.rpartition(":")
+    async with ChaosProxy((host, int(port))) as between:
+        envoy = await mesh.envoy([f"127.0.0.1:{between.port}"], "--outcomes=ext-proc")
+        client = await mesh.client()
+        assert (await ask(client, envoy))[0] == 200
+        between.ends = 2
+        assert (await ask(client, envoy))[0] == 200
+        assert between.ends == 0
 
 
 @pytest.mark.parametrize("mode", ["original-dst", "override-host"])

@@ -26,6 +26,8 @@ class ChaosProxy:
         """Bytes per second towards the client; None: as they come."""
         self.cut_after: int | None = None
         """Bytes towards the client after which each connection ends with a bare FIN."""
+        self.ends = 0
+        """Connections that end, one after another, when the client's next bytes come."""
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._mode: Mode = "pass"
@@ -100,7 +102,7 @@ class ChaosProxy:
         except OSError:
             return
         tasks = [
-            asyncio.create_task(self._pump(reader, up_writer)),
+            asyncio.create_task(self._pump(reader, up_writer, of_client=True)),
             asyncio.create_task(self._pump(up_reader, writer, self.rate, self.cut_after)),
         ]
         try:
@@ -119,9 +121,13 @@ class ChaosProxy:
         sink: asyncio.StreamWriter,
         rate: float | None = None,
         left: int | None = None,
+        of_client: bool = False,
     ) -> None:
         with suppress(OSError):
             while chunk := await source.read(1024 if rate else 65536):
+                if of_client and self.ends:
+                    self.ends -= 1
+                    return
                 await self._flowing.wait()
                 if rate is not None:
                     await asyncio.sleep(len(chunk) / rate)
