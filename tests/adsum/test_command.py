@@ -111,8 +111,11 @@ def test_its_own_help_loads_no_program() -> None:
 def test_a_program_that_an_image_goes_without_is_said_to_be_missing(tmp_path: Path) -> None:
     for package in ("adsum",):
         (tmp_path / package).symlink_to(ROOT / package)
-    said = subprocess.run(  # -S: without what is installed
-        [sys.executable, "-S", "-m", "adsum", "dispatcher"], cwd=tmp_path, capture_output=True, text=True
+    said = subprocess.run(  # without what is installed, and without $PYTHONPATH
+        [sys.executable, "-E", "-S", "-m", "adsum", "dispatcher"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert said.returncode == 1
     assert said.stderr.startswith("error: dispatcher is not installed; ")
