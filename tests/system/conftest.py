@@ -13,7 +13,6 @@ from tests.system.cluster import Cluster, a_cluster
 
 _HANGS = 900
 """Seconds after which a test of these hangs; they start many processes, and a busy machine is slow."""
-_FIGURES = pytest.StashKey[list[str]]()
 MISSING = (
     "run `make test-system` (as root): it builds what these tests run and gives them a network of their own"
 )
@@ -60,12 +59,17 @@ async def cluster(admin: Administrator, tmp_path: Path) -> AsyncIterator[Cluster
 @pytest.fixture
 def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """`figure(text)`: one measured line, shown at the end of the run."""
-    lines = request.config.stash.setdefault(_FIGURES, [])
-    return lines.append
+    return lambda text: request.node.user_properties.append(("figure", text))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if lines := config.stash.get(_FIGURES, []):
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    ended = [
+        one
+        for reports in terminalreporter.stats.values()
+        for one in reports
+        if getattr(one, "when", "") == "call"
+    ]
+    if lines := [text for one in ended for name, text in one.user_properties if name == "figure"]:
         terminalreporter.section("figures")
         for line in lines:
             terminalreporter.write_line(line)
