@@ -5,7 +5,7 @@ import asyncio
 import functools
 import platform
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from benchmarks import (
@@ -47,7 +47,7 @@ _DEFAULT = (
 _NAMES = (*_DEFAULT, "attacks")
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"of {', '.join(_NAMES)}; all but attacks without one"
@@ -58,7 +58,7 @@ def main() -> int:
     failing.add_flags(parser.add_argument_group("failing"))
     dispatching.add_flags(parser.add_argument_group("dispatching"))
     attacks.add_flags(parser.add_argument_group("attacks"))
-    flags = parser.parse_args()
+    flags = parser.parse_args(arguments)
     names = flags.names or list(_DEFAULT)
     if unknown := [name for name in names if name not in _NAMES]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(_NAMES)}")

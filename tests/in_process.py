@@ -26,6 +26,8 @@ def run_here(
             code = main(list(arguments))
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, str):  # as the interpreter does
+                print(end.code, file=complaints)
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), complaints.getvalue())
 
 

@@ -107,7 +107,7 @@ def _text(
     return f"<text {place}>{escape(said)}</text>"
 
 
-def main(source: Path, folder: Path) -> None:
+def draw_all(source: Path, folder: Path) -> None:
     """One picture for each workload that ran at several rates; prints their names."""
     runs = [one for one in results.read(source) if one.rate is not None and one.arm in COLOURS]
     if not runs:
@@ -122,10 +122,15 @@ def main(source: Path, folder: Path) -> None:
         print(picture)
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str]) -> int:
     try:
-        main(Path(sys.argv[1]), Path(sys.argv[2]))
+        draw_all(Path(arguments[0]), Path(arguments[1]))
     except IndexError:
         raise SystemExit(f"usage: {__doc__}") from None
     except (OSError, ValueError) as error:
         raise SystemExit(f"error: {error}") from error
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

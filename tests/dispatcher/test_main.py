@@ -357,7 +357,7 @@ async def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], said:
 async def test_a_configuration_that_is_not_sound(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({"broker": "redis://x", "targets": [{"name": "a"}]}))
-    code, out, complaint = await command("--config", str(path))
+    code, out, complaint = await answered("--config", str(path))
     assert (code, out) == (2, "")
     assert complaint == f"error: {path}: line 3: targets[0].url: it is missing; this field has no default\n"
 
@@ -425,7 +425,7 @@ async def test_certificates_that_are_not_there(
 async def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(document("http://127.0.0.1:9", broker="redis://:geheim@127.0.0.1:1/0"))
-    code, out, complaint = await command("--config", str(path))
+    code, out, complaint = await answered("--config", str(path))
     assert (code, out) == (1, "")
     assert complaint.startswith("error: ")
     assert "does not answer (Connection refused)" in complaint

@@ -1,7 +1,5 @@
 """The pictures of `python -m benchmarks.routing.pictures`: TTFT over rate."""
 
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +9,7 @@ import pytest
 from benchmarks.routing import pictures
 from benchmarks.routing.figures import Answer, Figures
 from benchmarks.routing.results import VirtualResult
+from tests.in_process import run_here
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
@@ -96,7 +95,7 @@ def test_what_has_no_colour_or_no_rate_is_left_out(tmp_path: Path) -> None:
     given = runs("oracle", {5.0: 0.2, 10.0: 0.4}) + runs("random", {5.0: 0.3, 10.0: 0.4})
     given += [replace(one, workload="fan-out", rate=None) for one in given]
     (tmp_path / "runs.jsonl").write_text("".join(one.line() + "\n" for one in given))
-    pictures.main(tmp_path / "runs.jsonl", tmp_path / "pictures")
+    pictures.draw_all(tmp_path / "runs.jsonl", tmp_path / "pictures")
     (picture,) = (tmp_path / "pictures").iterdir()
     assert "random" not in Picture(picture.read_text()).said
 
@@ -110,7 +109,7 @@ def test_each_workload_gets_a_file_of_its_name(tmp_path: Path) -> None:
     both = runs("oracle", {5.0: 0.2, 10.0: 0.4})
     both += [replace(one, workload="long tail") for one in both]
     (tmp_path / "runs.jsonl").write_text("".join(one.line() + "\n" for one in both))
-    pictures.main(tmp_path / "runs.jsonl", tmp_path / "pictures")
+    pictures.draw_all(tmp_path / "runs.jsonl", tmp_path / "pictures")
     assert {one.name for one in (tmp_path / "pictures").iterdir()} == {
         "ttft-long-tail.svg",
         "ttft-shared-zipf.svg",
@@ -122,8 +121,6 @@ def test_each_workload_gets_a_file_of_its_name(tmp_path: Path) -> None:
 )
 def test_a_mistake_is_named(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
     arguments = tuple(str(tmp_path / one) for one in arguments)
-    command = (sys.executable, "-m", "benchmarks.routing.pictures", *arguments)
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    found = run_here(pictures.main, *arguments)
     assert found.returncode == 1
     assert said in found.stderr
-    assert "Traceback" not in found.stderr

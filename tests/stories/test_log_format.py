@@ -6,13 +6,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from epp.__main__ import main
 from tests.dispatcher.dispatching import document
 from tests.free_port import free_port
+from tests.in_process import run_here
 
 JSON = ("--log-format", "json")
 PORTS = (
@@ -81,12 +83,6 @@ def test_the_sidecars_log_is_json(tmp_path: Path) -> None:
         assert "dynamo/vllm" in json.loads(process.stderr.readline())["msg"]
 
 
-def ended(*arguments: str) -> tuple[int, dict[str, Any]]:
-    said = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=150)
-    (line,) = [json.loads(line) for line in said.stderr.splitlines() if json.loads(line)["level"] == "error"]
-    return said.returncode, line
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -101,14 +97,15 @@ def ended(*arguments: str) -> tuple[int, dict[str, Any]]:
     ],
 )  # fmt: skip
 def test_an_error_at_the_start_is_json(arguments: tuple[str, ...], code: int, words: str) -> None:
-    got, line = ended(*arguments)
-    assert (got, line["level"], line["logger"]) == (code, "error", "error")
+    program, *rest = arguments
+    said = run_here(import_module(f"{program}.__main__").main, *rest)
+    (line,) = [one for one in map(json.loads, said.stderr.splitlines()) if one["level"] == "error"]
+    assert (said.returncode, line["level"], line["logger"]) == (code, "error", "error")
     assert words in line["msg"]
     assert not line["msg"].startswith("error:")
 
 
 def test_two_flags_that_name_different_forms() -> None:
-    arguments = [sys.executable, "-m", "epp", "--log-format=text", "--zap-encoder=json"]
-    said = subprocess.run(arguments, capture_output=True, text=True)
+    said = run_here(main, "--log-format=text", "--zap-encoder=json")
     assert said.returncode == 2
     assert "--log-format and --zap-encoder name different forms of the log" in said.stderr

@@ -1,25 +1,20 @@
 """`python -m benchmarks routing` and its flags, as users type them."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.routing import results
 from benchmarks.routing.run import Plan, run
+from tests.in_process import run_here
 
 _ARMS = ("least cost", "oracle")
 
 
 def small(out: Path, *, seeds: int = 1) -> Plan:
     return Plan(("growing sessions",), _ARMS, seeds=seeds, seconds=2.0, jobs=1, out=out)
-
-
-def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = (sys.executable, "-m", "benchmarks", "routing", *arguments)
-    return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
 
 
 def test_runs_that_the_file_has_are_not_repeated(tmp_path: Path) -> None:
@@ -59,7 +54,6 @@ def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path: Path) -> Non
     ],
 )
 def test_a_mistake_is_named(arguments: tuple[str, ...], said: str) -> None:
-    found = benchmark(*arguments)
+    found = run_here(main, "routing", *arguments)
     assert found.returncode != 0
     assert said in found.stderr
-    assert "Traceback" not in found.stderr

@@ -12,8 +12,10 @@ import aiohttp
 import pytest
 
 import registry
+from discovery.__main__ import main
 from discovery.web.process import without_secrets
 from tests.eventually import eventually
+from tests.in_process import run_here
 from tests.owner_process import owner
 
 
@@ -181,14 +183,7 @@ def test_the_page_names_no_secret_of_the_url(url: str, shown: str) -> None:
         ),
     ],
 )
-async def test_bad_flags_are_one_line(
-    arguments: list[str], code: int, complaint: str, tmp_path: Path
-) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "discovery", "serve", "prod", "decode", *arguments),
-        *("--discovery", f"file://{tmp_path}"),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, said = await process.communicate()
-    assert (process.returncode, said.decode().count("\n")) == (code, 1)
-    assert complaint in said.decode()
+def test_bad_flags_are_one_line(arguments: list[str], code: int, complaint: str, tmp_path: Path) -> None:
+    said = run_here(main, "serve", "prod", "decode", *arguments, "--discovery", f"file://{tmp_path}")
+    assert (said.returncode, said.stderr.count("\n")) == (code, 1)
+    assert complaint in said.stderr

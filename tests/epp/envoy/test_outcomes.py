@@ -4,8 +4,6 @@ import asyncio
 import json
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 import yaml
 from aiohttp import web
 
+from epp.__main__ import main
 from epp.config.settings import TransportKind
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import bootstrap, render
@@ -24,6 +23,7 @@ from epp.envoy.outcomes import outcome_logs
 from tests.epp.envoy.picker_stage import picker_behind_envoy, started_worker
 from tests.epp.picker_programs import PickerProgram, picker_programs
 from tests.eventually import eventually
+from tests.in_process import run_here
 
 BY_LOG = "--outcomes=access-log"
 
@@ -338,8 +338,8 @@ def test_the_configuration_of_the_pickers_decides_too(tmp_path: Path, plugin: st
     file.write_text(
         f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{{type: {plugin}}}, {{type: max-score-picker}}]\n"
     )
-    command = [sys.executable, "-m", "epp", "envoy-config", f"--picker-config={file}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_here(main, "envoy-config", f"--picker-config={file}")
+    assert done.returncode == 0
     assert ("x-adsum-outcomes" in done.stdout) is (not needed)
     assert needed in done.stderr
     assert bool(done.stderr) is bool(needed)
