@@ -25,7 +25,7 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 from release import compiled_wheel
 
 _PICKS_A_PAGE = 20

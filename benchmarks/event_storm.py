@@ -28,7 +28,7 @@ from epp.outliers.settings import OutlierSettings
 from epp.outliers.slow_start import SlowStartSettings
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 
 _WORKERS: Final = 1000
 _CHANGES: Final = 50

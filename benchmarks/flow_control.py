@@ -20,7 +20,7 @@ from epp.flow_control.fairness import RoundRobin
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick, SchedulingContext
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 from epp.scheduling.waiting import WaitingRequest
 
 WAITING: Final = 10_000

@@ -23,7 +23,7 @@ from epp.peers.subscriber import PickSubscriber
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import ChainProducer
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 
 _HEADERS: Final = {":path": "/v1/completions", ":method": "POST", "content-type": "application/json"}
 _WORKERS: Final = 100

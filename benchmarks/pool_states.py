@@ -19,7 +19,7 @@ from epp.outliers.slow_start import SlowStart, SlowStartSettings
 from epp.request.subset import Subset
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 
 _ADAPTERS: Final = 16
 _PICKS: Final = 500

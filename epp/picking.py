@@ -25,7 +25,7 @@ from epp.scheduling.decision import Decision
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Credit
 from epp.scheduling.plugin import AdmissionController, CreditingProducer, PredictingProducer
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.telemetry.counters import Telemetry, TimedDirector, TimedScheduling
 from epp.telemetry.picker_metrics import PluginDurations, PluginMetrics, PredictionMetrics, RewriteDecisions

@@ -18,7 +18,7 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 from epp.web.picker_page import PickerPage, PickerParts
 
 _PICKS_PER_SECOND = 20

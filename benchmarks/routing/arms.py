@@ -22,7 +22,7 @@ from epp.request.inference_request import InferenceRequest
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
 from examples.simulator.scheduler_model import Limits
 

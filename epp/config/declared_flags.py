@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from adsum.addresses import authority, check_host, split_authority
 from adsum.command_line import argument
-from adsum.cpu_limit import cpu_limit
+from adsum.process_limits import cpu_limit
 from adsum.quoting import quoted
 from adsum.units import parse_go_duration, parse_quantity
 from epp.config.metric_flags import parse_metric

@@ -11,7 +11,7 @@ from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling.decision import Decision, rows_of_all
 from epp.scheduling.pick import SchedulingContext
-from epp.scheduling.policy import RequestReader, model_not_found
+from epp.scheduling.request_reader import RequestReader, model_not_found
 
 NO_ENDPOINTS: Final = "rejected-no-endpoints"
 _MOST_KEPT: Final = 2048

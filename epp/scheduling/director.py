@@ -23,7 +23,7 @@ from epp.scheduling.plugin import (
     DataProducer,
     PredictingProducer,
 )
-from epp.scheduling.policy import Policy, RequestReader
+from epp.scheduling.request_reader import Policy, RequestReader
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.waiting import WaitingRequest

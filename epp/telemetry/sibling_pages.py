@@ -1,9 +1,13 @@
-"""What the processes of one picker show together: each serves its part on a Unix socket, and the one that is asked puts them together."""
+"""What the processes of one picker show together: each serves its part on a Unix socket, and the one that is asked adds them up.
+
+What processes counted that ended is added up, too.
+"""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Never, TypeVar
 
@@ -13,15 +17,14 @@ import msgspec
 from aiohttp import web
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from adsum.logs import RateLimitedLog
 from adsum.tasks import ResourceOwner
 from epp.config.siblings import Siblings
 from epp.endpoints.endpoint import Key
 from epp.scheduling.pick import Credit
-from epp.telemetry import merged_metrics
 from epp.telemetry.decision_pages import DECISIONS_PATH, DecisionPages, DecisionsOfOther
-from epp.telemetry.merged_metrics import Counted, Family
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +33,39 @@ TIMEOUT: Final = 2.0
 _PICKS_INTERVAL: Final = 5.0
 _COUNTED: Final = "counted"
 """The file of what all processes counted, for whoever answers next."""
+_COUNTED_TYPES: Final = ("counter", "histogram")
+_SUMMED: Final = re.compile(
+    "(?:llm_d_epp|inference_extension|inference_objective|inference_pool)_(?:request_running|running_requests"
+    "|flow_control_(?:queue_size|queue_bytes|reclaim_target|pending_reclaim)|per_endpoint_inflight_requests"
+    "|extproc_streams_inflight|outcomes_awaited|prefix_indexer_(?:bytes|limit_bytes))"
+)
+"""What a process has of its own. Other gauges tell of the workers, which all see alike, or of the process that answers."""
+MOST_SAMPLES: Final = 100_000
+"""Of processes that ended."""
+
 T = TypeVar("T")
+Labels = tuple[tuple[str, str], ...]
+
+
+class Family(msgspec.Struct, array_like=True):
+    """One metric of one process. `samples`: name, labels, value."""
+
+    name: str
+    documentation: str
+    type: str
+    samples: list[tuple[str, dict[str, str], float]]
+
+    @property
+    def is_counted(self) -> bool:
+        return self.type in _COUNTED_TYPES
+
+
+class Counted(msgspec.Struct):
+    """What is known of all processes. `lives`: by the place of a process, the name of its life, and what it counted when it was asked
+    last. `ended`: what lives before these counted, all together."""
+
+    lives: dict[int, tuple[str, list[Family]]] = {}
+    ended: list[Family] = []
 
 
 class _Told(msgspec.Struct, array_like=True):
@@ -94,20 +129,20 @@ class SiblingPages(ResourceOwner):
         return sums
 
     def _merge(self, gauges: list[Metric], told: Mapping[int, _Told]) -> "Collector":
-        own = merged_metrics.families([*gauges, *self.counters.collect()])
+        own = families([*gauges, *self.counters.collect()])
         found = {place: (one.life, one.families) for place, one in told.items()}
         place = self.siblings.place
         file = self.siblings.folder / _COUNTED
         known = Counted()
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             known = msgspec.msgpack.decode(file.read_bytes(), type=Counted)
-        known = merged_metrics.note(known, {**found, place: (self.life, own)})
+        known = note(known, {**found, place: (self.life, own)})
         new = file.with_name(f"{_COUNTED}.{place}")
         new.write_bytes(msgspec.msgpack.encode(known))
         new.replace(file)
         silent = [counted for at, (_, counted) in known.lives.items() if at != place and at not in found]
         reached = [families for _, families in found.values()]
-        return _Merged(merged_metrics.merged(own, [*reached, *silent, known.ended]))
+        return _Merged(merged(own, [*reached, *silent, known.ended]))
 
     async def _ask(self, path: str, kind: type[T], *, as_json: bool = False) -> dict[int, T]:
         """What each sibling that is there answers, by its place."""
@@ -150,7 +185,7 @@ class SiblingPages(ResourceOwner):
         return web.Response(body=await anyio.to_thread.run_sync(self._own, gauges))
 
     def _own(self, gauges: list[Metric]) -> bytes:
-        own = merged_metrics.families([*gauges, *self.counters.collect()])
+        own = families([*gauges, *self.counters.collect()])
         return msgspec.msgpack.encode(_Told(self.life, own))
 
     async def _picks(self, _: web.Request) -> web.Response:
@@ -168,4 +203,76 @@ class _Merged(Collector):
         self._families = families
 
     def collect(self) -> Any:
-        return merged_metrics.metrics(self._families)
+        return metrics(self._families)
+
+
+def families(metrics: Iterable[Metric]) -> list[Family]:
+    return [
+        Family(
+            one.name,
+            one.documentation,
+            one.type,
+            [(sample.name, dict(sample.labels), float(sample.value)) for sample in one.samples],
+        )
+        for one in metrics
+    ]
+
+
+def metrics(found: Iterable[Family]) -> Iterator[Metric]:
+    for one in found:
+        metric = Metric(one.name, one.documentation, one.type)
+        metric.samples = [Sample(*sample) for sample in one.samples]
+        yield metric
+
+
+def note(known: Counted, told: Mapping[int, tuple[str, list[Family]]]) -> Counted:
+    """`told`: by those processes that were reached. A process that was not stays as it was told last; one that is another life than
+    before leaves what it had counted."""
+    ended, lives = known.ended, dict(known.lives)
+    for place, (life, found) in told.items():
+        before = lives.get(place)
+        if before is not None and before[0] != life:
+            ended = _bounded(merged(ended, [before[1]], everything=False))
+        lives[place] = life, [one for one in found if one.is_counted]
+    return Counted(lives, ended)
+
+
+def merged(
+    first: Iterable[Family], others: Iterable[Iterable[Family]], *, everything: bool = True
+) -> list[Family]:
+    """The sums; gauges that are no sum are those of `first`. Without `everything` only what is counted."""
+    found: dict[str, Family] = {}
+    sums: dict[str, dict[tuple[str, Labels], float]] = {}
+    for number, told in enumerate((first, *others)):
+        for one in told:
+            if not one.is_counted and (not everything or (number and not _is_sum(one.name))):
+                continue
+            found.setdefault(one.name, one)
+            of_family = sums.setdefault(one.name, {})
+            for name, labels, value in one.samples:
+                key = name, tuple(sorted(labels.items()))
+                of_family[key] = of_family.get(key, 0.0) + value
+    return [
+        Family(
+            one.name,
+            one.documentation,
+            one.type,
+            [(name, dict(labels), value) for (name, labels), value in sums[one.name].items()],
+        )
+        for one in found.values()
+    ]
+
+
+def _is_sum(name: str) -> bool:
+    return _SUMMED.fullmatch(name) is not None
+
+
+def _bounded(found: list[Family]) -> list[Family]:
+    left = MOST_SAMPLES
+    kept: list[Any] = []
+    for one in found:
+        left -= len(one.samples)
+        if left < 0:
+            break
+        kept.append(one)
+    return kept

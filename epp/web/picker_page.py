@@ -1,6 +1,7 @@
 """The picker's page: its live data, and the sampling that goes on while nobody looks."""
 
 import asyncio
+import heapq
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -26,13 +27,15 @@ from epp.web.decision_view import DecisionView
 from epp.web.event_log import EventLog
 from epp.web.pick_history import INTERVAL, PickHistory
 from epp.web.pool_view import PoolView, absent, statuses
-from epp.web.queue_view import queues
 
 log = logging.getLogger(__name__)
 
 _STATIC: Final = Path(__file__).parent / "static"
 _LOOK_INTERVAL: Final = 1.0
 """Seconds between two looks for endpoints that are avoided, so that the events tell of them."""
+_MOST_FLOWS: Final = 8
+"""Flows of one priority that are named: the longest ones."""
+_MOST_TEXT: Final = 100
 
 _CAUSES: Final = {
     Cause.CONSECUTIVE_5XX: "it answered requests in a row with 5xx",
@@ -83,7 +86,7 @@ class PickerPage:
             "members": view.members,
             "load": view.load,
             "absent": lambda: absent(parts.absent()),
-            "queues": lambda: queues(parts.flow_control(), parts.clock()),
+            "queues": lambda: _queues(parts.flow_control(), parts.clock()),
             "decisions": DecisionView(parts.decisions, parts.clock).topic,
             "events": self.events.topic,
         }
@@ -117,3 +120,25 @@ class PickerPage:
 
     def _status(self) -> bytes:
         return msgspec.json.encode({"name": self._parts.name, **self._parts.status()})
+
+
+def _queues(controller: FlowController | None, now: float) -> bytes:
+    """What waits at each priority, the highest first; null: flow control is off."""
+    if controller is None:
+        return b"null"
+    bands = []
+    for band in controller.bands:
+        oldest = band.oldest()
+        longest = heapq.nlargest(_MOST_FLOWS, band.lengths().items(), key=lambda flow: flow[1])
+        bands.append(
+            {
+                "priority": band.priority,
+                "ceiling": round(band.ceiling, 3),
+                "waiting": len(band.waiting),
+                "bytes": band.bytes,
+                "max_requests": band.settings.max_requests,
+                "oldest": None if oldest is None else round(now - oldest.arrived_at, 1),
+                "longest": [{"flow": name[:_MOST_TEXT], "waiting": count} for name, count in longest],
+            }
+        )
+    return msgspec.json.encode({"priorities": bands})

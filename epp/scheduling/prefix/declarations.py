@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from pydantic import Field, model_validator
 
 from adsum.histogram import Histogram
-from adsum.memory_limit import memory_limit
+from adsum.process_limits import memory_limit
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.labels import EXTENSION_PREFIX, PREFIX
 from epp.plugins.section import Quantity, Section

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adsum.config.problems import ConfigError
-from adsum.memory_limit import memory_limit
+from adsum.process_limits import memory_limit
 from epp.config.catalogue import GO_ONLY, PLUGINS
 from epp.config.data_layer import MetricsSourceParameters
 from epp.config.picker_config import PickerConfig, load_config

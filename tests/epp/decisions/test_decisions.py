@@ -26,8 +26,8 @@ from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.pickers import MaxScorePicker
-from epp.scheduling.policy import Policy
 from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.request_reader import Policy
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.waiting import WaitingRequest

@@ -17,7 +17,7 @@ from epp.request.rejection import Rejection
 from epp.scheduling.decision import Decision
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 from epp.telemetry.picker_metrics import PluginDurations
 from tests.epp.decisions.test_decisions import CONFIGURATIONS, FILTERED, NOW, Picker, store_of
 from tests.epp.scheduling.test_director import load

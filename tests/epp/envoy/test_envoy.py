@@ -36,7 +36,7 @@ from epp.request.body import MemoryBudget
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
 from epp.scheduling.filters import DECODE_ROLES, PREFILL_ROLES, RoleFilter
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.scheduler import Scheduler
 from epp.wire import certificate

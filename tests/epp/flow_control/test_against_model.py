@@ -20,7 +20,7 @@ from epp.scheduling.director import Director
 from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.waiting import WaitingRequest
 from tests.epp.flow_control.plain_model import PlainModel, Waits

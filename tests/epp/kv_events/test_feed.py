@@ -22,7 +22,7 @@ from epp.scheduling.director import Director
 from epp.scheduling.kv_events.event_stream import Knowledge
 from epp.scheduling.kv_events.producer import PrecisePrefixCacheProducer
 from epp.scheduling.pick import Pick
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 from epp.scheduling.waiting import WaitingRequest
 from tests.epp.kv_events.engine_messages import full, stored, vllm
 from tests.epp.kv_events.publishing_worker import PublishingWorker

@@ -21,7 +21,7 @@ from epp.request.subset import Subset
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import ChainProducer
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 from epp.telemetry.counters import Telemetry
 
 HEADERS = {":path": "/v1/completions", ":method": "POST", "content-type": "application/json"}

@@ -22,8 +22,8 @@ from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.plugin import AdmissionController
-from epp.scheduling.policy import Policy
 from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
 
 NOW = 100.0

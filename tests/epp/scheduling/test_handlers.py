@@ -13,7 +13,7 @@ from epp.endpoints.load import Load
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 
 NOW = 100.0
 PROFILES = ("decode", "prefill")

@@ -15,7 +15,7 @@ from epp.endpoints.load import Load
 from epp.outliers.slow_start import SlowStart, SlowStartSettings
 from epp.request.subset import Subset
 from epp.scheduling.director import Director
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 from tests.epp.endpoints.test_datastore import instance
 
 HEADERS = {":path": "/v1/completions", ":method": "POST", "content-type": "application/json"}

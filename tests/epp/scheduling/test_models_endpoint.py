@@ -14,7 +14,7 @@ from epp.request.rejection import OwnAnswer, Rejection
 from epp.request.subset import Subset
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 
 GET = {":method": "GET", ":path": "/v1/models"}
 

@@ -18,10 +18,10 @@ from epp.scheduling.director import Director
 from epp.scheduling.filters import DECODE_ROLES, PREFILL_ROLES, RoleFilter
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import ProfileHandler
-from epp.scheduling.policy import Policy
 from epp.scheduling.prefix.scorer import PrefixMatch, prefix_match
 from epp.scheduling.profile_handlers import SingleProfileHandler
 from epp.scheduling.profile_result import Results
+from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.wire.messages.ext_proc_pb2 import HeaderMutation
 from tests.decoded_exchange import DecodedExchange

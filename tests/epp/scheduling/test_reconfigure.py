@@ -18,9 +18,9 @@ from epp.scheduling.affinity.sessions import SessionBindings
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.pickers import MaxScorePicker
-from epp.scheduling.policy import Policy
 from epp.scheduling.prefix.producer import PrefixCacheProducer
 from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.request_reader import Policy
 from epp.scheduling.saturation import ProbabilisticAdmitter
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.scorers.no_hit_lru import NoHitLruScorer

@@ -16,7 +16,7 @@ from epp.endpoints.load import Load
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 from epp.scheduling.waiting import WaitingRequest
 
 SCORER = {

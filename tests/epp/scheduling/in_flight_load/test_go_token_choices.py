@@ -18,7 +18,7 @@ from epp.scheduling.director import Director
 from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 
 CASES = yaml.safe_load((Path(__file__).parent / "go_token_choices.yaml").read_text())
 BLOCK_BYTES = 64 * 4

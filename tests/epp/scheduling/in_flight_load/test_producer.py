@@ -23,7 +23,7 @@ from epp.scheduling.in_flight_load.plugins import INFLIGHT_LOAD_PRODUCER
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer, InFlightTokens
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer, RequestFollower
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.telemetry.picker_metrics import PluginMetrics
 

@@ -16,7 +16,7 @@ from epp.endpoints.load import Load
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
-from epp.scheduling.policy import Policy
+from epp.scheduling.request_reader import Policy
 from epp.scheduling.work_ahead.least_cost import LeastCostScorer
 from epp.scheduling.work_ahead.ledger import TRANSIT
 from epp.scheduling.work_ahead.producer import WorkAheadProducer

@@ -3,9 +3,19 @@ from pathlib import Path
 
 import pytest
 
-from adsum.memory_limit import memory_limit
+from adsum.process_limits import cpu_limit, memory_limit
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+PROCESSORS = len(os.sched_getaffinity(0))
+
+
+def write(root: Path, groups: str, files: dict[str, str]) -> None:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(groups)
+    for name, text in files.items():
+        file = root / "sys/fs/cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -24,12 +34,7 @@ MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     ],
 )
 def test_the_smallest_limit_counts(tmp_path: Path, groups: str, files: dict[str, str], expected: int) -> None:
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text(groups)
-    for name, text in files.items():
-        file = tmp_path / "sys/fs/cgroup" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+    write(tmp_path, groups, files)
     assert memory_limit(tmp_path) == expected
 
 
@@ -41,3 +46,22 @@ def test_of_this_process() -> None:
     limit = memory_limit()
     assert limit is not None
     assert 0 < limit <= MACHINE
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        ("0::/pod/picker\n", {"pod/picker/cpu.max": "100000 100000", "pod/cpu.max": "max 100000"}, 1),
+        ("0::/\n", {"cpu.max": "50000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, PROCESSORS),
+        ("0::/\n", {"cpu.max": "no number"}, PROCESSORS),
+        ("0::/\n", {"cpu.max": "99999900000 100000"}, PROCESSORS),
+        ("3:cpu,cpuacct:/docker/1\n", {"cpu/docker/1/cpu.cfs_quota_us": "150000\n"}, 1),
+        ("3:cpu,cpuacct:/\n", {"cpu/cpu.cfs_quota_us": "-1\n"}, PROCESSORS),
+    ],
+)
+def test_the_quota_counts_or_the_processors(
+    tmp_path: Path, groups: str, files: dict[str, str], expected: int
+) -> None:
+    write(tmp_path, groups, files)
+    assert cpu_limit(tmp_path) == expected

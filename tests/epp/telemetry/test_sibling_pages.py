@@ -1,7 +1,7 @@
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from epp.telemetry.merged_metrics import Counted, Family, families, merged, metrics, note
+from epp.telemetry.sibling_pages import Counted, Family, families, merged, metrics, note
 
 RUNNING = "llm_d_epp_request_running"
 

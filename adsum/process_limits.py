@@ -1,4 +1,4 @@
-"""How much memory this process may use: the limit of its control group, or the memory of the machine."""
+"""How much memory and how many processors this process may use: what its control group leaves of the machine."""
 
 import contextlib
 import os
@@ -11,14 +11,28 @@ _MAX_FILE: Final = 4096
 
 def memory_limit(root: Path = Path("/")) -> int | None:
     """Bytes; None: unknown. `root`: of the file system that has /proc and /sys."""
-    found = control_group_texts(root, "memory", "memory.max", "memory.limit_in_bytes")
+    found = _control_group_texts(root, "memory", "memory.max", "memory.limit_in_bytes")
     limits = [int(text) for text in found if text.isdecimal() and len(text) < 20]  # `max`: none
     with contextlib.suppress(ValueError, OSError):  # a system without these names
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return min((limit for limit in limits if limit > 0), default=None)
 
 
-def control_group_texts(root: Path, controller: str, name: str, old_name: str) -> list[str]:
+def cpu_limit(root: Path = Path("/")) -> int:
+    """How many processors it may keep busy, at least 1; a quota of one and a half is one. `root`: see `memory_limit`."""
+    try:
+        limits = [len(os.sched_getaffinity(0))]
+    except (AttributeError, OSError):  # a system without it
+        limits = [os.cpu_count() or 1]
+    # version 1 has the quota and its period in two files, and the period is 0.1 s unless somebody changed it
+    for text in _control_group_texts(root, "cpu", "cpu.max", "cpu.cfs_quota_us"):
+        quota, _, period = text.partition(" ")
+        if quota.isdecimal() and len(quota) < 20 and (period or "100000").isdecimal():
+            limits.append(int(quota) // max(1, int(period[:20] or "100000")))
+    return max(1, min(limits))
+
+
+def _control_group_texts(root: Path, controller: str, name: str, old_name: str) -> list[str]:
     """The texts of one file in the process's groups, and in those above them. `old_name`: its name in version 1.
 
     Version 2 has a line `0::/path`, version 1 one with the controller for each hierarchy (man 7 cgroups). In a container the path
