@@ -99,6 +99,9 @@ def _outcome(decision: Decision, now: float) -> dict[str, Any]:
         "state": state_of(decision),
         "status": decision.status or decision.refused_status or None,
         "time_to_headers": _seconds(decision.responded_at - decision.at) if decision.status else None,
+        "time_to_first_byte": None
+        if decision.first_byte_at == NOT_YET
+        else _seconds(decision.first_byte_at - decision.picked_at),
         "expected_time_to_first_byte": _seconds(decision.expected) if decision.expected >= 0.0 else None,
         "served_by": decision.served_by or None,
         "attempts": decision.attempts or None,

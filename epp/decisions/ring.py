@@ -139,7 +139,7 @@ def _decision_of(entry: Entry) -> Decision:
     decision.sequence, decision.size = entry.sequence, entry.size
     decision.served_by, decision.attempts = entry.served_by, entry.attempts
     decision.status, decision.responded_at = entry.status, entry.responded_at
-    decision.expected = entry.expected
+    decision.expected, decision.first_byte_at = entry.expected, entry.first_byte_at
     decision.ended_at, decision.ended_by = entry.ended_at, entry.ended_by
     if entry.evicted_for is not None:
         decision.evicted(entry.evicted_for)

@@ -213,6 +213,9 @@ class OutcomeLedger:
         if not awaited.responded and outcome.status:
             awaited.responded = True
             awaited.report.heard(awaited.pick, outcome, awaited.started, now)
+        if outcome.body_byte is not None and outcome.status:
+            came = min(now, awaited.started + outcome.body_byte)
+            awaited.report.first_byte(awaited.pick, came, now)
         if not outcome.ended:
             self.entries["under_way"] += 1
             awaited.heard_at = now

@@ -163,8 +163,6 @@ class RequestReport:
                 self._director.retried(pick, outcome.attempts, now)
         came = now if outcome.first_byte is None else min(now, started + outcome.first_byte)
         self._answered(pick, outcome.status, outcome.failure, served, came)
-        if outcome.first_byte is not None:
-            self.first_byte(pick, came, now)
 
     def first_byte(self, pick: Pick, at: float, now: float) -> None:
         """The answer began at `at`, as is heard now; of its body, where that is seen, else of its headers. Only the first call counts."""

@@ -81,8 +81,11 @@ def _became(decision: Mapping[str, Any]) -> str:
         said.append(f"{decision['refusal']['status'] or 'fault'} {_plain(decision['refusal']['code'])}")
     elif outcome["status"]:
         said.append(f"{outcome['status']} in {_milliseconds(outcome['time_to_headers'])}")
-    if outcome["expected_time_to_first_byte"] is not None:
-        said.append(f"first byte expected in {_milliseconds(outcome['expected_time_to_first_byte'])}")
+    came, expected = outcome["time_to_first_byte"], outcome["expected_time_to_first_byte"]
+    if came is not None:
+        said.append(f"first byte in {_milliseconds(came)}")
+    if expected is not None:
+        said.append(f"{'' if came is not None else 'first byte '}expected in {_milliseconds(expected)}")
     if waited is not None and waited >= _LEAST_WAIT:
         said.append(f"waited {_milliseconds(waited)}")
     served, choice = outcome["served_by"], decision["choice"]

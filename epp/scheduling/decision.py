@@ -182,7 +182,7 @@ class Decision:
     Times in seconds of the picker's clock, NOT_YET: that has not happened. `at`: the picker had the request. `picked_at`: it
     was scheduled or refused. `waited`: in the queue of flow control. `endpoints`: all of them at `picked_at`, candidates or
     not. `status`, `responded_at`: of the response headers. `expected`: seconds from
-    the pick to the first byte of a streamed answer, negative: not known. `served_by`: the destination that the data plane names.
+    the pick to the first byte of a streamed answer, negative: not known; `first_byte_at`: it came. `served_by`: the destination that the data plane names.
     `ended_by`: why the stream ended. `explained`: there is no such request; `would_wait`: it would not go at once.
 
     Only what is noted whole, and every refusal, has `numbers`, the first KEPT_ROWS columns of `endpoints` before this request
@@ -198,6 +198,7 @@ class Decision:
     """In bytes of memory; this and `sequence` are set by who keeps it."""
     picked_at = NOT_YET
     responded_at = NOT_YET
+    first_byte_at = NOT_YET
     ended_at = NOT_YET
     waited = 0.0
     expected = NOT_YET

@@ -53,7 +53,7 @@ class Pick:
     they learnt how the request ended. `scores`: of the candidates by destination, if the profile reports them.
     `prompt_hash`: identifies the prompt where endpoints may be ejected. `evict`: takes the request back from its worker, with an answer for its client;
     returns whether it was not too late. None: it cannot be taken back. `decision`: what else was noted of it, if anything.
-    `expected`: seconds from the pick to the first byte of a streamed answer; negative: not known.
+    `expected`: seconds from the pick to the first byte of a streamed answer; negative: not known. `first_byte_at`: it came.
     `token`: its name in the log of the data plane, if that tells what becomes of it. `told`: its number for peers, 0: it has none.
 
     What became of it, as in a `Decision`: `status` and `responded_at`, `served_by`, `attempts`, `ended_at` and `ended_by`,
@@ -70,6 +70,7 @@ class Pick:
         "evict",
         "evicted_for",
         "expected",
+        "first_byte_at",
         "headers",
         "helpers",
         "in_flight_at",
@@ -114,7 +115,7 @@ class Pick:
         self.decision: Decision | None = None
         self.evict: Callable[[Rejection, float], bool] | None = None
         self.sequence = self.size = self.status = self.attempts = self.told = 0
-        self.picked_at = self.responded_at = self.ended_at = NOT_YET
+        self.picked_at = self.responded_at = self.first_byte_at = self.ended_at = NOT_YET
         self.served_by = self.ended_by = self.token = ""
         self.evicted_for: Rejection | None = None
         self.among = endpoints

@@ -142,6 +142,7 @@ class PicksInFlight:
         """The answer began at `at`, as is heard now; only of streamed answers, and once."""
         awaited, pick.request.awaited = pick.request.awaited, None
         if awaited is not None and pick.served_by in ("", pick.endpoints[0].destination):
+            pick.first_byte_at = at
             awaited.came(at, now)
 
     def responded(self, pick: Pick, status: int, now: float, failure: Failure | None) -> None:

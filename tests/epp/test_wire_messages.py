@@ -64,6 +64,7 @@ RESPONSE = {
                 "time_to_first_upstream_rx_byte": 9,
                 "upstream_remote_address": 13,
                 "response_flags": 16,
+                "custom_tags": 22,
                 "duration": 23,
                 "upstream_request_attempt_count": 24,
                 "access_log_type": 33,

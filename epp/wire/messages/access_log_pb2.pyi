@@ -37,20 +37,29 @@ class HTTPResponseProperties(_message.Message):
     def __init__(self, response_code: _Optional[_Union[_wrappers_pb2.UInt32Value, _Mapping]] = ...) -> None: ...
 
 class AccessLogCommon(_message.Message):
-    __slots__ = ("time_to_first_upstream_rx_byte", "upstream_remote_address", "response_flags", "duration", "upstream_request_attempt_count", "access_log_type")
+    __slots__ = ("time_to_first_upstream_rx_byte", "upstream_remote_address", "response_flags", "custom_tags", "duration", "upstream_request_attempt_count", "access_log_type")
+    class CustomTagsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     TIME_TO_FIRST_UPSTREAM_RX_BYTE_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_REMOTE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_FLAGS_FIELD_NUMBER: _ClassVar[int]
+    CUSTOM_TAGS_FIELD_NUMBER: _ClassVar[int]
     DURATION_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_REQUEST_ATTEMPT_COUNT_FIELD_NUMBER: _ClassVar[int]
     ACCESS_LOG_TYPE_FIELD_NUMBER: _ClassVar[int]
     time_to_first_upstream_rx_byte: _duration_pb2.Duration
     upstream_remote_address: bytes
     response_flags: ResponseFlags
+    custom_tags: _containers.ScalarMap[str, str]
     duration: _duration_pb2.Duration
     upstream_request_attempt_count: int
     access_log_type: int
-    def __init__(self, time_to_first_upstream_rx_byte: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., upstream_remote_address: _Optional[bytes] = ..., response_flags: _Optional[_Union[ResponseFlags, _Mapping]] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., upstream_request_attempt_count: _Optional[int] = ..., access_log_type: _Optional[int] = ...) -> None: ...
+    def __init__(self, time_to_first_upstream_rx_byte: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., upstream_remote_address: _Optional[bytes] = ..., response_flags: _Optional[_Union[ResponseFlags, _Mapping]] = ..., custom_tags: _Optional[_Mapping[str, str]] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., upstream_request_attempt_count: _Optional[int] = ..., access_log_type: _Optional[int] = ...) -> None: ...
 
 class ResponseFlags(_message.Message):
     __slots__ = ("no_healthy_upstream", "upstream_request_timeout", "upstream_remote_reset", "upstream_connection_failure", "upstream_connection_termination", "downstream_connection_termination", "upstream_protocol_error", "downstream_remote_reset")

@@ -58,10 +58,11 @@ async def outcomes(addresses: Any) -> list[Any]:
 
 
 class Worker:
-    """Answers when it is told to; `streams`: its headers at once."""
+    """Answers when it is told to, a streamed request with headers and a first chunk at once; `computes`: seconds between both."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
+        self.computes = 0.0
         self.status = 200
         self.asked = 0
 
@@ -71,6 +72,7 @@ class Worker:
         if asked.get("stream"):
             response = web.StreamResponse(headers={"content-type": "text/event-stream"})
             await response.prepare(request)
+            await asyncio.sleep(self.computes)
             await response.write(b"data: first\n\n")
             await self.go_on.wait()
             await response.write(b"data: [DONE]\n\n")
@@ -158,6 +160,16 @@ async def test_a_client_that_leaves_ends_its_request(stage: Stage) -> None:
     before, within = await outcomes(stage.addresses)
     assert (before["state"], before["ended_by"]) == ("cancelled", "the client left")
     assert (within["state"], within["status"], within["ended_by"]) == ("done", 200, "the client left")
+
+
+async def test_the_first_byte_is_that_of_the_body(stage: Stage) -> None:
+    """vLLM, among others, sends the headers of a streamed answer before it computes anything."""
+    stage.worker.computes = 0.5
+    stage.worker.go_on.set()
+    assert await read(ask(stage.client, stage.envoy, stream=True)) == 200
+    await until_in_flight(stage, 0)
+    [outcome] = await outcomes(stage.addresses)
+    assert outcome["time_to_first_byte"] - outcome["time_to_headers"] > 0.4
 
 
 async def test_an_answer_that_is_long_under_way_is_heard_of_before_its_end(stage: Stage) -> None:

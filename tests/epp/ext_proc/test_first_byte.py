@@ -48,3 +48,26 @@ def test_the_log_tells_when_it_came() -> None:
     pick.request.awaited = Awaited()
     stage.hear(entry(pick.token, first_byte=0.5), now=13.0)
     assert stage.director.first_bytes == [10.5]
+
+
+@pytest.mark.parametrize(
+    ("bodies", "came"),
+    [
+        ((None, None), 0.5),  # no tag, so the headers count
+        (("=", "=1500000"), 1.5),
+        (("=1500000", "=1600000"), 1.5),
+        (("=", "="), None),
+        (("=-", "=1e6"), None),
+        (("=" + "9" * 14, "=" + "9" * 5000), None),
+    ],
+)
+def test_the_first_byte_of_the_body_counts_where_it_is_told(
+    bodies: tuple[str | None, str | None], came: float | None
+) -> None:
+    stage = Stage()
+    pick = stage.pick()
+    pick.request.awaited = Awaited()
+    stage.hear(entry(pick.token, under_way=True, body=bodies[0]), now=1.9)
+    stage.hear(entry(pick.token, body=bodies[1]), now=2.0)
+    assert stage.director.statuses == [200]
+    assert stage.director.first_bytes[:1] == ([] if came is None else [came])

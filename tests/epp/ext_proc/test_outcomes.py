@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from epp.ext_proc.access_log_entry import (
     ANSWERED,
+    BODY_TAG,
     CLIENT_LEFT,
     CUT,
     MOST_ENTRIES,
@@ -47,6 +48,7 @@ def entry(
     *flags: str,
     under_way: bool = False,
     first_byte: float | None = 0.5,
+    body: str | None = None,
     duration: float | None = 2.0,
     served: tuple[str, int] | None = ("10.0.0.1", 8000),
     attempts: int = 1,
@@ -62,6 +64,8 @@ def entry(
         common.upstream_remote_address = where.SerializeToString()
     if first_byte is not None:
         common.time_to_first_upstream_rx_byte.FromNanoseconds(int(first_byte * 1e9))
+    if body is not None:
+        common.custom_tags[BODY_TAG] = body
     if duration is not None and not under_way:
         common.duration.FromNanoseconds(int(duration * 1e9))
     for flag in flags:
