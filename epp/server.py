@@ -11,6 +11,7 @@ from adsum.config.problems import ConfigError
 from adsum.tasks import ResourceOwner
 from adsum.tracing.opening import Tracing
 from discovery.opening import default_url
+from epp.config.picker_config import PickerConfig
 from epp.config.settings import Settings
 from epp.config.siblings import Siblings
 from epp.config.worker_source import WorkerSource, choose_source, metrics_pool_name
@@ -77,11 +78,7 @@ class PickerServer(ResourceOwner):
         config, tracing = configuration.config, Tracing("llm-d-epp", "adsum.epp")
         if settings.tracing:
             await self._stack.enter_async_context(tracing)
-        source = choose_source(settings, config.file_discovery, os.environ)
-        if source.ignored_flags:
-            log.warning(
-                "flags without effect with this source of workers: %s", ", ".join(source.ignored_flags)
-            )
+        source = self._choose_source(config)
         datastore = Datastore(endpoint_defaults(config, settings), (*WORKER_METRICS, *config.attributes))
         picking = Picking(settings, config, datastore, telemetry, clock, self._admission)
         ports = self._ports = DataPlanePorts(
@@ -94,14 +91,8 @@ class PickerServer(ResourceOwner):
             config, datastore, lambda: picking.director.waiting.wake(), lambda: scraping.scraper.tls
         )
         configuration.parts = picking, ports, scraping, workers, kv_events
-        described = [
-            ports.describe,
-            workers.describe,
-            picking.outliers.describe,
-            picking.queueing.describe,
-            kv_events.describe,
-            configuration.describe,
-        ]
+        shown = ports, workers, picking.outliers, picking.queueing, kv_events, configuration
+        described = [part.describe for part in shown]
         if settings.tracing:
             described.append(lambda: {"tracing": tracing.describe()})
         pages = self._pages = PickerPages(
@@ -114,6 +105,13 @@ class PickerServer(ResourceOwner):
             described += await self._meet_peers(configuration, picking, datastore, telemetry)
         self._start(publish_endpoints(datastore, ports.transport.assignments))
         await self._stack.enter_async_context(ports.listening())
+
+    def _choose_source(self, config: PickerConfig) -> WorkerSource:
+        source = choose_source(self._settings, config.file_discovery, os.environ)
+        if source.ignored_flags:
+            ignored = ", ".join(source.ignored_flags)
+            log.warning("flags without effect with this source of workers: %s", ignored)
+        return source
 
     async def _meet_peers(
         self, configuration: Configuration, picking: Picking, datastore: Datastore, telemetry: Telemetry

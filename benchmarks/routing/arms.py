@@ -22,6 +22,7 @@ from epp.request.inference_request import InferenceRequest
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer
+from epp.scheduling.profile_handlers import SingleProfileHandler
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
 from examples.simulator.scheduler_model import Limits
@@ -119,7 +120,9 @@ class PickerChooser(Chooser):
         if arm.learns_late:
             profile = scheduler.profiles["default"]
             producers = [LearnsLate(producer) for producer in profile.producers]
-            scheduler = Scheduler({"default": dataclasses.replace(profile, producers=producers)})
+            scheduler = Scheduler(
+                {"default": dataclasses.replace(profile, producers=producers)}, SingleProfileHandler()
+            )
         self._store = Datastore()
         self._director = Director(self._store, scheduler, config.detector, Policy(), rng)
         self._picks: dict[int, Pick] = {}

@@ -19,7 +19,7 @@ from epp.flow_control.usage_limits import (
     SOFT_REFLECTIVE_CEILING_POLICY,
     STATIC_USAGE_LIMIT_POLICY,
 )
-from epp.plugins.declaration import PluginDeclaration
+from epp.plugins.declaration import PluginDeclaration, Role
 from epp.scheduling.affinity.labels import CONTEXT_LENGTH_AWARE, HEADER_LABEL_AFFINITY_SCORER
 from epp.scheduling.affinity.session_affinity import SESSION_AFFINITY_FILTER, SESSION_AFFINITY_SCORER
 from epp.scheduling.affinity.sessions import AGENT_IDENTITY, SESSION_ID_PRODUCER
@@ -127,6 +127,10 @@ _DECLARED: Final = (
     *DATA_LAYER,
 )
 PLUGINS: Final[Mapping[str, PluginDeclaration]] = {declared.type: declared for declared in _DECLARED}
+DEFAULTS: Final[Mapping[Role, str]] = {
+    declared.role: declared.type for declared in _DECLARED if declared.is_default
+}
+"""What a file gets that names none of the role."""
 
 _PREFIX: Final = (
     "use prefix-cache-scorer without prefixMatchInfoProducerName: it estimates caches from what it routed"

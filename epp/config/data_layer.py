@@ -2,14 +2,14 @@
 
 import math
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
 from epp.endpoints.worker_metrics import WorkerMetric
-from epp.plugins.declaration import PluginDeclaration, Role, only_parameters
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role, only_parameters
 from epp.plugins.section import Duration, Section
 from epp.scraping.engines import Engine, Series, other_series
 
@@ -193,16 +193,20 @@ class TokenProducerParameters(Section):
             raise ValueError("the source of tokens lacks modelName")
         return self
 
-    @property
-    def asks_for_tokens(self) -> bool:
-        return bool(self.model_name)
+
+def _tokens_that_nobody_asks_for(given: TokenProducerParameters, context: PluginContext) -> Iterator[str]:
+    if given.model_name and not context.is_wanted("precise-prefix-cache-producer", ""):
+        yield f"token-producer asks nobody for the tokens of {given.model_name[:100]!r}: 4 bytes of a prompt count as one token"
 
 
 METRICS_DATA_SOURCE: Final = only_parameters("metrics-data-source", Role.SOURCE, MetricsSourceParameters)
 CORE_METRICS_EXTRACTOR: Final = only_parameters("core-metrics-extractor", Role.EXTRACTOR, ExtractorParameters)
 FILE_DISCOVERY: Final = only_parameters("file-discovery", Role.DISCOVERY, FileDiscoveryParameters)
 PASSTHROUGH_PARSER: Final = only_parameters("passthrough-parser", Role.PARSER)
-TOKEN_PRODUCER: Final = only_parameters("token-producer", Role.PRODUCER, TokenProducerParameters)
+TOKEN_PRODUCER: Final = replace(
+    only_parameters("token-producer", Role.PRODUCER, TokenProducerParameters),
+    warnings=_tokens_that_nobody_asks_for,
+)
 DATA_LAYER: Final[tuple[PluginDeclaration, ...]] = (
     METRICS_DATA_SOURCE,
     CORE_METRICS_EXTRACTOR,

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 from adsum.config.problems import ConfigError, Problems, did_you_mean
+from epp.config.catalogue import DEFAULTS
 from epp.config.document import ConfigDocument, FlowControl, PriorityBandSection
 from epp.config.plugins import Plugins
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
@@ -13,9 +14,9 @@ from epp.scheduling.saturation import SaturationDetector
 
 GATE: Final = "flowControl"
 _GATES: Final = (GATE, "haPopulateNonLeaderDatastore")
-_FAIRNESS: Final = "global-strict-fairness-policy"
-_ORDERING: Final = "fcfs-ordering-policy"
-_USAGE_LIMIT: Final = "static-usage-limit-policy"
+_FAIRNESS: Final = DEFAULTS[Role.FAIRNESS]
+_ORDERING: Final = DEFAULTS[Role.ORDERING]
+_USAGE_LIMIT: Final = DEFAULTS[Role.USAGE_LIMIT]
 
 
 def gates_of(document: ConfigDocument, problems: Problems) -> dict[str, bool]:
@@ -98,9 +99,11 @@ class _Reader:
 
 
 def flow_control_steps(
-    flow: FlowControl, settings: FlowControlSettings, detector: SaturationDetector, detector_name: str
+    flow: FlowControl, settings: FlowControlSettings | None, detector: SaturationDetector, detector_name: str
 ) -> Iterator[str]:
-    """What it does with a request, for people."""
+    """What it does with a request, for people; None: nothing, as it is off."""
+    if settings is None:
+        return
     full, empty = _ttl(settings.request_ttl), _ttl(settings.no_endpoint_ttl)
     yield f"flow control: a request waits {full} while the pool is full, {empty} while it is empty"
     for section in sorted(flow.priority_bands, key=lambda one: one.priority, reverse=True):

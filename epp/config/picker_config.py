@@ -4,7 +4,7 @@ Versions llm-d.ai/v1 and v1alpha1, and the older inference.networking.x-k8s.io/v
 """
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -19,13 +19,13 @@ from epp.config.data_layer import (
     FileDiscoveryParameters,
     MetricsSourceParameters,
     ModelsSourceParameters,
-    TokenProducerParameters,
 )
 from epp.config.document import (
     ConfigDocument,
     CorrectedKeys,
     DataLayer,
     DetectorRef,
+    ProfileSpec,
     correct_keys,
     read_document,
 )
@@ -46,9 +46,8 @@ from epp.flow_control.settings import FlowControlSettings
 from epp.outliers.settings import OutlierSettings
 from epp.outliers.slow_start import SlowStartSettings
 from epp.plugins.declaration import Role
-from epp.scheduling.affinity.sessions import AgentIdentityParameters
-from epp.scheduling.kv_events.settings import PreciseProducerParameters
 from epp.scheduling.pick import Pick
+from epp.scheduling.plugin import IdentityHeaders
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.scheduler import Scheduler
 from epp.scraping.engines import ENGINES, Engine
@@ -182,30 +181,20 @@ def build_config(
     force, which are kept if they are the same. `processes`: of the picker, each with its own plugins.
     """
     written, corrected, document, problems = parsed
-    gates = gates_of(document, problems)
     plugins = Plugins(document.plugins, rng, problems, before, processes)
     extractor = plugins.first(ExtractorParameters) or ExtractorParameters()
-    # the same objects, which the columns of the datastore are found by
-    attributes = plugins.shared(None, WorkerMetric, extractor.attribute_keys, extractor.attributes)
-    specs = profile_specs(document, plugins)
-    plugins.attributes, plugins.profiles = attributes, tuple(spec.name for spec in specs)
-    plugins.build_listed()
-    flow_control = read_flow_control(document.flow_control, plugins, problems)
-    in_force = flow_control if gates.get(GATE) else None
+    specs = _build_listed(document, plugins, extractor)
+    flow_control = _flow_control(document, plugins, problems)
     detector = problems.of(partial(_detector, document, plugins))
-    built = read_scheduler(specs, plugins, staleness, problems, flow_control=in_force is not None)
+    built = read_scheduler(specs, plugins, staleness, problems, flow_control=flow_control is not None)
     metrics = _metrics(document.data_layer, plugins, problems)
-    engines = problems.of(partial(_engines, extractor, attributes))
+    engines = problems.of(partial(_engines, extractor, plugins.attributes))
     file_discovery = problems.of(partial(_file_discovery, document.data_layer, plugins))
     passthrough = _is_passthrough(document, plugins, problems)
     if problems or built is None or detector is None or engines is None:
         raise problems.error(lambda place: written.line(corrected.as_written(place)), written.text)
     plugins.forget_kept()
     outliers, slow_start = _failing_workers(document)
-    agent = plugins.first(AgentIdentityParameters)
-    waits: Iterable[str] = ()
-    if in_force is not None:
-        waits = flow_control_steps(document.flow_control, in_force, detector.built, detector.name)
     return PickerConfig(
         scheduler=built.scheduler,
         detector=detector.built,
@@ -217,18 +206,43 @@ def build_config(
         engines=engines,
         file_discovery=file_discovery,
         passthrough=passthrough,
-        attributes=tuple(attributes.values()),
+        attributes=tuple(plugins.attributes.values()),
         response_headers=_all_headers(plugins.response_headers()),
-        fairness_headers=() if agent is None else agent.headers,
-        flow_control=in_force,
+        fairness_headers=_fairness_headers(plugins),
+        flow_control=flow_control,
         outliers=outliers,
         slow_start=slow_start,
-        steps=(*waits, *_outlier_steps(outliers, slow_start), *built.steps),
+        steps=(
+            *flow_control_steps(document.flow_control, flow_control, detector.built, detector.name),
+            *_outlier_steps(outliers, slow_start),
+            *built.steps,
+        ),
         warnings=(
-            *_warnings(document, plugins, flow_control=in_force is not None),
+            *_warnings(document, plugins, flow_control=flow_control is not None),
             *detector_warnings(detector.built, detector.name),
         ),
     )
+
+
+def _build_listed(
+    document: ConfigDocument, plugins: Plugins, extractor: ExtractorParameters
+) -> Sequence[ProfileSpec]:
+    """Tell the plugins of the file's numbers and profiles, and build those that work by being listed."""
+    specs = profile_specs(document, plugins)
+    # the same objects, which the columns of the datastore are found by
+    plugins.attributes = plugins.shared(None, WorkerMetric, extractor.attribute_keys, extractor.attributes)
+    plugins.profiles = tuple(spec.name for spec in specs)
+    plugins.build_listed()
+    return specs
+
+
+def _flow_control(
+    document: ConfigDocument, plugins: Plugins, problems: Problems
+) -> FlowControlSettings | None:
+    """None: its gate is off; its problems are found all the same."""
+    is_on = gates_of(document, problems).get(GATE)
+    settings = read_flow_control(document.flow_control, plugins, problems)
+    return settings if is_on else None
 
 
 def _failing_workers(document: ConfigDocument) -> tuple[OutlierSettings | None, SlowStartSettings | None]:
@@ -282,6 +296,11 @@ def _defaults(plugins: Plugins, extractor: ExtractorParameters) -> EndpointDefau
     )
 
 
+def _fairness_headers(plugins: Plugins) -> tuple[str, ...]:
+    found = [one for one in plugins.of_role(Role.REQUEST_HEADERS) if isinstance(one, IdentityHeaders)]
+    return tuple(found[0].headers) if found else ()
+
+
 def _all_headers(setters: Sequence[ResponseHeaders]) -> ResponseHeaders | None:
     if len(setters) <= 1:
         return setters[0] if setters else None
@@ -329,9 +348,7 @@ def _is_passthrough(document: ConfigDocument, plugins: Plugins, problems: Proble
 def _warnings(document: ConfigDocument, plugins: Plugins, *, flow_control: bool) -> Iterator[str]:
     if not document.api_version.startswith("llm-d.ai/"):
         yield f"apiVersion {document.api_version} is an older name; use llm-d.ai/v1alpha1"
-    tokens = plugins.first(TokenProducerParameters)
-    if tokens is not None and tokens.asks_for_tokens and plugins.first(PreciseProducerParameters) is None:
-        yield f"token-producer asks nobody for the tokens of {tokens.model_name[:100]!r}: 4 bytes of a prompt count as one token"
+    yield from plugins.warnings()
     yield from flow_control_warnings(document.flow_control, plugins, on=flow_control)
     for name in ("peer_discovery", "cross_replica_syncer_plugin_ref", "cross_replica_sync_interval"):
         if getattr(document.data_layer, name) is not None:

@@ -155,6 +155,15 @@ class Plugins:
         """The names of all plugins with one of `roles`."""
         return (name for name, plugin in self._named.items() if any(plugin.has(role) for role in roles))
 
+    def of_role(self, role: Role) -> list[Any]:
+        """What `build_listed` built of the file's plugins with that role, in their order."""
+        return [one.built for one in self._named.values() if one.has(role) and one.is_built]
+
+    def warnings(self) -> Iterator[str]:
+        """What the plugins of the file say about each other."""
+        for plugin in self._named.values():
+            yield from plugin.kind.declaration.warnings(plugin.parameters, Context(self, plugin))
+
     def flow_control_limits(self) -> Iterable[str]:
         """What types in the file do not do with flow control."""
         kinds = [plugin.kind for plugin in self._named.values() if plugin.kind.declaration.flow_control_limit]
@@ -162,7 +171,7 @@ class Plugins:
 
     def build_listed(self) -> None:
         """Build what works by being listed, and all of installed packages, so that their faults are found."""
-        listed = (Role.ADMITTER, Role.PRODUCER, Role.RESPONSE_HEADERS)
+        listed = (Role.ADMITTER, Role.PRODUCER, Role.REQUEST_HEADERS, Role.RESPONSE_HEADERS)
         for plugin in list(self._named.values()):
             if plugin.package or any(plugin.has(role) for role in listed):
                 self._problems.of(partial(self.build, plugin))

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from adsum.config.problems import ConfigError, Problems, config_error
+from epp.config.catalogue import DEFAULTS
 from epp.config.document import ConfigDocument, ProfilePlugin, ProfileSpec
 from epp.config.plugins import Plugin, Plugins
 from epp.plugins.declaration import Role
@@ -16,7 +17,6 @@ from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scheduler import Scheduler
 
 _SCHEDULING: Final = (Role.FILTER, Role.SCORER, Role.PICKER)
-_DEFAULT_HANDLER: Final = "single-profile-handler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def _handler(plugins: Plugins) -> Plugin:
     name = next(plugins.names(Role.HANDLER), None)
     if name is None and plugins.any_broken:
         raise config_error(())  # one of those may be the handler
-    return plugins.resolve(name or _DEFAULT_HANDLER, "plugins", Role.HANDLER, default=True)
+    return plugins.resolve(name or DEFAULTS[Role.HANDLER], "plugins", Role.HANDLER, default=True)
 
 
 def _check_profiles(plugins: Plugins, handler: Plugin, profiles: Sequence[str]) -> bool:
@@ -182,10 +182,10 @@ def _package_suffix(plugin: Plugin) -> str:
 
 
 def _picker(pickers: list[Plugin], plugins: Plugins, place: str) -> Plugin:
-    """The profile's picker, else the first of the file, else max-score-picker, as in the Go picker."""
+    """The profile's picker, else the first of the file, else the default."""
     if len(pickers) > 1:
         raise ConfigError(f"{place}.plugins", "a profile has one picker, found more; remove all but one")
     if pickers:
         return pickers[0]
-    name = next(plugins.names(Role.PICKER), "max-score-picker")
+    name = next(plugins.names(Role.PICKER), DEFAULTS[Role.PICKER])
     return plugins.resolve(name, place, Role.PICKER, default=True)

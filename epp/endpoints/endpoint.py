@@ -27,6 +27,13 @@ NEVER: Final = float("-inf")
 UNKNOWN_TIME: Final = float("inf")
 """The time at which an endpoint is late whose next page nobody expects."""
 
+ROLE_LABEL: Final = "llm-d.ai/role"
+DECODE_ROLES: Final = frozenset({"decode", "prefill-decode", "both", "encode-prefill-decode"})
+PREFILL_ROLES: Final = frozenset(
+    {"prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode"}
+)
+ENCODE_ROLES: Final = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
+
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Endpoint:

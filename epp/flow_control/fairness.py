@@ -148,7 +148,10 @@ class _Turns:
 
 
 GLOBAL_STRICT_FAIRNESS_POLICY: Final = PluginDeclaration(
-    type="global-strict-fairness-policy", role=Role.FAIRNESS, build=lambda given, context: GlobalStrict()
+    type="global-strict-fairness-policy",
+    role=Role.FAIRNESS,
+    build=lambda given, context: GlobalStrict(),
+    is_default=True,
 )
 ROUND_ROBIN_FAIRNESS_POLICY: Final = PluginDeclaration(
     type="round-robin-fairness-policy", role=Role.FAIRNESS, build=lambda given, context: RoundRobin()

@@ -29,7 +29,10 @@ class FirstComeFirstServed:
 
 
 FCFS_ORDERING_POLICY: Final = PluginDeclaration(
-    type="fcfs-ordering-policy", role=Role.ORDERING, build=lambda given, context: FirstComeFirstServed()
+    type="fcfs-ordering-policy",
+    role=Role.ORDERING,
+    build=lambda given, context: FirstComeFirstServed(),
+    is_default=True,
 )
 
 

@@ -6,10 +6,18 @@ from typing import Final
 
 import numpy as np
 
-from epp.endpoints.endpoint import UNKNOWN_TIME, Column, Endpoint, EndpointPool, Floats, Mask
-from epp.scheduling.filters import DECODE_ROLES, PREFILL_ROLES, ROLE_LABEL
-from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector, ConcurrencyMode
-from epp.scheduling.saturation import SaturationDetector, UtilizationDetector
+from epp.endpoints.endpoint import (
+    DECODE_ROLES,
+    PREFILL_ROLES,
+    ROLE_LABEL,
+    UNKNOWN_TIME,
+    Column,
+    Endpoint,
+    EndpointPool,
+    Floats,
+    Mask,
+)
+from epp.scheduling.saturation import DispatchDetector, SaturationDetector
 
 PREFILL: Final = "prefill"
 DECODE: Final = "decode"
@@ -47,28 +55,24 @@ def _masks(endpoints: Sequence[Endpoint]) -> Mapping[str, Mask]:
 EFFECTIVE: Final = "effective"
 _MEASURE_EVERY: Final = 0.02
 """Seconds for which a measurement serves though workers published new numbers: those come every 50 ms, and are older."""
-_UNREPORTED: Final = int(Column.UNREPORTED)
 _REACHABLE: Final = int(Column.REACHABLE)
 _NEVER: Final = float("-inf")
 _UNKNOWN_ROOM: Final = 1e-9
 """The room of a detector that counts otherwise: it is asked after each request."""
-_MOST: Final = 3.0
-"""The most that one endpoint counts in the mean, as for `UtilizationDetector`; less in a small pool (`_most_of_one`)."""
 
 
 class PoolLoad:
     """The saturation that decides about dispatch.
 
-    It differs from what `detector` says in two ways. Requests that were sent and that no page shows yet count as waiting at
-    their worker: otherwise all requests of a queue would go between two pages. An endpoint whose numbers are stale counts by
-    what this picker has in flight there: a queue must not stop because pages do. Endpoints that get no requests, since they
-    are unreachable or late, do not count. Where prefill and decode are apart, the fuller of both decides.
+    It differs from what `detector` says by what was sent (`DispatchDetector`). Endpoints that get no requests, since they are
+    unreachable or late, do not count. Where prefill and decode are apart, the fuller of both decides.
     """
 
     __slots__ = (
         "_changes_asked_at",
         "_changes_at",
         "_detector",
+        "_dispatching",
         "_measured",
         "_measured_at",
         "_pool",
@@ -82,6 +86,7 @@ class PoolLoad:
 
     def __init__(self, detector: SaturationDetector, pool: Callable[[float], EndpointPool]) -> None:
         self._detector = detector
+        self._dispatching = detector if isinstance(detector, DispatchDetector) else None
         self._pool = pool
         self._measured_at = _NEVER
         self._stages = Stages()
@@ -141,42 +146,21 @@ class PoolLoad:
         self._changes_asked_at = now
         pool = self._pool(now)
         times = pool.numbers[Column.LATE_AT]
-        if isinstance(self._detector, UtilizationDetector):
-            times = np.minimum(times, _after(pool.stale_at(self._detector.staleness), now))
+        detector = self._dispatching
+        if detector is not None and (staleness := detector.staleness) is not None:
+            times = np.minimum(times, _after(pool.stale_at(staleness), now))
         self._changes_at = float(_after(times, now).min(initial=UNKNOWN_TIME))
         return self._changes_at
 
     def _saturation(self, pool: EndpointPool) -> float:
-        detector = self._detector
-        if isinstance(detector, ConcurrencyDetector) and detector.mode is ConcurrencyMode.REQUESTS:
-            return float(np.add.reduce(pool.inflight)) / (detector.requests * len(pool))
-        if not isinstance(detector, UtilizationDetector):
-            measured = detector.saturation(pool)
-            return 1.0 if math.isnan(measured) else measured  # NaN is unknown, and unknown is full
-        inflight, depth = pool.inflight, detector.queue_depth
-        # what was sent since the page may have ended since; and more are waiting if more are in flight than it showed
-        queued = pool.waiting + np.minimum(pool.numbers[_UNREPORTED], inflight)
-        queued = np.maximum(queued, inflight - pool.running)
-        loads = np.fmax(queued / depth, pool.kv_usage / detector.kv_cache_utilization)
-        known = pool.fresh(detector.staleness)
-        if np.count_nonzero(known) < len(pool):  # many times faster than `all`
-            beyond = np.maximum(inflight - np.where(pool.pageless, 0.0, pool.running), 0.0)
-            loads = np.where(known & ~pool.pageless, loads, beyond / depth)
-        return float(np.add.reduce(np.minimum(loads, _most_of_one(len(pool))))) / len(pool)
+        dispatching = self._dispatching
+        measured = self._detector.saturation(pool) if dispatching is None else dispatching.with_sent(pool)
+        return 1.0 if math.isnan(measured) else measured  # NaN is unknown, and unknown is full
 
     def _requests_of(self, pool: EndpointPool) -> float:
         """How many requests fill an idle pool, at the least."""
-        detector = self._detector
-        if isinstance(detector, UtilizationDetector):
-            return detector.queue_depth * len(pool)
-        if isinstance(detector, ConcurrencyDetector) and detector.mode is ConcurrencyMode.REQUESTS:
-            return float(detector.requests * len(pool))
-        return _UNKNOWN_ROOM
-
-
-def _most_of_one(endpoints: int) -> float:
-    """One endpoint takes at most half of the room of the others: a queue must not stop because of one wrong page."""
-    return _MOST if endpoints == 1 else min(_MOST, 1.0 + (endpoints - 1) / 2.0)
+        room = None if self._dispatching is None else self._dispatching.room(len(pool))
+        return _UNKNOWN_ROOM if room is None else room
 
 
 def _used(pool: EndpointPool) -> EndpointPool:

@@ -48,6 +48,7 @@ STATIC_USAGE_LIMIT_POLICY: Final = PluginDeclaration(
     role=Role.USAGE_LIMIT,
     parameters=StaticUsageLimitParameters,
     build=lambda given, context: StaticUsageLimit(given.threshold),
+    is_default=True,
 )
 
 

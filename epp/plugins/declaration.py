@@ -111,7 +111,9 @@ class PluginDeclaration:
     workers' metrics, so endpoints with stale numbers are ranked last. `type`: the name in the file; of an installed
     package, the name of the entry point. `also`: a second role. `read_by_handlers`: of a data producer that profile handlers
     may read, so that it runs where one decides. `single`: why a file can use only one, if that is so.
-    `flow_control_limit`: what it does not do where flow control is on, as the rest of a warning that begins with its type. `metrics`: from all plugins
+    `is_default`: of built-in types, what a file gets that names none of the role.
+    `flow_control_limit`: what it does not do where flow control is on, as the rest of a warning that begins with its type. `warnings`: what to say
+    when the file is read, such as what the plugin lacks. `metrics`: from all plugins
     of the type that are in use, what the metrics page has of them.
     """
 
@@ -123,7 +125,9 @@ class PluginDeclaration:
     also: Role | None = None
     read_by_handlers: bool = False
     single: str = ""
+    is_default: bool = False
     flow_control_limit: str = ""
+    warnings: Callable[[Any, PluginContext], Iterable[str]] = lambda given, context: ()
     metrics: Callable[[Any], Iterable["Metric"]] = lambda plugins: ()
 
     @property

@@ -10,15 +10,18 @@ from typing import Final, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from epp.endpoints.endpoint import EndpointPool, Floats, Mask
+from epp.endpoints.endpoint import (
+    DECODE_ROLES,
+    ENCODE_ROLES,
+    PREFILL_ROLES,
+    ROLE_LABEL,
+    EndpointPool,
+    Floats,
+    Mask,
+)
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
-
-ROLE_LABEL = "llm-d.ai/role"
-DECODE_ROLES = frozenset({"decode", "prefill-decode", "both", "encode-prefill-decode"})
-PREFILL_ROLES = frozenset({"prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode"})
-ENCODE_ROLES = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
 
 
 @dataclass(frozen=True, slots=True)

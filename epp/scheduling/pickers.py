@@ -1,7 +1,7 @@
 """The pickers. Ties are broken at random, so that a burst does not land on the first endpoint of a list."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -108,6 +108,6 @@ def _picker(
     )
 
 
-MAX_SCORE_PICKER: Final = _picker("max-score-picker", MaxScorePicker)
+MAX_SCORE_PICKER: Final = replace(_picker("max-score-picker", MaxScorePicker), is_default=True)
 RANDOM_PICKER: Final = _picker("random-picker", RandomPicker)
 WEIGHTED_RANDOM_PICKER: Final = _picker("weighted-random-picker", WeightedRandomPicker)

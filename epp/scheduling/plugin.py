@@ -282,6 +282,15 @@ class ProfileHandler(Protocol):
         """The pick that follows from all results; raises `Rejection`, such as that of the primary profile."""
 
 
+@runtime_checkable
+class IdentityHeaders(Protocol):
+    """A request header processor that knows which headers say who sent a request."""
+
+    @property
+    def headers(self) -> Sequence[str]:
+        """In lower case; the first that a request has is its fairness id, if it names none itself."""
+
+
 class RequestFollower:
     """Every method of `DataProducer`, without effect."""
 

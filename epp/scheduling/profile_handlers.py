@@ -41,7 +41,10 @@ class SingleProfileHandler:
 
 
 SINGLE_PROFILE_HANDLER: Final = PluginDeclaration(
-    type=SingleProfileHandler.type, role=Role.HANDLER, build=lambda given, context: SingleProfileHandler()
+    type=SingleProfileHandler.type,
+    role=Role.HANDLER,
+    build=lambda given, context: SingleProfileHandler(),
+    is_default=True,
 )
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Final, Protocol, runtime_checkable
 import numpy as np
 from pydantic import Field
 
-from epp.endpoints.endpoint import EndpointPool, Mask
+from epp.endpoints.endpoint import Column, EndpointPool, Mask
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.section import Duration, Headroom, Limit, Section
 from epp.request.inference_request import InferenceRequest
@@ -40,8 +40,28 @@ class StalenessAware(Protocol):
         """How many endpoints count as full because their numbers are old or unknown."""
 
 
+@runtime_checkable
+class DispatchDetector(SaturationDetector, Protocol):
+    """A detector that knows what one request more does to the load: with others a queue measures after each that it sends."""
+
+    @property
+    def staleness(self) -> float | None:
+        """Seconds after which it does not trust numbers; None: it reads none."""
+
+    def with_sent(self, pool: EndpointPool) -> float:
+        """The load of a pool that has endpoints, where requests that no page shows yet wait at their worker.
+
+        Otherwise all requests of a queue would go between two pages. An endpoint whose numbers are stale counts by what is
+        in flight there: a queue must not stop because pages do.
+        """
+
+    def room(self, endpoints: int) -> float | None:
+        """How many requests fill so many idle endpoints, at the least; None: it does not count requests."""
+
+
 _MAX_LOAD: Final = 3.0
 """The most that one endpoint counts in the mean: one wrong page must not make a pool of idle endpoints full."""
+_UNREPORTED: Final = int(Column.UNREPORTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +89,21 @@ class UtilizationDetector:
         loads = np.where(pool.pageless, pool.inflight / self.queue_depth, loads)
         return float(np.minimum(loads, _MAX_LOAD).mean())
 
+    def with_sent(self, pool: EndpointPool) -> float:
+        inflight = pool.inflight
+        # what was sent since the page may have ended since; and more are waiting if more are in flight than it showed
+        queued = pool.waiting + np.minimum(pool.numbers[_UNREPORTED], inflight)
+        queued = np.maximum(queued, inflight - pool.running)
+        loads = np.fmax(queued / self.queue_depth, pool.kv_usage / self.kv_cache_utilization)
+        known = pool.fresh(self.staleness)
+        if np.count_nonzero(known) < len(pool):  # many times faster than `all`
+            beyond = np.maximum(inflight - np.where(pool.pageless, 0.0, pool.running), 0.0)
+            loads = np.where(known & ~pool.pageless, loads, beyond / self.queue_depth)
+        return float(np.add.reduce(np.minimum(loads, _most_of_one(len(pool))))) / len(pool)
+
+    def room(self, endpoints: int) -> float | None:
+        return self.queue_depth * endpoints
+
     def stale(self, pool: EndpointPool) -> int:
         return int((~pool.fresh(self.staleness) & ~pool.pageless).sum())
 
@@ -79,6 +114,11 @@ class UtilizationDetector:
         known &= pool.fresh(self.staleness)
         fit: Mask = np.where(pool.pageless, pool.inflight < self.queue_depth * room, known)
         return fit if fit.any() else np.ones(len(pool), dtype=np.bool_)
+
+
+def _most_of_one(endpoints: int) -> float:
+    """One endpoint takes at most half of the room of the others: a queue must not stop because of one wrong page."""
+    return _MAX_LOAD if endpoints == 1 else min(_MAX_LOAD, 1.0 + (endpoints - 1) / 2.0)
 
 
 class DetectorParameters(Section):

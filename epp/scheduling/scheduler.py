@@ -15,12 +15,11 @@ from epp.scheduling.plugin import (
     producer_labels,
 )
 from epp.scheduling.profile import SchedulerProfile
-from epp.scheduling.profile_handlers import SingleProfileHandler
 from epp.scheduling.profile_result import ProfileResult
 
 
 class Scheduler:
-    """The profiles by name, and the handler that decides which of them run; None: the only profile.
+    """The profiles by name, and the handler that decides which of them run.
 
     `producers`: those that the profiles need, and `handler_producers`, which only the handler reads. Raises ValueError if
     the handler cannot work with these profiles.
@@ -38,11 +37,11 @@ class Scheduler:
     def __init__(
         self,
         profiles: Mapping[str, SchedulerProfile],
-        handler: ProfileHandler | None = None,
+        handler: ProfileHandler,
         handler_producers: Sequence[DataProducer] = (),
     ) -> None:
         self.profiles = dict(profiles)
-        self.handler: ProfileHandler = handler or SingleProfileHandler()
+        self.handler = handler
         self.handler.check(self.profiles)
         self._handler_producers = tuple(handler_producers)
         needed = [producer for profile in profiles.values() for producer in profile.producers]

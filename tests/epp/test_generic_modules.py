@@ -10,14 +10,11 @@ import pytest
 EPP = Path(__file__).parents[2] / "epp"
 NAMING = {
     "config.catalogue": "the list of them",
-    "config.picker_config": "agent-identity names headers of the fairness id",
     "extension": "what others may import",
     "kv_events.feed": "follows what precise-prefix-cache-producer reads",
     "kv_events.subscriber": "applies batches to its index",
     "kv_events.tokens": "asks for the tokens of its prompts",
-    "flow_control.pool_load": "measures as the detector does, with what was sent since",
     "flow_control.settings": "the default policies",
-    "scheduling.scheduler": "the default profile handler",
 }
 """The generic modules that name plugins, and why."""
 
@@ -25,6 +22,7 @@ NO_PLUGINS = {
     "FairnessPolicy",
     "SaturationDetector",
     "StalenessAware",
+    "DispatchDetector",
     "InFlightEviction",  # what all eviction policies work on
     "SATURATED",  # the reason of a refusal
 }

@@ -180,10 +180,17 @@ class ConcurrencyDetector:
     headroom: float = 0.0
 
     counts_in_flight: ClassVar[bool] = True
+    staleness: ClassVar[float | None] = None
 
     @property
     def producers(self) -> tuple[DataProducer, ...]:
         return (self.load,)
+
+    def with_sent(self, pool: EndpointPool) -> float:
+        return self.saturation(pool)
+
+    def room(self, endpoints: int) -> float | None:
+        return float(self.requests * endpoints) if self.mode is ConcurrencyMode.REQUESTS else None
 
     def saturation(self, pool: EndpointPool) -> float:
         """The share of all requests or tokens: a mean of the endpoints' shares may stay below 1.0 where the pool is full."""

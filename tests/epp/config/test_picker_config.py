@@ -16,9 +16,10 @@ from epp.config.data_layer import MetricsSourceParameters
 from epp.config.picker_config import PickerConfig, load_config
 from epp.config.settings import Settings
 from epp.configuration import Configuration
+from epp.endpoints.endpoint import DECODE_ROLES
 from epp.outliers.settings import OutlierSettings
 from epp.outliers.slow_start import SlowStartSettings
-from epp.scheduling.filters import DECODE_ROLES, LabelSelectorFilter, Requirement, RoleFilter
+from epp.scheduling.filters import LabelSelectorFilter, Requirement, RoleFilter
 from epp.scheduling.pickers import MaxScorePicker, WeightedRandomPicker
 from epp.scheduling.prefix.producer import PRODUCER, PrefixCacheProducer
 from epp.scheduling.prefix.scorer import PrefixCacheScorer

@@ -27,6 +27,7 @@ from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.profile_handlers import SingleProfileHandler
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.scheduler import Scheduler
@@ -364,7 +365,9 @@ def test_a_scorer_may_use_its_column_again() -> None:
     profile = SchedulerProfile(
         scorers=[WeightedScorer(ReusedColumn())], picker=MaxScorePicker(random.Random(1))
     )
-    picker.director.reconfigure(Scheduler({"p": profile}), UtilizationDetector(), Policy())
+    picker.director.reconfigure(
+        Scheduler({"p": profile}, SingleProfileHandler()), UtilizationDetector(), Policy()
+    )
     for _ in range(3):
         picker.ask()
     totals = [one["profiles"][0]["candidates"][0]["total"] for one in picker.decisions()]

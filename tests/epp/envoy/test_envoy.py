@@ -24,6 +24,7 @@ from discovery.eds.assignment import Assignment, LbEndpoint
 from epp.config.picker_config import load_config
 from epp.config.settings import TransportKind
 from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import DECODE_ROLES, PREFILL_ROLES
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import bootstrap, render
 from epp.envoy.json_values import Address
@@ -35,7 +36,7 @@ from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
-from epp.scheduling.filters import DECODE_ROLES, PREFILL_ROLES, RoleFilter
+from epp.scheduling.filters import RoleFilter
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.scheduler import Scheduler

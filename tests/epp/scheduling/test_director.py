@@ -23,6 +23,7 @@ from epp.scheduling.pick import Pick
 from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.plugin import AdmissionController
 from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.profile_handlers import SingleProfileHandler
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
 
@@ -58,7 +59,7 @@ def director(
     config = load_config(WEIGHTS, rng=random.Random(1))  # a prefix alone decides between idle endpoints
     profile = config.scheduler.profiles["default"]
     profile = replace(profile, max_endpoints=max_endpoints, filters=filters)
-    scheduler = Scheduler({"default": profile})
+    scheduler = Scheduler({"default": profile}, SingleProfileHandler())
     return Director(store, scheduler, config.detector, Policy(**policy), random.Random(2), admission)
 
 
@@ -261,7 +262,7 @@ def test_a_plugin_s_fault_is_not_an_answer_and_reserves_nothing() -> None:
     profile = SchedulerProfile(picker=MaxScorePicker(random.Random(1)), scorers=(WeightedScorer(Broken()),))
     it = Director(
         store,
-        Scheduler({"default": profile}),
+        Scheduler({"default": profile}, SingleProfileHandler()),
         load_config(None, rng=random.Random(1)).detector,
         Policy(),
         random.Random(1),

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from epp.endpoints.endpoint import (
+    DECODE_ROLES,
     NEVER,
     NO_ADAPTERS,
     NO_NUMBERS,
+    PREFILL_ROLES,
     Column,
     Endpoint,
     EndpointPool,
@@ -20,8 +22,6 @@ from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.filters import (
-    DECODE_ROLES,
-    PREFILL_ROLES,
     LabelSelectorFilter,
     Requirement,
     RoleFilter,

@@ -10,12 +10,13 @@ import pytest
 
 from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import DECODE_ROLES, PREFILL_ROLES
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.request.control_headers import DESTINATION
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
-from epp.scheduling.filters import DECODE_ROLES, PREFILL_ROLES, RoleFilter
+from epp.scheduling.filters import RoleFilter
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import ProfileHandler
 from epp.scheduling.prefix.scorer import PrefixMatch, prefix_match
@@ -224,7 +225,7 @@ def test_profiles_that_a_handler_cannot_work_with_are_refused() -> None:
     with pytest.raises(
         ValueError, match="single-profile-handler needs exactly one profile, found decode, prefill"
     ):
-        Scheduler(profiles)
+        Scheduler(profiles, SingleProfileHandler())
     with pytest.raises(ValueError, match="needs a profile decode, found prefill"):
         Scheduler({"prefill": profiles["prefill"]}, PrefillHandler())
 

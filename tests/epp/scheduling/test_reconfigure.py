@@ -20,6 +20,7 @@ from epp.scheduling.pick import Pick
 from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.prefix.producer import PrefixCacheProducer
 from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.profile_handlers import SingleProfileHandler
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.saturation import ProbabilisticAdmitter
 from epp.scheduling.scheduler import Scheduler
@@ -194,7 +195,7 @@ class Notes:
 
 def scheduler_with(notes: Notes) -> Scheduler:
     profile = SchedulerProfile(picker=MaxScorePicker(random.Random(3)), producers=(notes,))
-    return Scheduler({"default": profile})
+    return Scheduler({"default": profile}, SingleProfileHandler())
 
 
 def test_a_pick_ends_with_the_producers_that_it_was_made_with() -> None:

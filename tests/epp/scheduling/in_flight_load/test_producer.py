@@ -23,6 +23,7 @@ from epp.scheduling.in_flight_load.plugins import INFLIGHT_LOAD_PRODUCER
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer, InFlightTokens
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer, RequestFollower
+from epp.scheduling.profile_handlers import SingleProfileHandler
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.telemetry.picker_metrics import PluginMetrics
@@ -119,7 +120,7 @@ class Faulty(RequestFollower):
 
 def with_producers(picker: Picker, *further: DataProducer) -> Picker:
     config = picker.config
-    scheduler = Scheduler(config.scheduler.profiles, handler_producers=further)
+    scheduler = Scheduler(config.scheduler.profiles, SingleProfileHandler(), further)
     picker.director.reconfigure(scheduler, config.detector, Policy())
     return picker
 
