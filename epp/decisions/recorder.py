@@ -44,10 +44,11 @@ class PickRecorder:
 
     def begin(self, headers: Mapping[str, str], now: float, span: Span | None) -> Decision | None:
         """The record of a request that is noted whole; None: its pick alone is kept."""
-        self._turn(now)
+        if now >= self._next_second:
+            self._begin_second(now)
         if self._left > 0:
             self._left -= 1
-        elif span is None and not self._is_asked_for(headers):
+        elif span is None and (self._ring is None or not self._is_asked_for(headers, self._ring)):
             return None
         decision = Decision(now)
         decision.whole = True
@@ -57,22 +58,19 @@ class PickRecorder:
 
     def looks_again(self, now: float) -> bool:
         """Whether filters may run again to name whom they left out: that costs as much as a pick, so it is bounded."""
-        self._turn(now)
+        if now >= self._next_second:
+            self._begin_second(now)
         self._asked -= 1
         return self._asked >= 0
 
-    def _turn(self, now: float) -> None:
-        if now >= self._next_second:
-            self._next_second = now + 1.0
-            self._left, self._asked = self._whole_a_second, _ASKED_A_SECOND
+    def _begin_second(self, now: float) -> None:
+        self._next_second = now + 1.0
+        self._left, self._asked = self._whole_a_second, _ASKED_A_SECOND
 
-    def _is_asked_for(self, headers: Mapping[str, str]) -> bool:
-        ring = self._ring
-        if ring is None or self._asked <= 0:
-            return False
+    def _is_asked_for(self, headers: Mapping[str, str], ring: DecisionRing) -> bool:
         if RECORD in headers or (ring.asked_for and headers.get("x-request-id") in ring.asked_for):
             self._asked -= 1
-            return True
+            return self._asked >= 0
         return False
 
     def note(self, now: float) -> Decision | None:

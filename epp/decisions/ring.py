@@ -66,10 +66,17 @@ class DecisionRing:
 
     def add_pick(self, pick: Pick, endpoints: tuple[Endpoint, ...], now: float) -> None:
         """`endpoints`: all of them, candidates or not."""
-        pick.sequence = self._next()
+        # each call counts here: this is what a decision adds to every pick
+        self._last = pick.sequence = self._last + 1 if self.sequences is None else self._next()
         pick.picked_at, pick.among = now, endpoints
-        plain = pick.decision is None and endpoints is self._endpoints  # the common case
-        pick.size = size = _BYTES if plain else self._size(pick.decision, endpoints)
+        pick.size = size = _BYTES
+        kept = self._kept
+        if pick.decision is not None or endpoints is not self._endpoints:
+            pick.size = size = self._size(pick.decision, endpoints)
+        elif len(kept) == self.most and self._bytes <= self._max_bytes:  # the common case
+            kept.append(pick)
+            self._bytes += size - kept.popleft().size
+            return
         self._keep(pick, size)
 
     def _next(self) -> int:

@@ -199,7 +199,7 @@ class Exchange:
             self.state = _OVER
             self._request.body.discard()
             return
-        self._report.ended(cause)
+        self._report.ended(cause, self._pick)
         self.state = _OVER
         self._request.body.discard()
         pick = self._pick

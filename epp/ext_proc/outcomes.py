@@ -244,5 +244,5 @@ class OutcomeLedger:
             log.error("what became of a request could not be told: %s", type(error).__name__)
 
     def _release(self, awaited: _Awaited, cause: str, now: float) -> None:
-        awaited.report.ended(cause)
+        awaited.report.ended(cause, awaited.pick)
         awaited.report.released(awaited.pick, awaited.started, cause, now)

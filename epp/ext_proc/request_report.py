@@ -112,28 +112,27 @@ class RequestReport:
         if self._observer is not None:
             self._observer.picked(pick, now)
         if self._spans is not None:
-            self._spans.picked(pick)
+            self._spans.directed()
 
     def rejected(self, rejection: Rejection, now: float) -> None:
         if self._observer is not None:
             self._observer.rejected(rejection, now)
-        if self._spans is not None:
-            self._spans.refused(rejection)
+        self.failed(rejection)
 
     def evicted(self, pick: Pick, rejection: Rejection, now: float) -> None:
         if self._observer is not None:
             self._observer.evicted(pick, rejection, now)
         pick.evicted_for = rejection
-        if self._spans is not None:
-            self._spans.refused(rejection)
+        self.failed(rejection)
 
     def answered_here(self) -> None:
         if self._spans is not None:
             self._spans.answered_here()
 
-    def failed(self, cause: Exception) -> None:
+    def failed(self, why: Exception) -> None:
+        """A refusal, or a fault."""
         if self._spans is not None:
-            self._spans.failed(cause)
+            self._spans.failed(why)
 
     def responded(
         self, pick: Pick, message: ProcessingRequest, version: ProtocolVersion, now: float
@@ -151,7 +150,7 @@ class RequestReport:
         status = protocol.read_status(headers)
         if status is not None:
             failure = protocol.read_failure(headers) if status >= 500 else None
-            self._answered(pick, status, failure, served, now)
+            self._answered(pick, status, failure, now)
         return status
 
     def heard(self, pick: Pick, outcome: LoggedOutcome, started: float, now: float) -> None:
@@ -162,30 +161,26 @@ class RequestReport:
             if served != pick.endpoints[0].destination and outcome.attempts:
                 self._director.retried(pick, outcome.attempts, now)
         came = now if outcome.first_byte is None else min(now, started + outcome.first_byte)
-        self._answered(pick, outcome.status, outcome.failure, served, came)
+        self._answered(pick, outcome.status, outcome.failure, came)
 
     def first_byte(self, pick: Pick, at: float, now: float) -> None:
         """The answer began at `at`, as is heard now; of its body, where that is seen, else of its headers. Only the first call counts."""
         if pick.request.awaited is not None:
             self._director.first_byte(pick, at, now)
 
-    def _answered(
-        self, pick: Pick, status: int, failure: Failure | None, served: str | None, now: float
-    ) -> None:
+    def _answered(self, pick: Pick, status: int, failure: Failure | None, now: float) -> None:
         self._director.responded(pick, status, now, failure)
         if self._observer is not None:
             self._observer.responded(pick, status, now)
-        if self._spans is not None:
-            self._spans.responded(status, served, pick.endpoints[0].destination)
 
     def not_renamed(self) -> None:
         if self._observer is not None:
             self._observer.not_renamed()
 
-    def ended(self, cause: str) -> None:
+    def ended(self, cause: str, pick: Pick | None) -> None:
         """The stream is over, whether or not there was a pick."""
         if self._spans is not None:
-            self._spans.end(cause)
+            self._spans.end(cause, pick)
 
     def released(self, pick: Pick, started: float, cause: str, now: float) -> None:
         """The stream of a request that began at `started` is over."""

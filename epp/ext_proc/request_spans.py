@@ -7,7 +7,6 @@ from typing import Final
 
 from adsum.tracing.span import Span
 from adsum.tracing.trace_context import TraceContext
-from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
 
@@ -20,7 +19,7 @@ SERVED: Final = "llm_d.epp.endpoint.served"
 
 
 class RequestSpans:
-    """What becomes of one request, from its headers to the end of its stream."""
+    """The spans of one request, from its headers to the end of its stream; what became of its pick is read from the pick."""
 
     __slots__ = ("_answered", "_orchestration", "_request")
 
@@ -38,57 +37,49 @@ class RequestSpans:
         self._orchestration = self._request.child(ORCHESTRATION, "server")
         return self._orchestration
 
-    def picked(self, pick: Pick) -> None:
-        _identify(self._request, pick.request)
-        self._request.set(ENDPOINT, pick.endpoints[0].destination)
-        self._end_orchestration()
-
-    def refused(self, rejection: Rejection) -> None:
-        for span in (self._request, self._orchestration):
-            if span is not None:
-                span.set("error.type", rejection.code)
-                span.fail(rejection.reason or rejection.code)
-        self._answered = True
-        self._request.set(STATUS, rejection.status)
-        self._end_orchestration()
-
-    def failed(self, error: Exception) -> None:
-        """A fault of the picker or of a plugin."""
-        for span in (self._request, self._orchestration):
-            if span is not None:
-                span.set("error.type", type(error).__name__)
-                span.fail("the director failed")
-        self._answered = True
-        self._end_orchestration()
+    def directed(self) -> None:
+        """The director has decided."""
+        if self._orchestration is not None:
+            self._orchestration.end()
 
     def answered_here(self) -> None:
         """The picker answered by itself."""
         self._answered = True
         self._request.set(STATUS, 200)
-        self._end_orchestration()
+        self.directed()
 
-    def responded(self, status: int, served: str | None, picked: str) -> None:
-        """The response headers came; `served`: who sent them, if the data plane says so."""
+    def failed(self, why: Exception) -> None:
+        """It was refused, or a fault of the picker or of a plugin ended it."""
         self._answered = True
-        self._request.set(STATUS, status)
-        if served is not None and served != picked:
-            self._request.set(SERVED, served)
-        if status >= 400:
-            self._request.fail(f"HTTP {status}")
+        kind, reason = type(why).__name__, "the director failed"
+        if isinstance(why, Rejection):
+            kind, reason = why.code, why.reason or why.code
+            self._request.set(STATUS, why.status)
+        for span in (self._request, self._orchestration):
+            if span is not None:
+                span.set("error.type", kind)
+                span.fail(reason)
+        self.directed()
 
-    def end(self, cause: str) -> None:
+    def end(self, cause: str, pick: Pick | None) -> None:
         """The stream is over because of `cause`."""
+        if pick is not None:
+            self._read(pick)
         if not self._answered:
             self._request.fail(f"the stream ended before an answer: {cause}")
-        self._end_orchestration()
+        self.directed()
         self._request.end()
 
-    def _end_orchestration(self) -> None:
-        if self._orchestration is not None:
-            self._orchestration.end()
-
-
-def _identify(span: Span, request: InferenceRequest) -> None:
-    span.set("gen_ai.request.id", request.request_id)
-    if request.model:
-        span.set("gen_ai.request.model", request.model)
+    def _read(self, pick: Pick) -> None:
+        span, picked = self._request, pick.endpoints[0].destination
+        span.set("gen_ai.request.id", pick.request.request_id)
+        if pick.request.model:
+            span.set("gen_ai.request.model", pick.request.model)
+        span.set(ENDPOINT, picked)
+        if pick.served_by and pick.served_by != picked:
+            span.set(SERVED, pick.served_by)
+        if pick.status and pick.evicted_for is None:
+            self._answered = True
+            span.set(STATUS, pick.status)
+            if pick.status >= 400:
+                span.fail(f"HTTP {pick.status}")

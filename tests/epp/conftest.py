@@ -61,13 +61,14 @@ class FakeDirector:
         return outcome
 
     def served(self, pick: Pick, destination: str, now: float) -> None:
+        pick.served_by = destination
         self.reported.append(destination)
 
     def retried(self, pick: Pick, attempts: int, now: float) -> None:
         self.retries.append(attempts)
 
     def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
-        pick.responded_at = now
+        pick.status, pick.responded_at = status, now
         self.statuses.append(status)
         if failure is not None:
             self.failures.append(failure)

@@ -7,7 +7,9 @@ import pytest
 
 from epp.ext_proc.exchange import ExchangeError
 from epp.ext_proc.exchange_settings import ExchangeSettings
+from epp.request.control_headers import SERVED
 from epp.request.rejection import OwnAnswer, Rejection
+from epp.wire.messages.ext_proc_pb2 import Metadata
 from tests.decoded_exchange import DecodedExchange
 from tests.epp.ext_proc.test_deferral import Later
 from tests.noted_spans import Noted, Notes
@@ -49,6 +51,16 @@ def test_a_pick_that_is_answered(traced: Traced) -> None:
     assert request.failure is None
     assert request.attributes["http.response.status_code"] == 200
     assert request.attributes["llm_d.epp.endpoint"] == "10.0.0.1:8000"
+
+
+def test_another_worker_than_the_picked_one_failed(traced: Traced) -> None:
+    traced.ask()
+    served = Metadata()
+    served.filter_metadata["envoy.lb"].update({SERVED: "10.0.0.2:8000"})
+    traced.exchange.ask(traced.messages.response_headers("502", served), 1)
+    request, _ = traced.ended()
+    assert request.failure == "HTTP 502"
+    assert request.attributes["llm_d.epp.endpoint.served"] == "10.0.0.2:8000"
 
 
 def test_a_refusal(traced: Traced, director: Any) -> None:
