@@ -1,135 +1,74 @@
-"""The built-in plugin types. Each declares itself beside its algorithm; a new one is an import and an entry here.
+"""The built-in plugin types. Each is declared beside its algorithm, and found in the modules that are listed here.
 
 The error for an unknown type stands here too: for a type of the Go picker that is not supported it names what a file can use
 instead. Their names: llm-d-router, cmd/epp/runner/runner.go, August 2026.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from adsum.config.problems import did_you_mean
-from epp.config.data_layer import DATA_LAYER
-from epp.flow_control.eviction import EVICTION_ORDER_POLICY, SHEDDABLE_EVICTION_FILTER
-from epp.flow_control.fairness import GLOBAL_STRICT_FAIRNESS_POLICY, ROUND_ROBIN_FAIRNESS_POLICY
-from epp.flow_control.orderings import EDF_ORDERING_POLICY, FCFS_ORDERING_POLICY, SLO_DEADLINE_ORDERING_POLICY
-from epp.flow_control.program_aware import PROGRAM_AWARE_FAIRNESS
-from epp.flow_control.usage_limits import (
-    PRIORITY_HOLDBACK_POLICY,
-    SOFT_REFLECTIVE_CEILING_POLICY,
-    STATIC_USAGE_LIMIT_POLICY,
-)
+from epp.config import data_layer
+from epp.flow_control import eviction, fairness, orderings, program_aware, usage_limits
 from epp.plugins.declaration import PluginDeclaration, Role
-from epp.scheduling.affinity.labels import CONTEXT_LENGTH_AWARE, HEADER_LABEL_AFFINITY_SCORER
-from epp.scheduling.affinity.session_affinity import SESSION_AFFINITY_FILTER, SESSION_AFFINITY_SCORER
-from epp.scheduling.affinity.sessions import AGENT_IDENTITY, SESSION_ID_PRODUCER
-from epp.scheduling.affinity.topology import (
-    TOPOLOGY_AFFINITY_FILTER,
-    TOPOLOGY_AFFINITY_SCORER,
-    TOPOLOGY_EXTRACTOR,
+from epp.scheduling import (
+    conformance,
+    endpoint_attribute,
+    filters,
+    pickers,
+    profile_handlers,
+    saturation,
 )
-from epp.scheduling.burst.producer import BURST_PREFIX_CACHE_PRODUCER
-from epp.scheduling.conformance import DESTINATION_ENDPOINT_SERVED_VERIFIER, HEADER_BASED_TESTING_FILTER
-from epp.scheduling.endpoint_attribute import ENDPOINT_ATTRIBUTE_FILTER, ENDPOINT_ATTRIBUTE_SCORER
-from epp.scheduling.filters import (
-    BY_LABEL,
-    BY_LABEL_SELECTOR,
-    DECODE_FILTER,
-    ENCODE_FILTER,
-    LABEL_SELECTOR_FILTER,
-    PREFILL_FILTER,
-    UTILIZATION_FILTER,
-)
-from epp.scheduling.in_flight_load.plugins import (
-    CONCURRENCY_DETECTOR,
-    INFLIGHT_LOAD_PRODUCER,
-    TOKEN_LOAD_SCORER,
-)
-from epp.scheduling.in_flight_load.prefix_affinity import PREFIX_CACHE_AFFINITY_FILTER
-from epp.scheduling.kv_events.declaration import PRECISE_PREFIX_CACHE_PRODUCER
-from epp.scheduling.pickers import MAX_SCORE_PICKER, RANDOM_PICKER, WEIGHTED_RANDOM_PICKER
-from epp.scheduling.prefix.declarations import APPROX_PREFIX_CACHE_PRODUCER, PREFIX_CACHE_SCORER
-from epp.scheduling.profile_handlers import (
-    DATA_PARALLEL_PROFILE_HANDLER,
-    HEADER_PROFILE_HANDLER,
-    SINGLE_PROFILE_HANDLER,
-)
-from epp.scheduling.saturation import PROBABILISTIC_ADMITTER, UTILIZATION_DETECTOR
-from epp.scheduling.scorers.load_scorers import (
-    ACTIVE_REQUEST_SCORER,
-    IN_FLIGHT_SCORER,
-    KV_CACHE_UTILIZATION_SCORER,
-    LOAD_AWARE_SCORER,
-    LORA_AFFINITY_SCORER,
-    QUEUE_SCORER,
-    RUNNING_REQUESTS_SIZE_SCORER,
-)
-from epp.scheduling.scorers.no_hit_lru import NO_HIT_LRU_SCORER
-from epp.scheduling.work_ahead.declaration import LEAST_COST_SCORER
+from epp.scheduling.affinity import labels, session_affinity, sessions, topology
+from epp.scheduling.burst import producer as burst
+from epp.scheduling.in_flight_load import plugins as in_flight_load
+from epp.scheduling.in_flight_load import prefix_affinity
+from epp.scheduling.kv_events import declaration as kv_events
+from epp.scheduling.prefix import declarations as prefix
+from epp.scheduling.scorers import load_scorers, no_hit_lru
+from epp.scheduling.work_ahead import declaration as work_ahead
 
-_DECLARED: Final = (
-    LEAST_COST_SCORER,
-    QUEUE_SCORER,
-    KV_CACHE_UTILIZATION_SCORER,
-    RUNNING_REQUESTS_SIZE_SCORER,
-    LORA_AFFINITY_SCORER,
-    LOAD_AWARE_SCORER,
-    ACTIVE_REQUEST_SCORER,
-    IN_FLIGHT_SCORER,
-    PREFIX_CACHE_SCORER,
-    NO_HIT_LRU_SCORER,
-    SESSION_AFFINITY_SCORER,
-    SESSION_AFFINITY_FILTER,
-    HEADER_LABEL_AFFINITY_SCORER,
-    TOKEN_LOAD_SCORER,
-    PREFIX_CACHE_AFFINITY_FILTER,
-    TOPOLOGY_AFFINITY_SCORER,
-    TOPOLOGY_AFFINITY_FILTER,
-    TOPOLOGY_EXTRACTOR,
-    CONTEXT_LENGTH_AWARE,
-    ENDPOINT_ATTRIBUTE_SCORER,
-    ENDPOINT_ATTRIBUTE_FILTER,
-    UTILIZATION_FILTER,
-    HEADER_BASED_TESTING_FILTER,
-    DECODE_FILTER,
-    PREFILL_FILTER,
-    ENCODE_FILTER,
-    LABEL_SELECTOR_FILTER,
-    BY_LABEL_SELECTOR,
-    BY_LABEL,
-    MAX_SCORE_PICKER,
-    RANDOM_PICKER,
-    WEIGHTED_RANDOM_PICKER,
-    UTILIZATION_DETECTOR,
-    CONCURRENCY_DETECTOR,
-    SINGLE_PROFILE_HANDLER,
-    HEADER_PROFILE_HANDLER,
-    DATA_PARALLEL_PROFILE_HANDLER,
-    PROBABILISTIC_ADMITTER,
-    AGENT_IDENTITY,
-    SESSION_ID_PRODUCER,
-    DESTINATION_ENDPOINT_SERVED_VERIFIER,
-    GLOBAL_STRICT_FAIRNESS_POLICY,
-    ROUND_ROBIN_FAIRNESS_POLICY,
-    PROGRAM_AWARE_FAIRNESS,
-    FCFS_ORDERING_POLICY,
-    EDF_ORDERING_POLICY,
-    SLO_DEADLINE_ORDERING_POLICY,
-    STATIC_USAGE_LIMIT_POLICY,
-    PRIORITY_HOLDBACK_POLICY,
-    SOFT_REFLECTIVE_CEILING_POLICY,
-    SHEDDABLE_EVICTION_FILTER,
-    EVICTION_ORDER_POLICY,
-    APPROX_PREFIX_CACHE_PRODUCER,
-    BURST_PREFIX_CACHE_PRODUCER,
-    PRECISE_PREFIX_CACHE_PRODUCER,
-    INFLIGHT_LOAD_PRODUCER,
-    *DATA_LAYER,
+MODULES: Final = (
+    work_ahead,
+    load_scorers,
+    prefix,
+    no_hit_lru,
+    session_affinity,
+    labels,
+    in_flight_load,
+    prefix_affinity,
+    topology,
+    endpoint_attribute,
+    filters,
+    conformance,
+    pickers,
+    saturation,
+    profile_handlers,
+    sessions,
+    fairness,
+    program_aware,
+    orderings,
+    usage_limits,
+    eviction,
+    burst,
+    kv_events,
+    data_layer,
 )
-PLUGINS: Final[Mapping[str, PluginDeclaration]] = {declared.type: declared for declared in _DECLARED}
-DEFAULTS: Final[Mapping[Role, str]] = {
-    declared.role: declared.type for declared in _DECLARED if declared.is_default
-}
+"""Each declares plugin types; those of one module in the order in which they stand there."""
+
+
+def _declared() -> Iterator[PluginDeclaration]:
+    for module in MODULES:
+        for value in vars(module).values():
+            if isinstance(value, PluginDeclaration):
+                yield value
+            elif isinstance(value, tuple) and value and isinstance(value[0], PluginDeclaration):
+                yield from value
+
+
+PLUGINS: Final[Mapping[str, PluginDeclaration]] = {declared.type: declared for declared in _declared()}
+DEFAULTS: Final[Mapping[Role, str]] = {one.role: one.type for one in PLUGINS.values() if one.is_default}
 """What a file gets that names none of the role."""
 
 _PREFIX: Final = (

@@ -57,33 +57,9 @@ def test_the_worker_chart_takes_the_engines_that_the_picker_knows() -> None:
     assert known <= {word.strip(".,") for word in comments}
 
 
-def test_the_picker_chart_takes_the_flags_that_the_picker_knows() -> None:
-    known = long_flags(build_parser())
-    durations = sorted(name for name, action in known.items() if action.type is duration)
-    others = "|".join(sorted(known.keys() - set(durations)))
-    expected = {
-        "flag": {"enum": sorted(known)},
-        "durations": {
-            "type": "object",
-            "properties": {name: {"$ref": "#/definitions/duration"} for name in durations},
-        },
-        "argument": {
-            "type": "string",
-            "anyOf": [
-                {"pattern": "^[^-]"},
-                {"pattern": f"^(-v|--({others}))(=|$)"},
-                {"pattern": f"^--({'|'.join(durations)})(=([0-9.]+(ns|us|µs|ms|s|m|h))+)?$"},
-            ],
-        },
-    }
-    definitions = schema("epp")["definitions"]
-    for name, wanted in expected.items():
-        assert definitions[name] == wanted, (
-            f"put into definitions of charts/epp/values.schema.json:\n"
-            f"{json.dumps(name)}: {json.dumps(wanted, indent=2, ensure_ascii=False)}"
-        )
-    _, given = definitions["ownFlag"]["allOf"]
-    assert set(given["not"]["enum"]) < known.keys()
+def test_the_picker_chart_gives_no_flag_that_the_picker_does_not_know() -> None:
+    _, given = schema("epp")["definitions"]["ownFlag"]["allOf"]
+    assert set(given["not"]["enum"]) < long_flags(build_parser()).keys()
 
 
 @pytest.mark.parametrize(

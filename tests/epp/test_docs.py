@@ -10,13 +10,11 @@ import pytest
 
 from epp.config import go_flags
 from epp.config.catalogue import PLUGINS
-from epp.config.declared_flags import flags_of
 from epp.config.document import FlowControl, PriorityBandSection
 from epp.config.flags import parse
-from epp.config.log_flags import LogSettings
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
-from epp.config.settings import Settings
 from epp.plugins.declaration import Role
+from release.derived import DERIVED
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = "".join((DOCS / f"picker{part}.md").read_text() for part in ("", "-plugins", "-operation"))
@@ -38,10 +36,14 @@ def test_the_configurations_shown_are_sound(text: str) -> None:
     assert not load_config(text, rng=random.Random(1)).warnings
 
 
+def names_in_rows(page: str) -> set[str]:
+    rows = re.findall(r"^\| (`.*?`) \|", page, re.MULTILINE)
+    return set(chain.from_iterable(re.findall(r"`([a-z][a-z0-9-]+)`", row) for row in rows))
+
+
 def test_every_plugin_is_explained() -> None:
-    rows = re.findall(r"^\| (`.*?`) \|", PAGE, re.MULTILINE)
-    explained = set(chain.from_iterable(re.findall(r"`([a-z][a-z0-9-]+)`", row) for row in rows))
-    missing = PLUGINS.keys() - explained
+    explained = names_in_rows(PAGE)
+    missing = PLUGINS.keys() - explained - names_in_rows((DOCS / "flow-control.md").read_text())
     assert not missing, f"put a row of {sorted(missing)} into a table of docs/picker-plugins.md"
     headers = {
         "x-llm-d-inference-objective",
@@ -60,17 +62,9 @@ def test_every_flag_that_is_named_is_there(capsys: pytest.CaptureFixture[str]) -
         assert "unknown" not in capsys.readouterr().err, flag
 
 
-def test_every_declared_flag_has_a_row() -> None:
-    page = (DOCS / "picker.md").read_text().replace(OLDER, "")
-    go_table, _, own_table = page.partition("\n| our flag |")
-    explained = set(
-        re.findall(r"`(--?[a-z-]+)", " ".join(re.findall(r"^\| (`-.*?) \|", go_table, re.MULTILINE)))
-    )
-    flags = [flag for settings in (LogSettings, Settings) for _, flag in flags_of(settings)]
-    own = [flag for flag in flags if not {f"--{flag.name}", flag.short} & explained]
-    expected = [f"| `--{flag.name}` | {flag.help} |" for flag in own]
-    shown = re.findall(r"^\| `--.*", own_table.partition("\n\n")[0], re.MULTILINE)
-    assert shown == expected, "put below `| our flag |` of docs/picker.md:\n" + "\n".join(expected)
+@pytest.mark.parametrize("path", DERIVED, ids=lambda path: path.name)
+def test_what_follows_from_the_flags_is_written_down(path: Path) -> None:
+    assert path.read_text() == DERIVED[path](), "run: python -m release.derived"
 
 
 def test_flags_of_older_go_pickers_stop_the_start_and_have_a_substitute(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from epp.config.catalogue import MODULES
+
 EPP = Path(__file__).parents[2] / "epp"
 NAMING = {
     "config.catalogue": "the list of them",
@@ -37,12 +39,10 @@ def imported(path: Path) -> Iterator[tuple[str, str]]:
 
 @cache
 def plugin_modules() -> set[str]:
-    """Those that the catalogue lists, and the others of the folder of a plugin that has one of its own."""
-    declared = {
-        module for module, _ in imported(EPP / "config" / "catalogue.py") if module.startswith("epp.")
-    }
+    """Those of the catalogue, and the others of the folder of a plugin that has one of its own."""
+    declared = {module.__name__ for module in MODULES}
     # types without code of their own, whose parameters other parts of the picker read
-    declared -= {"epp.plugins.declaration", "epp.config.data_layer"}
+    declared.remove("epp.config.data_layer")
     folders = {module.rpartition(".")[0] for module in declared if module.count(".") == 3}
     return declared | {f"{folder}.{path.stem}" for folder in folders for path in _files(folder)}
 
@@ -56,7 +56,8 @@ def test_the_modules_of_plugins_are_found() -> None:
 
 
 def named_plugins(path: Path) -> set[str]:
-    return {name for module, name in imported(path) if module in plugin_modules()} - NO_PLUGINS
+    names = imported(path)
+    return {name for module, name in names if {module, f"{module}.{name}"} & plugin_modules()} - NO_PLUGINS
 
 
 @cache
