@@ -171,14 +171,14 @@ class Only:
 
 
 def test_one_profile_is_the_same_with_and_without_questions() -> None:
-    def chosen(handler: ProfileHandler | None) -> list[str]:
+    def chosen(handler: ProfileHandler) -> list[str]:
         store = store_of("decode", "decode", "decode")
         profile = load_config(None, rng=random.Random(1)).scheduler.profiles["default"]
         director = director_of(store, Scheduler({"default": profile}, handler))
         rng = random.Random(3)
         return [ask(director, f"{rng.randrange(9)} {LONG}").endpoints[0].id for _ in range(50)]
 
-    assert chosen(Only()) == chosen(None)
+    assert chosen(Only()) == chosen(SingleProfileHandler())
 
 
 @dataclass(frozen=True)
