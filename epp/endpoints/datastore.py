@@ -256,15 +256,12 @@ class Datastore(ChangeHooks):
         if self.on_release:
             self._call_hooks(self.on_release, endpoint)
 
-    def reserve_for_peer(self, endpoint: Endpoint, since: float) -> None:
-        """Another picker sent a request there, at the time `since`; it counts as if it were ours."""
-        self._columns.reserve_for_peer(endpoint.key, since)
-        self._tell_use(endpoint.key)
-
-    def release_for_peer(self, endpoint: Endpoint) -> None:
-        """One of them is over."""
-        self._columns.release_for_peer(endpoint.key)
-        if self.on_release:
+    def count_for_peers(self, endpoint: Endpoint, sent: int, over: int, since: float) -> None:
+        """Other pickers sent so many requests there, at the time `since`, which count as if they were ours; so many are over."""
+        self._columns.count_for_peers(endpoint.key, sent, over, since)
+        if sent:
+            self._tell_use(endpoint.key)
+        if over and self.on_release:
             self._call_hooks(self.on_release, endpoint)
 
     def _tell_use(self, key: Key) -> None:

@@ -225,22 +225,20 @@ class LoadColumns:
     def peer_inflight(self, key: Key) -> int:
         return self._peer_inflight.get(key, 0)
 
-    def reserve_for_peer(self, key: Key, since: float) -> None:
-        """The same for a request that a peer sent then: a page that was read later shows it."""
-        self._change_inflight(self._peer_inflight, key, 1)
-        self._add_unreported(key, since)
+    def count_for_peers(self, key: Key, sent: int, over: int, since: float) -> None:
+        """Peers sent so many requests then: a page that was read later shows them; and so many are in flight no longer."""
+        self._change_inflight(self._peer_inflight, key, sent - over)
+        if sent:
+            self._add_unreported(key, since, float(sent))
 
-    def release_for_peer(self, key: Key) -> None:
-        self._change_inflight(self._peer_inflight, key, -1)
-
-    def _add_unreported(self, key: Key, since: float) -> None:
+    def _add_unreported(self, key: Key, since: float, count: float = 1.0) -> None:
         row = self._rows.get(key)
         if row is None:
             return
         scraped_at = self._numbers.item(_SCRAPED_AT, row)
         # if it was never scraped, no scrape resets the count
         if scraped_at != NEVER and (since == NEVER or since > scraped_at):
-            self._numbers[_UNREPORTED, row] = self._numbers.item(_UNREPORTED, row) + 1.0
+            self._numbers[_UNREPORTED, row] = self._numbers.item(_UNREPORTED, row) + count
 
     def _change_inflight(self, counts: dict[Key, int], key: Key, difference: int) -> None:
         count = counts.get(key, 0) + difference

@@ -16,8 +16,7 @@ from itertools import chain, islice, takewhile
 from typing import Final
 
 from epp.endpoints.endpoint import Endpoint, Key
-from epp.peers.messages.peers_pb2 import News
-from epp.peers.messages.peers_pb2 import Pick as ToldPick
+from epp.peers.messages.peers_pb2 import News, Picks
 from epp.request.control_headers import MOST_TEXT
 from epp.request.inference_request import PrefixChain
 from epp.scheduling.pick import Pick
@@ -91,8 +90,8 @@ class RecentChains:
         """Returns the number of the latest pick whose chain begins alike, and of how many blocks; 0, 0: there is none."""
         shared = self._shared(hashes)
         base = self._by_block[hashes[shared - 1]] if shared else 0
-        for block in hashes:
-            self._by_block[block] = number
+        # the chain that they share with has the others, and is forgotten sooner: then they are told once more
+        self._by_block.update(dict.fromkeys(hashes[shared:], number))
         self._chains.append((number, hashes))
         self._blocks += len(hashes)
         while len(self._chains) > MOST_CHAINS or self._blocks > MOST_BLOCKS:
@@ -100,7 +99,10 @@ class RecentChains:
         return base, shared
 
     def _shared(self, hashes: Sequence[int]) -> int:
-        """A hash covers all blocks before it: a chain with a block of this one has all that are before it."""
+        """A hash covers all blocks before it: a chain with a block of this one has all that are before it.
+
+        So whatever is found is right; it may be fewer than there are, where an older chain was forgotten.
+        """
         low, high = 0, len(hashes)
         while low < high:
             middle = (low + high + 1) // 2
@@ -151,6 +153,8 @@ class PickPublisher:
 
     def _begin_message(self) -> None:
         self._news, self._changes, self._first = News(), 0, self._next
+        # bounded: PART picks
+        self._blocks = bytearray()
 
     def use(self, producers: Sequence[DataProducer]) -> None:
         """The data producers of the next picks."""
@@ -160,10 +164,18 @@ class PickPublisher:
         pick.told = number = self._next
         self._next += 1
         self._open[number] = pick
-        told = self._tell(self._news, pick)
-        prefix = None if self._chains_of is None else self._chains_of.chain(pick.request)
+        picks = self._news.picks
+        prefix = self._tell(picks, pick)
+        units = base = shared = fresh = 0
         if prefix is not None and prefix.hashes:
-            self._add_chain(told, number, prefix)
+            hashes, units = prefix.hashes, prefix.units
+            base, shared = self._chains.add(number, hashes)
+            fresh = len(hashes) - shared
+            self._blocks += packed(hashes[shared:])
+        picks.units.append(units)
+        picks.backs.append(number - base if shared else 0)
+        picks.shared.append(shared)
+        picks.fresh.append(fresh)
         self._changed()
 
     def moved(self, pick: Pick) -> None:
@@ -203,8 +215,10 @@ class PickPublisher:
 
     def _complete(self) -> None:
         self._name_fresh(self._news)
-        if self._news.picks and self._chains_of is not None:
-            self._news.layout = self._chains_of.layout
+        if self._blocks or self._news.HasField("picks"):
+            self._news.picks.blocks = bytes(self._blocks)
+            if self._chains_of is not None:
+                self._news.layout = self._chains_of.layout
         self._full.append(KeptNews(self._news.SerializeToString(), self._first))
         self._begin_message()
 
@@ -237,28 +251,35 @@ class PickPublisher:
         """Picks as they are now."""
         part = News(age_ms=PAST)
         for pick in picks:
-            self._tell(part, pick)
+            self._tell(part.picks, pick)
             if pick.settled:
                 (part.served if 200 <= pick.status < 300 else part.failed).append(pick.told)
+        none = [0] * len(picks)
+        for column in part.picks.units, part.picks.backs, part.picks.shared, part.picks.fresh:
+            column.extend(none)
         return part
 
-    def _tell(self, news: News, pick: Pick) -> ToldPick:
-        request = pick.request
+    def _tell(self, picks: Picks, pick: Pick) -> PrefixChain | None:
+        """Returns what its prompt was hashed to."""
+        request, endpoints = pick.request, pick.in_flight_at
+        prefix = None if self._chains_of is None else self._chains_of.chain(request)
         is_named = 0 < len(request.model) <= MOST_TEXT
-        return news.picks.add(
-            number=pick.told,
-            endpoints=[self._endpoints.number(one.key) for one in pick.in_flight_at],
-            model=self._models.number((request.model, "")) if is_named else 0,
-            prompt_bytes=request.prompt_size,
-            streaming=request.streaming,
-        )
+        if len(endpoints) > 1:
+            self._tell_helpers(picks, endpoints, prefix)
+        picks.numbers.append(pick.told)
+        picks.endpoints.append(self._endpoints.number(endpoints[0].key))
+        picks.models.append(self._models.number((request.model, "")) if is_named else 0)
+        picks.prompt_bytes.append(request.prompt_size)
+        picks.held.append(0 if prefix is None or not prefix.held else prefix.held[0] * prefix.unit_tokens)
+        picks.streaming.append(request.streaming)
+        return prefix
 
-    def _add_chain(self, told: ToldPick, number: int, prefix: PrefixChain) -> None:
-        base, shared = self._chains.add(number, prefix.hashes)
-        told.units = prefix.units
-        if shared:
-            told.back, told.shared = number - base, shared
-        told.blocks = packed(prefix.hashes[shared:])
+    def _tell_helpers(self, picks: Picks, endpoints: Sequence[Endpoint], prefix: PrefixChain | None) -> None:
+        held = {} if prefix is None else dict(zip(prefix.claims, prefix.held, strict=False))
+        unit = 0 if prefix is None else prefix.unit_tokens
+        for one in endpoints[1:]:
+            number = self._endpoints.number(one.key)
+            picks.helpers.add(row=len(picks.numbers), endpoint=number, held=held.get(one.key, 0) * unit)
 
     def _name_fresh(self, news: News) -> None:
         for key in self._endpoints.fresh:
@@ -294,15 +315,15 @@ class PickPublisher:
 
 def packed(hashes: Sequence[int]) -> bytes:
     """8 bytes each, little-endian."""
-    column = array("Q", hashes)
+    return _little_endian(array("Q", hashes))
+
+
+def unpacked(blocks: bytes) -> bytes:
+    """The same as this machine has integers; the length of `blocks` is a multiple of 8."""
+    return blocks if sys.byteorder == "little" else _little_endian(array("Q", blocks))
+
+
+def _little_endian(column: "array[int]") -> bytes:
     if sys.byteorder == "big":
         column.byteswap()
     return column.tobytes()
-
-
-def unpacked(blocks: bytes) -> list[int]:
-    """The hashes; the length of `blocks` is a multiple of 8."""
-    column = array("Q", blocks)
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column.tolist()

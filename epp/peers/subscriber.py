@@ -6,15 +6,15 @@ Who sends what makes no sense is believed nothing: the caller ends the connectio
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from operator import add
 from typing import Final
 
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Key
-from epp.peers.messages.peers_pb2 import News
-from epp.peers.messages.peers_pb2 import Pick as ToldPick
+from epp.peers.messages.peers_pb2 import News, Picks
 from epp.peers.publisher import HASH_BYTES, MOST_BLOCKS, MOST_CHAINS, unpacked
 from epp.request.control_headers import MOST_TEXT
-from epp.request.inference_request import InferenceRequest
+from epp.scheduling.peer_pick import PeerPick
 from epp.scheduling.picks_in_flight import PicksInFlight
 from epp.scheduling.plugin import ChainProducer, DataProducer, SharingProducer
 
@@ -35,7 +35,6 @@ MOST_PROMPT: Final = 1 << 30
 MOST_UNITS: Final = 1 << 24
 OLD: Final = 5.0
 """Seconds. What is older is claimed in prefix caches and in flight, but no longer ahead of anything."""
-_NO_HASHES: Final[Sequence[int]] = ()
 
 
 class PeerFaultError(Exception):
@@ -46,7 +45,8 @@ def _check_size(news: News) -> None:
     """A message of 4 MiB may be a million short numbers, and the work of seconds."""
     outcomes = len(news.moves) + len(news.served) + len(news.failed) + len(news.ended)
     for count, most, what in (
-        (len(news.picks), MOST_PICKS, "picks"),
+        (len(news.picks.numbers), MOST_PICKS, "picks"),
+        (len(news.picks.helpers), MOST_PICKS, "helpers"),
         (outcomes, MOST_PICKS, "outcomes"),
         (len(news.endpoints), MOST_NUMBERED, "endpoints"),
         (len(news.models), MOST_NUMBERED, "models"),
@@ -57,20 +57,16 @@ def _check_size(news: News) -> None:
             raise PeerFaultError(f"{count} {what} in one message; expected {most} at most")
 
 
-class PeerPick:
-    """`endpoints`: where it counts; empty: its endpoints are not known here yet. `hashes`: of its prompt's blocks."""
+class _OpenPick(PeerPick):
+    """One that has not ended. `producers`: those that learnt of it."""
 
-    __slots__ = ("endpoints", "hashes", "keys", "layout", "producers", "request", "settled", "since", "units")
+    __slots__ = ("producers",)
 
-    def __init__(self, request: InferenceRequest, keys: tuple[Key, ...], since: float) -> None:
-        self.request = request
-        self.keys = keys
-        self.since = since
-        self.hashes = _NO_HASHES
-        self.units = self.layout = 0
-        self.endpoints: tuple[Endpoint, ...] = ()
+    def __init__(
+        self, keys: Sequence[Key], held: Sequence[int], model: str, prompt_size: int, since: float
+    ) -> None:
+        super().__init__(keys, held, model, prompt_size, since)
         self.producers: Sequence[SharingProducer] = ()
-        self.settled = False
 
 
 class PickSubscriber:
@@ -81,13 +77,17 @@ class PickSubscriber:
         self._datastore = datastore
         self._most_open = most_open
         # bounded: `most_open`
-        self._open: dict[int, PeerPick] = {}
+        self._open: dict[int, _OpenPick] = {}
         # bounded: those in `_open`
         self._unplaced: set[int] = set()
         self._tried_among: Sequence[Endpoint] = ()
-        # bounded: MOST_CHAINS and MOST_BLOCKS, by `_keep_chain`
-        self._chains: OrderedDict[int, Sequence[int]] = OrderedDict()
+        # bounded: MOST_CHAINS and MOST_BLOCKS, by `_chain`
+        self._chains: OrderedDict[int, bytes] = OrderedDict()
         self._blocks = 0
+        # bounded: by the picks of one message, and by `most_open`
+        self._sent: dict[Endpoint, int] = {}
+        self._over: dict[Endpoint, int] = {}
+        """What is not counted yet: requests that begin at an endpoint, and that end."""
         # bounded: MOST_NUMBERED, by `_name`
         self._endpoints: dict[int, Key] = {}
         # bounded: the same
@@ -117,12 +117,14 @@ class PickSubscriber:
         since = now - min(news.age_ms, 3_600_000) / 1000.0
         self._name(self._endpoints, ((one.number, (one.id, one.incarnation)) for one in news.endpoints))
         self._name(self._models, ((one.number, (one.name, "")) for one in news.models))
-        if news.picks or self._unplaced:
-            pool = self._datastore.pool(since)
-            self._place_rest(pool, now)
-            for told in news.picks:
-                self._hear_pick(told, news.layout, pool, now)
-        self._hear_outcomes(news)
+        try:
+            if self._unplaced or news.HasField("picks"):
+                pool = self._datastore.pool(since)
+                self._place_rest(pool, now)
+                self._hear_picks(news.picks, news.layout, pool, now)
+            self._hear_outcomes(news)
+        finally:
+            self._count(since)
         if news.HasField("ejections"):
             self.ejected = frozenset([self._key(number) for number in news.ejections.endpoints])
 
@@ -140,6 +142,7 @@ class PickSubscriber:
         """Nothing that it told counts any more."""
         for number in list(self._open):
             self._end(number)
+        self._count(0.0)
         for kept in self._chains, self._endpoints, self._models:
             kept.clear()
         self._blocks = self._last = 0
@@ -159,69 +162,131 @@ class PickSubscriber:
             raise PeerFaultError(f"the endpoint {number} has no name; expected that to be told first")
         return key
 
-    def _hear_pick(self, told: ToldPick, layout: int, pool: EndpointPool, now: float) -> None:
-        number = told.number
-        if number <= self._last:
-            raise PeerFaultError(f"pick {number} after pick {self._last}; expected larger numbers")
-        if len(self._open) >= self._most_open:
+    def _hear_picks(self, told: Picks, layout: int, pool: EndpointPool, now: float) -> None:
+        if len(self._open) + len(told.numbers) > self._most_open:
             raise PeerFaultError(f"more than {self._most_open} picks in flight")
-        if not 1 <= len(told.endpoints) <= MOST_HELPERS:
-            raise PeerFaultError(f"a pick with {len(told.endpoints)} endpoints; expected 1 to {MOST_HELPERS}")
-        if told.prompt_bytes > MOST_PROMPT or told.units > MOST_UNITS:
-            raise PeerFaultError(f"a prompt of {told.prompt_bytes} bytes in {told.units} blocks")
-        self._last = number
-        model = self._models.get(told.model)
-        request = InferenceRequest("", "", {}, "" if model is None else model[0])
-        request.streaming, request.prompt_size = told.streaming, told.prompt_bytes
-        pick = PeerPick(request, tuple([self._key(one) for one in told.endpoints]), pool.now)
-        if told.units:
-            pick.hashes, pick.units, pick.layout = self._chain(told), told.units, layout
-        self._open[number] = pick
-        if not self._place(pick, pool, now):
-            self._unplaced.add(number)
+        self._find_producers()
+        is_of_use = self._is_of_use(layout)
+        helpers = self._helpers(told)
+        blocks, at = told.blocks, 0
+        placed = list[_OpenPick]()
+        for number, endpoint, model, size, held, streaming, units, back, shared, fresh in self._rows(told):
+            named = self._models.get(model)
+            pick = _OpenPick(
+                (self._key(endpoint),), (held,), "" if named is None else named[0], size, pool.now
+            )
+            pick.streaming = bool(streaming)
+            if helpers:
+                self._add_helpers(pick, helpers.get(number, ()))
+            end = at + fresh * HASH_BYTES
+            if units and is_of_use:
+                pick.blocks = self._chain(number, number - back, shared, blocks[at:end])
+                pick.units, pick.layout = units, layout
+            at = end
+            self._last, self._open[number] = number, pick
+            if self._find(pick):
+                placed.append(pick)
+            else:
+                self._unplaced.add(number)
+        self._place(placed, pool, now)
 
-    def _chain(self, told: ToldPick) -> Sequence[int]:
+    def _rows(self, told: Picks) -> "zip[tuple[int, ...]]":
+        numbers, sizes, units = list(told.numbers), list(told.prompt_bytes), list(told.units)
+        shared, fresh = list(told.shared), list(told.fresh)
+        columns: tuple[Sequence[int], ...] = (
+            numbers, list(told.endpoints), list(told.models), sizes, list(told.held), list(told.streaming), units,
+            list(told.backs), shared, fresh,
+        )  # fmt: skip
+        if len({len(one) for one in columns}) > 1:
+            raise PeerFaultError(f"columns of {[len(one) for one in columns]} rows; expected as many in each")
+        if numbers and (numbers[0] <= self._last or numbers != sorted({*numbers})):
+            raise PeerFaultError(f"picks {numbers[:3]} after {self._last}; expected larger numbers, in order")
+        if max(sizes, default=0) > MOST_PROMPT or max(units, default=0) > MOST_UNITS:
+            raise PeerFaultError(f"a prompt of {max(sizes)} bytes, and one of {max(units)} blocks")
+        if max(map(add, shared, fresh), default=0) > MOST_CHAIN:
+            raise PeerFaultError(f"a chain of more than {MOST_CHAIN} blocks")
+        if sum(fresh) * HASH_BYTES != len(told.blocks):
+            raise PeerFaultError(f"{sum(fresh)} blocks in {len(told.blocks)} bytes")
+        return zip(*columns, strict=True)
+
+    def _helpers(self, told: Picks) -> dict[int, list[tuple[Key, int]]]:
+        """By the number of the pick, with what each held."""
+        # bounded: MOST_PICKS, by `_check_size`
+        found: dict[int, list[tuple[Key, int]]] = {}
+        for one in told.helpers:
+            if one.row >= len(told.numbers):
+                raise PeerFaultError(f"a helper of pick {one.row} of {len(told.numbers)}")
+            found.setdefault(told.numbers[one.row], []).append((self._key(one.endpoint), one.held))
+        if max(map(len, found.values()), default=0) >= MOST_HELPERS:
+            raise PeerFaultError(f"a pick with more than {MOST_HELPERS} endpoints")
+        return found
+
+    @staticmethod
+    def _add_helpers(pick: PeerPick, helpers: Sequence[tuple[Key, int]]) -> None:
+        pick.keys = (*pick.keys, *[key for key, _ in helpers])
+        pick.held = (*pick.held, *[held for _, held in helpers])
+
+    def _is_of_use(self, layout: int) -> bool:
+        """Whether anybody here can compare these hashes."""
+        if layout:
+            self.other_layout = layout not in [one.layout for one in self._chained]
+        return bool(layout) and not self.other_layout
+
+    def _chain(self, number: int, base: int, shared: int, fresh: bytes) -> bytes:
         """Empty: it begins as one that is not known here, as it was told before this picker listened."""
-        if len(told.blocks) % HASH_BYTES or told.shared + len(told.blocks) // HASH_BYTES > MOST_CHAIN:
-            raise PeerFaultError(f"a chain of {told.shared} blocks and {len(told.blocks)} bytes")
-        rest = unpacked(told.blocks)
-        if told.shared:
-            base = self._chains.get(told.number - told.back)
-            if base is None or len(base) < told.shared:
-                return _NO_HASHES
-            rest = [*base[: told.shared], *rest]
-        self._chains[told.number] = rest
-        self._blocks += len(rest)
+        whole = unpacked(fresh)
+        if shared:
+            known = self._chains.get(base, b"")
+            if len(known) < shared * HASH_BYTES:
+                return b""
+            whole = known[: shared * HASH_BYTES] + whole
+        self._chains[number] = whole
+        self._blocks += len(whole) // HASH_BYTES
         while len(self._chains) > MOST_CHAINS or self._blocks > MOST_BLOCKS:
-            self._blocks -= len(self._chains.popitem(last=False)[1])
-        return rest
+            self._blocks -= len(self._chains.popitem(last=False)[1]) // HASH_BYTES
+        return whole
 
     def _place_rest(self, pool: EndpointPool, now: float) -> None:
         """Endpoints may be known here later than there."""
         if self._unplaced and pool.endpoints is not self._tried_among:
             self._tried_among = pool.endpoints
-            placed = [number for number in self._unplaced if self._place(self._open[number], pool, now)]
-            self._unplaced.difference_update(placed)
-
-    def _place(self, pick: PeerPick, pool: EndpointPool, now: float) -> bool:
-        """Count it where it was sent; False: that is not known here."""
-        found = [self._datastore.find(key) for key in pick.keys]
-        endpoints = tuple([one for one in found if one is not None])
-        if len(endpoints) < len(found):
-            return False
-        if not pick.settled:
             self._find_producers()
-            pick.producers = self._chained if now - pick.since > OLD else self._sharing
-        for producer in pick.producers:
-            producer.told(pick.request, pool, pick.hashes, pick.units, pick.layout)
-        for producer in pick.producers:
-            producer.picked(pick.request, endpoints)
-        for endpoint in endpoints:
-            self._datastore.reserve_for_peer(endpoint, pick.since)
-        pick.endpoints = endpoints
-        if pick.layout:
-            self.other_layout = all(one.layout != pick.layout for one in self._chained)
+            for number in sorted(self._unplaced):
+                if self._find(pick := self._open[number]):
+                    self._unplaced.discard(number)
+                    self._place([pick], pool, now)
+
+    def _find(self, pick: PeerPick) -> bool:
+        """Its endpoints; False: they are not all known here."""
+        found = [self._datastore.find(key) for key in pick.keys]
+        known = [one for one in found if one is not None]
+        if len(known) < len(found):
+            return False
+        pick.endpoints = known
         return True
+
+    def _place(self, picks: Sequence[_OpenPick], pool: EndpointPool, now: float) -> None:
+        """Count them where they were sent; all were made at the same time."""
+        if not picks:
+            return
+        producers = self._chained if now - picks[0].since > OLD else self._sharing
+        new = [pick for pick in picks if not pick.settled]
+        for pick in new:
+            pick.producers = producers
+        if new:
+            for producer in producers:
+                producer.told(new, pool)
+        for pick in picks:
+            for endpoint in pick.endpoints:
+                self._sent[endpoint] = self._sent.get(endpoint, 0) + 1
+
+    def _count(self, since: float) -> None:
+        """Show all that began and ended, each endpoint once."""
+        for endpoint in self._sent.keys() | self._over.keys():
+            sent, over = self._sent.get(endpoint, 0), self._over.get(endpoint, 0)
+            self._datastore.count_for_peers(endpoint, sent, over, since)
+        self._sent.clear()
+        self._over.clear()
 
     def _find_producers(self) -> None:
         """Of those of the next picks, which change with the configuration."""
@@ -239,9 +304,9 @@ class PickSubscriber:
         if not pick.endpoints or server is None:
             return  # it stays where it is counted: nothing is known of who serves it
         before, *helpers = pick.endpoints
-        self._datastore.reserve_for_peer(server, pick.since)
         pick.endpoints = (server, *helpers)
-        self._datastore.release_for_peer(before)
+        self._datastore.count_for_peers(server, 1, 0, pick.since)
+        self._over[before] = self._over.get(before, 0) + 1
 
     def _settle(self, number: int, *, served: bool) -> None:
         pick = self._open.get(number)
@@ -250,11 +315,11 @@ class PickSubscriber:
         pick.settled = True
         for producer in pick.producers:
             if served:
-                producer.served(pick.request, pick.endpoints)
+                producer.told_served(pick)
             else:
-                producer.failed(pick.request)
-        pick.request.prefixes.clear()
-        pick.request.data.clear()
+                producer.told_failed(pick)
+        pick.data.clear()
+        pick.blocks = b""
 
     def _end(self, number: int) -> None:
         self._settle(number, served=False)
@@ -262,4 +327,4 @@ class PickSubscriber:
         if pick is not None:
             self._unplaced.discard(number)
             for endpoint in pick.endpoints:
-                self._datastore.release_for_peer(endpoint)
+                self._over[endpoint] = self._over.get(endpoint, 0) + 1

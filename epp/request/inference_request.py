@@ -44,11 +44,11 @@ class PrefixChain:
 
     `unit_tokens`: tokens of a unit, the shortest block. In units: `units`, the length of the prompt; `ends` of the blocks,
     the last one as if it were full (a shared table, which may go on behind it). `claims`: the endpoints, by key, that are
-    believed to hold the chain since the pick, each with the number of its claim in the index. `told`: of another picker's
-    request.
+    believed to hold the chain since the pick, each with the number of its claim in the index. `held`: units that each of them
+    held before.
     """
 
-    __slots__ = ("claims", "ends", "hashes", "told", "unit_tokens", "units")
+    __slots__ = ("claims", "ends", "hashes", "held", "unit_tokens", "units")
 
     def __init__(self, hashes: Sequence[int], unit_tokens: int, units: int, ends: Sequence[int]) -> None:
         self.hashes = hashes
@@ -56,7 +56,7 @@ class PrefixChain:
         self.units = units
         self.ends = ends
         self.claims: dict[tuple[str, str], int] = {}
-        self.told = False
+        self.held: tuple[int, ...] = ()
 
     def units_in(self, count: int) -> int:
         """The length of the first `count` blocks in units."""

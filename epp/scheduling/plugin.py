@@ -7,6 +7,7 @@ from adsum.histogram import Histogram
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Key, Mask
 from epp.request.inference_request import InferenceRequest, PrefixChain
 from epp.scheduling.decision import PluginLabels
+from epp.scheduling.peer_pick import PeerPick
 from epp.scheduling.pick import Credit, Pick
 from epp.scheduling.profile_result import Results
 from epp.scheduling.waiting import WaitingRequest
@@ -86,14 +87,16 @@ class PrefixMatchProducer(DataProducer, Protocol):
 
 @runtime_checkable
 class SharingProducer(DataProducer, Protocol):
-    """A data producer that learns of other pickers' picks too."""
+    """A data producer that learns of other pickers' picks too. After `told` comes one of the others for each pick, once."""
 
-    def told(
-        self, request: InferenceRequest, pool: EndpointPool, hashes: Sequence[int], units: int, layout: int
-    ) -> None:
-        """Takes the place of `prepare` for a request that another picker scheduled: its prompt is not there, only the
-        `hashes` of its blocks, `units` in all, which mean something to producers of the same `layout`; none: it has no chain.
-        """
+    def told(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:
+        """Another picker's requests go to their endpoints."""
+
+    def told_served(self, pick: PeerPick) -> None:
+        """Its endpoints served it with 2xx; the first may be another one than was picked."""
+
+    def told_failed(self, pick: PeerPick) -> None:
+        """No known endpoint served it."""
 
 
 @runtime_checkable

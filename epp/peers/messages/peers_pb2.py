@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0bpeers.proto\x12\x0e\x61\x64sum.peers.v1\"\xea\x02\n\x04News\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x15.adsum.peers.v1.Hello\x12\x0c\n\x04\x61new\x18\x02 \x01(\x08\x12\x0e\n\x06\x61ge_ms\x18\x03 \x01(\r\x12+\n\tendpoints\x18\x04 \x03(\x0b\x32\x18.adsum.peers.v1.Endpoint\x12%\n\x06models\x18\x05 \x03(\x0b\x32\x15.adsum.peers.v1.Model\x12\x0e\n\x06layout\x18\x06 \x01(\x06\x12#\n\x05picks\x18\x07 \x03(\x0b\x32\x14.adsum.peers.v1.Pick\x12#\n\x05moves\x18\x08 \x03(\x0b\x32\x14.adsum.peers.v1.Move\x12\x0e\n\x06served\x18\t \x03(\x04\x12\x0e\n\x06\x66\x61iled\x18\n \x03(\x04\x12\r\n\x05\x65nded\x18\x0b \x03(\x04\x12,\n\tejections\x18\x0c \x01(\x0b\x32\x19.adsum.peers.v1.Ejections\x12\x13\n\x0blog_entries\x18\r \x03(\x0c\"6\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06oldest\x18\x02 \x01(\r\x12\x0c\n\x04name\x18\x03 \x01(\t\";\n\x08\x45ndpoint\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\"%\n\x05Model\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x9e\x01\n\x04Pick\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x11\n\tendpoints\x18\x02 \x03(\r\x12\r\n\x05model\x18\x03 \x01(\r\x12\x14\n\x0cprompt_bytes\x18\x04 \x01(\r\x12\x11\n\tstreaming\x18\x05 \x01(\x08\x12\r\n\x05units\x18\x06 \x01(\r\x12\x0c\n\x04\x62\x61\x63k\x18\x07 \x01(\r\x12\x0e\n\x06shared\x18\x08 \x01(\r\x12\x0e\n\x06\x62locks\x18\t \x01(\x0c\"(\n\x04Move\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\r\"\x1e\n\tEjections\x12\x11\n\tendpoints\x18\x01 \x03(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0bpeers.proto\x12\x0e\x61\x64sum.peers.v1\"\xf1\x02\n\x04News\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x15.adsum.peers.v1.Hello\x12\x0c\n\x04\x61new\x18\x02 \x01(\x08\x12\x0e\n\x06\x61ge_ms\x18\x03 \x01(\r\x12+\n\tendpoints\x18\x04 \x03(\x0b\x32\x18.adsum.peers.v1.Endpoint\x12%\n\x06models\x18\x05 \x03(\x0b\x32\x15.adsum.peers.v1.Model\x12\x0e\n\x06layout\x18\x06 \x01(\x06\x12$\n\x05picks\x18\x0e \x01(\x0b\x32\x15.adsum.peers.v1.Picks\x12#\n\x05moves\x18\x08 \x03(\x0b\x32\x14.adsum.peers.v1.Move\x12\x0e\n\x06served\x18\t \x03(\x04\x12\x0e\n\x06\x66\x61iled\x18\n \x03(\x04\x12\r\n\x05\x65nded\x18\x0b \x03(\x04\x12,\n\tejections\x18\x0c \x01(\x0b\x32\x19.adsum.peers.v1.Ejections\x12\x13\n\x0blog_entries\x18\r \x03(\x0cJ\x04\x08\x07\x10\x08\"6\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06oldest\x18\x02 \x01(\r\x12\x0c\n\x04name\x18\x03 \x01(\t\";\n\x08\x45ndpoint\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\"%\n\x05Model\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\"\xe8\x01\n\x05Picks\x12\x0f\n\x07numbers\x18\x01 \x03(\x04\x12\x11\n\tendpoints\x18\x02 \x03(\r\x12\x0e\n\x06models\x18\x03 \x03(\r\x12\x14\n\x0cprompt_bytes\x18\x04 \x03(\r\x12\x0c\n\x04held\x18\x05 \x03(\r\x12\x11\n\tstreaming\x18\x06 \x03(\x08\x12\r\n\x05units\x18\x07 \x03(\r\x12\r\n\x05\x62\x61\x63ks\x18\x08 \x03(\r\x12\x0e\n\x06shared\x18\t \x03(\r\x12\r\n\x05\x66resh\x18\n \x03(\r\x12\x0e\n\x06\x62locks\x18\x0b \x01(\x0c\x12\'\n\x07helpers\x18\x0c \x03(\x0b\x32\x16.adsum.peers.v1.Helper\"5\n\x06Helper\x12\x0b\n\x03row\x18\x01 \x01(\r\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\r\x12\x0c\n\x04held\x18\x03 \x01(\r\"(\n\x04Move\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\r\"\x1e\n\tEjections\x12\x11\n\tendpoints\x18\x01 \x03(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,17 +32,19 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'peers_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_NEWS']._serialized_start=32
-  _globals['_NEWS']._serialized_end=394
-  _globals['_HELLO']._serialized_start=396
-  _globals['_HELLO']._serialized_end=450
-  _globals['_ENDPOINT']._serialized_start=452
-  _globals['_ENDPOINT']._serialized_end=511
-  _globals['_MODEL']._serialized_start=513
-  _globals['_MODEL']._serialized_end=550
-  _globals['_PICK']._serialized_start=553
-  _globals['_PICK']._serialized_end=711
-  _globals['_MOVE']._serialized_start=713
-  _globals['_MOVE']._serialized_end=753
-  _globals['_EJECTIONS']._serialized_start=755
-  _globals['_EJECTIONS']._serialized_end=785
+  _globals['_NEWS']._serialized_end=401
+  _globals['_HELLO']._serialized_start=403
+  _globals['_HELLO']._serialized_end=457
+  _globals['_ENDPOINT']._serialized_start=459
+  _globals['_ENDPOINT']._serialized_end=518
+  _globals['_MODEL']._serialized_start=520
+  _globals['_MODEL']._serialized_end=557
+  _globals['_PICKS']._serialized_start=560
+  _globals['_PICKS']._serialized_end=792
+  _globals['_HELPER']._serialized_start=794
+  _globals['_HELPER']._serialized_end=847
+  _globals['_MOVE']._serialized_start=849
+  _globals['_MOVE']._serialized_end=889
+  _globals['_EJECTIONS']._serialized_start=891
+  _globals['_EJECTIONS']._serialized_end=921
 # @@protoc_insertion_point(module_scope)

@@ -27,14 +27,14 @@ class News(_message.Message):
     endpoints: _containers.RepeatedCompositeFieldContainer[Endpoint]
     models: _containers.RepeatedCompositeFieldContainer[Model]
     layout: int
-    picks: _containers.RepeatedCompositeFieldContainer[Pick]
+    picks: Picks
     moves: _containers.RepeatedCompositeFieldContainer[Move]
     served: _containers.RepeatedScalarFieldContainer[int]
     failed: _containers.RepeatedScalarFieldContainer[int]
     ended: _containers.RepeatedScalarFieldContainer[int]
     ejections: Ejections
     log_entries: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., anew: _Optional[bool] = ..., age_ms: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., layout: _Optional[int] = ..., picks: _Optional[_Iterable[_Union[Pick, _Mapping]]] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., served: _Optional[_Iterable[int]] = ..., failed: _Optional[_Iterable[int]] = ..., ended: _Optional[_Iterable[int]] = ..., ejections: _Optional[_Union[Ejections, _Mapping]] = ..., log_entries: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., anew: _Optional[bool] = ..., age_ms: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., layout: _Optional[int] = ..., picks: _Optional[_Union[Picks, _Mapping]] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., served: _Optional[_Iterable[int]] = ..., failed: _Optional[_Iterable[int]] = ..., ended: _Optional[_Iterable[int]] = ..., ejections: _Optional[_Union[Ejections, _Mapping]] = ..., log_entries: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("version", "oldest", "name")
@@ -64,27 +64,43 @@ class Model(_message.Message):
     name: str
     def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
-class Pick(_message.Message):
-    __slots__ = ("number", "endpoints", "model", "prompt_bytes", "streaming", "units", "back", "shared", "blocks")
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
+class Picks(_message.Message):
+    __slots__ = ("numbers", "endpoints", "models", "prompt_bytes", "held", "streaming", "units", "backs", "shared", "fresh", "blocks", "helpers")
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
-    MODEL_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     STREAMING_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
-    BACK_FIELD_NUMBER: _ClassVar[int]
+    BACKS_FIELD_NUMBER: _ClassVar[int]
     SHARED_FIELD_NUMBER: _ClassVar[int]
+    FRESH_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
-    number: int
+    HELPERS_FIELD_NUMBER: _ClassVar[int]
+    numbers: _containers.RepeatedScalarFieldContainer[int]
     endpoints: _containers.RepeatedScalarFieldContainer[int]
-    model: int
-    prompt_bytes: int
-    streaming: bool
-    units: int
-    back: int
-    shared: int
+    models: _containers.RepeatedScalarFieldContainer[int]
+    prompt_bytes: _containers.RepeatedScalarFieldContainer[int]
+    held: _containers.RepeatedScalarFieldContainer[int]
+    streaming: _containers.RepeatedScalarFieldContainer[bool]
+    units: _containers.RepeatedScalarFieldContainer[int]
+    backs: _containers.RepeatedScalarFieldContainer[int]
+    shared: _containers.RepeatedScalarFieldContainer[int]
+    fresh: _containers.RepeatedScalarFieldContainer[int]
     blocks: bytes
-    def __init__(self, number: _Optional[int] = ..., endpoints: _Optional[_Iterable[int]] = ..., model: _Optional[int] = ..., prompt_bytes: _Optional[int] = ..., streaming: _Optional[bool] = ..., units: _Optional[int] = ..., back: _Optional[int] = ..., shared: _Optional[int] = ..., blocks: _Optional[bytes] = ...) -> None: ...
+    helpers: _containers.RepeatedCompositeFieldContainer[Helper]
+    def __init__(self, numbers: _Optional[_Iterable[int]] = ..., endpoints: _Optional[_Iterable[int]] = ..., models: _Optional[_Iterable[int]] = ..., prompt_bytes: _Optional[_Iterable[int]] = ..., held: _Optional[_Iterable[int]] = ..., streaming: _Optional[_Iterable[bool]] = ..., units: _Optional[_Iterable[int]] = ..., backs: _Optional[_Iterable[int]] = ..., shared: _Optional[_Iterable[int]] = ..., fresh: _Optional[_Iterable[int]] = ..., blocks: _Optional[bytes] = ..., helpers: _Optional[_Iterable[_Union[Helper, _Mapping]]] = ...) -> None: ...
+
+class Helper(_message.Message):
+    __slots__ = ("row", "endpoint", "held")
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    row: int
+    endpoint: int
+    held: int
+    def __init__(self, row: _Optional[int] = ..., endpoint: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
 
 class Move(_message.Message):
     __slots__ = ("number", "endpoint")

@@ -5,7 +5,7 @@ what no event can say yet, the estimate of approx-prefix-cache-producer counts: 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from epp.scheduling.kv_events.event_stream import Knowledge, KvEventStream
 from epp.scheduling.kv_events.prompt_tokens import given_tokens, pack_tokens, salt_of
 from epp.scheduling.kv_events.settings import KvEventSettings
 from epp.scheduling.kv_events.token_wait import TokenWait
+from epp.scheduling.peer_pick import PeerPick
 from epp.scheduling.pick import Credit
 from epp.scheduling.plugin import AdmissionController
 from epp.scheduling.prefix.index import PrefixIndex
@@ -131,10 +132,28 @@ class PrecisePrefixCacheProducer:
                 held[key] = max(held.get(key, 0.0), min(1.0, blocks * size / count))
         self._found.keep(request, _Found(self._known, held))
 
-    def told(
-        self, request: InferenceRequest, pool: EndpointPool, hashes: Sequence[int], units: int, layout: int
-    ) -> None:
-        self.estimate.told(request, pool, hashes, units, layout)
+    def told(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:
+        self.estimate.told(picks, pool)
+        for pick in picks:
+            if self.estimate in pick.data:
+                hashes, ends = self.estimate.hashes(pick), self.estimate.ends
+                pick.data[self] = {
+                    one.key: self._under_way.claim(hashes, one.key, _MOST_CLAIMED, ends)
+                    for one in dict.fromkeys(pick.endpoints)
+                }
+
+    def told_served(self, pick: PeerPick) -> None:
+        self._withdraw_told(pick)
+        self.estimate.told_served(pick)
+
+    def told_failed(self, pick: PeerPick) -> None:
+        self._withdraw_told(pick)
+        self.estimate.told_failed(pick)
+
+    def _withdraw_told(self, pick: PeerPick) -> None:
+        claims = cast("dict[Key, int]", pick.data.get(self, {}))
+        for key, claim in claims.items():
+            self._under_way.withdraw(self.estimate.hashes(pick), key, claim)
 
     @property
     def layout(self) -> int:
@@ -152,12 +171,12 @@ class PrecisePrefixCacheProducer:
         chain = self.chain(request)
         if chain is None:
             return
-        if endpoints and not chain.told and self._claims.of(request) is None:
+        held = [self.held(request, one) for one in dict.fromkeys(endpoints)]
+        if held and self._claims.of(request) is None:
             size = chain.unit_tokens * _TOKEN_BYTES
-            self.hits.observe(
-                endpoints[0].key, self.held(request, endpoints[0]) * _TOKEN_BYTES, chain.units * size
-            )
+            self.hits.observe(endpoints[0].key, held[0] * _TOKEN_BYTES, chain.units * size)
         self.estimate.picked(request, endpoints)
+        chain.held = tuple([tokens // chain.unit_tokens for tokens in held])
         claims = self._claims.of(request) or {}
         for endpoint in endpoints:
             if endpoint.key not in claims:

@@ -33,6 +33,7 @@ class Holdings:
 
     __slots__ = (
         "_claims",
+        "_followed",
         "_free",
         "_newer",
         "_older",
@@ -60,6 +61,9 @@ class Holdings:
         """The last place that became free; `_newer` of it is the one before."""
         self._claims: dict[int, set[int]] = {}
         """By place, unless it is confirmed: the requests that claim it."""
+        # bounded: by the peers' requests that are not answered
+        self._followed: dict[int, list[int]] = {}
+        """By claim that is followed: the places that it claims."""
 
     def __len__(self) -> int:
         """The number of runs."""
@@ -91,16 +95,19 @@ class Holdings:
             if place == _END:  # so nothing behind it is held
                 break
             places.append(place)
+        claimed = self._followed.get(claim)
         for at in range(len(runs) - 1, len(places) - 1, -1):
             place = self._put(runs[at], _END)
             if claim != NO_CLAIM:
                 self._claims[place] = {claim}
+                if claimed is not None:
+                    claimed.append(place)
         self._renew(places)
         if self._claims:
-            self._claim_again(places, claim)
+            self._claim_again(places, claim, claimed)
         return len(places)
 
-    def _claim_again(self, places: Sequence[int], claim: int) -> None:
+    def _claim_again(self, places: Sequence[int], claim: int, claimed: list[int] | None) -> None:
         """What is confirmed stays so."""
         for place in places:
             if (claims := self._claims.get(place)) is not None:
@@ -108,6 +115,22 @@ class Holdings:
                     del self._claims[place]
                 else:
                     claims.add(claim)
+                    if claimed is not None:
+                        claimed.append(place)
+
+    def follow(self, claim: int) -> None:
+        """Note which runs it will claim, so that `fulfil` finds them."""
+        self._followed[claim] = []
+
+    def unfollow(self, claim: int) -> None:
+        self._followed.pop(claim, None)
+
+    def fulfil(self, claim: int) -> None:
+        """Confirm what is still held of the runs that it claimed."""
+        for place in self._followed.pop(claim, ()):
+            # otherwise it is confirmed, or another run has the place
+            if (claims := self._claims.get(place)) is not None and claim in claims:
+                del self._claims[place]
 
     def _renew(self, places: Sequence[int]) -> None:
         """Make them the newest, the first one the newest of all; those that stand together move in one step."""
@@ -160,6 +183,9 @@ class Holdings:
         placed = self._put(rest, place)
         if (claims := self._claims.get(place)) is not None:
             self._claims[placed] = set(claims)  # a copy: either part may be confirmed alone
+            for claim in claims:
+                if (claimed := self._followed.get(claim)) is not None:
+                    claimed.append(placed)
 
     def _put(self, run: int, newer: int) -> int:
         """Give it a place in the order, just older than that one."""

@@ -218,14 +218,26 @@ class PrefixIndex:
         """The endpoint holds this chain: a worker has served it. Evicts older blocks beyond `capacity`."""
         self._add_chain(chain, key, capacity, ends, NO_CLAIM)
 
-    def claim(self, chain: Sequence[int], key: Key, capacity: int, ends: Sequence[int] | None = None) -> int:
+    def claim(
+        self,
+        chain: Sequence[int],
+        key: Key,
+        capacity: int,
+        ends: Sequence[int] | None = None,
+        *,
+        followed: bool = False,
+    ) -> int:
         """The endpoint will hold this chain, because a request was sent there. Returns the claim's number.
 
-        Like `record`, but blocks that nothing else confirms are removed when the last claim on them is withdrawn.
+        Like `record`, but blocks that nothing else confirms are removed when the last claim on them is withdrawn. `followed`:
+        `fulfil` may confirm it.
         """
-        if key not in self._holdings:
-            self._add_endpoint(key)
+        holdings = self._holdings.get(key)
+        if holdings is None:
+            holdings = self._add_endpoint(key)
         self._claims += 1
+        if followed:
+            holdings.follow(self._claims)
         self._add_chain(chain, key, capacity, ends, self._claims)
         return self._claims
 
@@ -234,6 +246,7 @@ class PrefixIndex:
         holdings = self._holdings.get(key)
         if holdings is None:
             return
+        holdings.unfollow(claim)
         for run in self._walked(chain).runs:
             if run not in holdings:
                 break
@@ -257,6 +270,14 @@ class PrefixIndex:
         is_whole = asked.size == (asked.ends[-1] if asked.ends else 0)
         if not (is_whole and holdings.confirm(asked.runs, claim)):  # part of it was evicted meanwhile
             self._add_chain(chain, key, capacity, ends, NO_CLAIM)
+
+    def fulfil(self, key: Key, claim: int) -> None:
+        """The endpoint served the request that made this claim, which is `followed`. Unlike `confirm` it does not walk the chain,
+        nor bring back what was evicted meanwhile.
+        """
+        holdings = self._holdings.get(key)
+        if holdings is not None:
+            holdings.fulfil(claim)
 
     def forget(self, key: Key) -> None:
         """Drop what is known of an endpoint: its cache is gone."""

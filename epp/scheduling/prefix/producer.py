@@ -4,10 +4,11 @@ Names, parameters and values are those of the Go picker. There is no tokenizer: 
 one token. An error in that ratio changes no match, only how much of a cache is believed to be full.
 """
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -15,8 +16,10 @@ from xxhash import xxh3_64_intdigest
 from adsum.histogram import Histogram
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain
+from epp.scheduling.peer_pick import PeerPick
 from epp.scheduling.pick import Credit
 from epp.scheduling.prefix.index import Key, PrefixIndex
+from epp.scheduling.prefix.runs import HASH_BYTES
 
 
 class BlockEnds:
@@ -145,15 +148,49 @@ class PrefixCacheProducer:
             object.__setattr__(self, "seed", seed)
             self.index.retain(())
 
-    def told(
-        self, request: InferenceRequest, pool: EndpointPool, hashes: Sequence[int], units: int, layout: int
-    ) -> None:
-        """Another picker has hashed the prompt."""
-        if not hashes or layout != self.layout or self._block_ends.count(units) != len(hashes):
+    def hashes(self, pick: PeerPick) -> Sequence[int]:
+        """Of its prompt's blocks; none: they are not known, or are others than ours."""
+        is_alike = self._block_ends.count(pick.units) * HASH_BYTES == len(pick.blocks)
+        return array("Q", pick.blocks) if is_alike else ()
+
+    @property
+    def ends(self) -> Sequence[int]:
+        """Of the blocks of each prompt, in units."""
+        return self._block_ends.ends
+
+    def told(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:
+        layout, index, ends = self.layout, self.index, self._block_ends.ends
+        for pick in picks:
+            if pick.layout != layout or not (hashes := self.hashes(pick)):
+                continue
+            claims: dict[Key, int] = {}
+            for endpoint in pick.endpoints:
+                key = endpoint.key
+                if key not in claims:
+                    capacity = self._capacities.get(key, self.capacity)
+                    claims[key] = index.claim(hashes, key, capacity, ends, followed=True)
+            pick.data[self] = claims
+
+    def told_served(self, pick: PeerPick) -> None:
+        claims = cast("dict[Key, int] | None", pick.data.get(self))
+        if claims is None:
             return
-        chain = PrefixChain(hashes, self.block_tokens, units, self._block_ends.ends)
-        chain.told = True
-        request.prefixes[self] = chain
+        for endpoint in pick.endpoints:
+            claim = claims.pop(endpoint.key, None)
+            if claim is None:
+                capacity = self._capacities.get(endpoint.key, self.capacity)
+                self.index.record(self.hashes(pick), endpoint.key, capacity, self._block_ends.ends)
+            else:
+                self.index.fulfil(endpoint.key, claim)
+        if claims:  # of an endpoint that was picked, but another one served
+            self.told_failed(pick)
+
+    def told_failed(self, pick: PeerPick) -> None:
+        claims = cast("dict[Key, int] | None", pick.data.get(self))
+        if claims:
+            hashes = self.hashes(pick)
+            for key, claim in claims.items():
+                self.index.withdraw(hashes, key, claim)
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """The workers will hold the prompt unless the request fails: claim it for them."""
@@ -167,10 +204,11 @@ class PrefixCacheProducer:
                 chosen = not claims
                 capacity = self._capacities.get(key, self.capacity)
                 claims[key] = self.index.claim(prefix.hashes, key, capacity, prefix.ends)
-                if chosen and not prefix.told:
+                held = prefix.units_in(self.index.held_before)
+                prefix.held = (*prefix.held, held)
+                if chosen:
                     size = self._block_bytes
-                    held = prefix.units_in(self.index.held_before) * size
-                    self.hits.observe(key, held, prefix.units * size)
+                    self.hits.observe(key, held * size, prefix.units * size)
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """The workers hold the prompt: confirm their claims, or record it for workers that had none."""

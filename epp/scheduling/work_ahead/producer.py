@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, sqrt
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from adsum.histogram import Histogram
 from epp.endpoints.endpoint import NEVER, Column, Endpoint, EndpointPool, Floats, Indices
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
 from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain, RequestData
+from epp.scheduling.peer_pick import PeerPick
 from epp.scheduling.plugin import SharedPrefixProducer
 from epp.scheduling.work_ahead.adapters import LoadedAdapters
 from epp.scheduling.work_ahead.agreement import Hashes, credit_preferred, hashes_of
@@ -85,6 +86,9 @@ class WorkAheadProducer:
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         """Take into account the pages that were read since the last request."""
         self._seen.keep(request, pool)
+        self._read_pages(pool)
+
+    def _read_pages(self, pool: EndpointPool) -> None:
         columns, rows = self.columns(pool)
         scraped_at = pool.numbers[_SCRAPED_AT]
         changed = (scraped_at != of_rows(columns.scraped_at, rows)).nonzero()[0]
@@ -148,11 +152,28 @@ class WorkAheadProducer:
         self.prepare(request, pool)
         return restore
 
-    def told(
-        self, request: InferenceRequest, pool: EndpointPool, hashes: Sequence[int], units: int, layout: int
-    ) -> None:
-        """Another picker's prompt is ahead as well: then the pages' counters are matched exactly."""
-        self.prepare(request, pool)
+    def told(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:
+        """Other pickers' prompts are ahead as well: then the pages' counters are matched exactly."""
+        self._read_pages(pool)
+        changed: dict[tuple[str, str], WorkLedger] = {}
+        for pick in picks:
+            sent: _Sent = {}
+            tokens = max(1.0, pick.prompt_size / TOKEN_BYTES)
+            for endpoint, held in zip(pick.endpoints, pick.held, strict=True):
+                key = endpoint.key
+                if key not in sent:  # a helper may be chosen too
+                    changed[key] = ledger = self._ledger(endpoint)
+                    sent[key] = ledger, ledger.send(tokens, max(1.0, tokens - held), pool.now)
+                    self._adapters.sent(key, pick.model)
+            pick.data[self] = sent
+        for key, ledger in changed.items():
+            self._update_ahead(key, ledger)
+
+    def told_served(self, pick: PeerPick) -> None:
+        self._served(cast("_Sent | None", pick.data.get(self)), pick.endpoints, streaming=pick.streaming)
+
+    def told_failed(self, pick: PeerPick) -> None:
+        self._failed(cast("_Sent | None", pick.data.get(self)))
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """Its prompt is ahead of whatever comes next. Called before `prefixes` claims the prompt for them."""
@@ -179,18 +200,23 @@ class WorkAheadProducer:
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """A response that is not streamed is complete; the others are ahead until the counter has grown by them."""
-        sent = self._sent.of(request)
+        self._served(self._sent.of(request), endpoints, streaming=request.streaming)
+
+    def _served(self, sent: _Sent | None, endpoints: Sequence[Endpoint], *, streaming: bool) -> None:
         if sent is None:
             return
         keys = {endpoint.key for endpoint in endpoints}
         for key, (ledger, prompt) in sent.items():
             if key not in keys:
                 self._fail(key, ledger, prompt)
-            elif not (request.streaming and (ledger.held or ledger.follows(prompt))):
+            elif not (streaming and (ledger.held or ledger.follows(prompt))):
                 self._withdraw(key, ledger, prompt)
 
     def failed(self, request: InferenceRequest) -> None:
-        for key, (ledger, prompt) in (self._sent.of(request) or {}).items():
+        self._failed(self._sent.of(request))
+
+    def _failed(self, sent: _Sent | None) -> None:
+        for key, (ledger, prompt) in (sent or {}).items():
             self._fail(key, ledger, prompt)
 
     def sized(self, endpoint: Endpoint, tokens: int) -> None:

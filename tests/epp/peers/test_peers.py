@@ -20,6 +20,7 @@ from epp.peers.messages.peers_pb2 import Hello, News
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from tests.epp.epp_program import LOCAL, epp_program
 from tests.epp.ext_proc.test_outcomes import entry, message
+from tests.epp.peers.test_subscriber import add
 from tests.epp.picker_programs import PickerProgram, picker_programs
 from tests.eventually import eventually
 
@@ -158,7 +159,7 @@ async def test_a_peer_that_lies_changes_nothing(root: Path, messages: Any) -> No
         endpoint = News(anew=True)
         endpoint.endpoints.add(number=1, id="w", incarnation="1")
         huge = News()
-        huge.picks.add(number=1, endpoints=[1], prompt_bytes=2**32 - 1)
+        add(huge, 1, size=2**32 - 1)
         assert await lie(address, b"\xff" * 100) == "INVALID_ARGUMENT"
         assert await lie(address, hello(version=9, oldest=7)) == "INVALID_ARGUMENT"
         assert await lie(address, hello(name="../../etc")) == "INVALID_ARGUMENT"

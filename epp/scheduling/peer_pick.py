@@ -1,0 +1,33 @@
+"""A request that another picker scheduled, as far as that one tells of it."""
+
+from collections.abc import Sequence
+
+from epp.endpoints.endpoint import Endpoint, Key
+
+
+class PeerPick:
+    """`keys`: of the endpoint that answers, then of its helpers. `endpoints`: the same; empty while one of them is not known here.
+    `held`: tokens of the prompt that each was believed to hold.
+
+    `blocks`: the hashes of the prompt's blocks, `HASH_BYTES` each as this machine has integers; they mean something to data
+    producers of the same `layout`; empty: it has no chain. `units`: the length of the prompt, in blocks of the shortest kind.
+    `data`: what data producers keep with it until it is served or has failed. `since`: when it was made.
+    """
+
+    __slots__ = (
+        "blocks", "data", "endpoints", "held", "keys", "layout", "model", "prompt_size", "settled", "since", "streaming", "units",
+    )  # fmt: skip
+
+    def __init__(
+        self, keys: Sequence[Key], held: Sequence[int], model: str, prompt_size: int, since: float
+    ) -> None:
+        self.keys = keys
+        self.held = held
+        self.model = model
+        self.prompt_size = prompt_size
+        self.since = since
+        self.streaming = self.settled = False
+        self.endpoints: Sequence[Endpoint] = ()
+        self.blocks = b""
+        self.units = self.layout = 0
+        self.data: dict[object, object] = {}
