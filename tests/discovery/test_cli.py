@@ -29,7 +29,7 @@ def run_program(*arguments: str, **environment: str) -> subprocess.CompletedProc
 def heard(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """As `run`, and again while a worker of this process was slower than the program waits."""
     while True:
-        done = run_program(*arguments, **environment)
+        done = run(*arguments, **environment)
         if "no answer within" not in done.stdout + done.stderr:
             return done
 
@@ -330,7 +330,7 @@ async def test_an_empty_list_counts_candidates_that_are_not_ready(tmp_path: Path
     url = f"file://{tmp_path}"
     async with registry.open(url).register_instance("prod", "decode") as handle:
         handle.set_ready("not_ready")
-        done = await asyncio.to_thread(run_program, "list", "prod", "decode", "--discovery", url)
+        done = await asyncio.to_thread(run, "list", "prod", "decode", "--discovery", url)
     assert done.stderr.endswith(": 1 not ready, python -m discovery explain prod decode says why\n")
     assert done.returncode == 0
 

@@ -8,6 +8,11 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
+from epp.__main__ import main
+from tests.in_process import run_here
+
 LOCAL = [
     "--host=127.0.0.1",
     "--grpc-port=0",
@@ -100,21 +105,12 @@ async def test_grpc_offers_only_the_suites_named() -> None:
         )
 
 
-async def test_a_pool_without_a_cluster_is_the_pool_s_error() -> None:
+def test_a_pool_without_a_cluster_is_the_pool_s_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The metrics port asks the same API server, first, and by a default: its flag is nothing that the user gave."""
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("KUBERNETES_SERVICE_HOST", "NAMESPACE")
-    }
-    pipe = asyncio.subprocess.PIPE
-    ended = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "epp", *LOCAL[:-1], "--pool-name=llama",
-        stdout=pipe, stderr=pipe, env=environment | {"KUBECONFIG": "/nowhere"},
-    )  # fmt: skip
-    async with asyncio.timeout(90):
-        _, said = await ended.communicate()
-    assert ended.returncode == 1
-    lines = said.decode().splitlines()
-    assert lines[-1].startswith("error: kubernetes://default?pool=llama")
-    assert "--metrics-endpoint-auth" not in lines[-1]
+    for name in ("KUBERNETES_SERVICE_HOST", "NAMESPACE"):
+        monkeypatch.delenv(name, raising=False)
+    said = run_here(main, *LOCAL[:-1], "--pool-name=llama", KUBECONFIG="/nowhere")
+    assert said.returncode == 1
+    last = said.stderr.splitlines()[-1]
+    assert last.startswith("error: kubernetes://default?pool=llama")
+    assert "--metrics-endpoint-auth" not in last

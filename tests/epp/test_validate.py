@@ -107,7 +107,7 @@ def test_a_broken_file_is_told_and_exits_with_1(tmp_path: Path) -> None:
 def test_the_picker_itself_tells_all_of_them_too(tmp_path: Path) -> None:
     path = tmp_path / "picker.yaml"
     path.write_text(WRONG)
-    said = run_program("--endpoint", "127.0.0.1:9", "--config-file", str(path))
+    said = run("--endpoint", "127.0.0.1:9", "--config-file", str(path))
     assert said.returncode == 2
     for line in TOLD:
         assert f"  {line}\n" in said.stderr

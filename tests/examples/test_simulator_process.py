@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -17,7 +18,8 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 import discovery
 from discovery.instance import InstanceStatus
 from epp.config.settings import Settings as PickerSettings
-from examples.simulator.__main__ import _parser, _settings
+from examples.simulator.__main__ import _parser, _settings, main
+from tests.in_process import run_here
 
 Eventually = Callable[..., Awaitable[float]]
 
@@ -115,21 +117,20 @@ async def test_a_drain_is_bounded(how: str) -> None:
         (["--max-model-len", "10000000"], 2, "--max-model-len must be"),
     ],
 )
-async def test_bad_arguments_are_refused_in_one_line(arguments: list[str], code: int, why: str) -> None:
-    result = await anyio.run_process(command(*arguments), check=False)
+def test_bad_arguments_are_refused_in_one_line(arguments: list[str], code: int, why: str) -> None:
+    result = run_here(main, *arguments)
     assert result.returncode == code
-    [line] = result.stderr.decode().splitlines()
+    [line] = result.stderr.splitlines()
     assert line.startswith("error: ")
     assert why in line
 
 
-async def test_a_taken_port_is_one_clear_line() -> None:
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    async with listener:
-        port = listener.extra(anyio.abc.SocketAttribute.local_port)
-        result = await anyio.run_process(command("--no-register", "--port", str(port)), check=False)
+def test_a_taken_port_is_one_clear_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = run_here(main, "--no-register", "--port", str(port))
     assert result.returncode == 1
-    assert result.stderr.decode().startswith(f"error: cannot listen on 127.0.0.1:{port}: ")
+    assert result.stderr.startswith(f"error: cannot listen on 127.0.0.1:{port}: ")
     assert len(result.stderr.splitlines()) == 1
 
 

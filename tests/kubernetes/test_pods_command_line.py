@@ -1,23 +1,19 @@
-"""`python -m discovery` with URLs of Pods and pools, as a process, over HTTP."""
+"""`python -m discovery` with URLs of Pods and pools, over HTTP."""
 
 import asyncio
 import json
-import sys
 
+from discovery.__main__ import main
+from tests.in_process import run_here
 from tests.kubernetes.fake.api_server import FakeApiServer
 from tests.kubernetes.fake.objects import inference_pool, pod
 
 APP = {"app": "vllm"}
 
 
-async def run(*arguments: str) -> tuple[int | None, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "discovery", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    return process.returncode, out.decode(), err.decode()
+async def run(*arguments: str) -> tuple[int, str, str]:
+    ended = await asyncio.to_thread(run_here, main, *arguments)
+    return ended.returncode, ended.stdout, ended.stderr
 
 
 async def test_list_and_explain(server: FakeApiServer) -> None:

@@ -18,8 +18,10 @@ import pytest
 import yaml
 
 from epp.serve import flags as serve_flags
+from epp.serve.__main__ import main
 from epp.serve.plan import Plan
 from tests.free_port import free_port
+from tests.in_process import run_here
 
 ADSUM = Path(sys.executable).with_name("adsum")
 ROOT = Path(__file__).parents[3]
@@ -265,7 +267,7 @@ def test_a_part_that_cannot_start_ends_it_with_its_exit_code(tmp_path: Path) -> 
     ],
 )
 def test_wrong_flags_are_one_line(flags: list[str], problem: str) -> None:
-    ended = subprocess.run([ADSUM, "serve", *flags], capture_output=True, text=True)
+    ended = run_here(main, *flags)
     assert ended.returncode == 2
     assert ended.stderr.startswith("error: ")
     assert problem in ended.stderr

@@ -12,11 +12,13 @@ from aiohttp import web
 from adsum.serving.pages import PageServer
 from adsum.serving.sockets import listening_sockets
 from discovery.kubernetes import Cluster, ClusterTransport, Timings
+from epp.__main__ import main
 from epp.kubernetes.access_review import AccessReviews
 from epp.telemetry import metrics_port
 from epp.telemetry.metrics_port import MetricsAuth
 from tests.epp.epp_program import LOCAL, epp_program
 from tests.eventually import eventually
+from tests.in_process import run_here
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.api_server import FakeApiServer
 from tests.kubernetes.fake.calls import Answer, Call, Handler
@@ -252,11 +254,10 @@ async def test_a_picker_process_checks_tokens() -> None:
                         assert ("llm_d_epp_ready_endpoints" in await answer.text()) is (status == 200)
 
 
-async def test_without_any_api_server_the_picker_does_not_start() -> None:
+def test_without_any_api_server_the_picker_does_not_start() -> None:
     arguments = ("--metrics-endpoint-auth", "--endpoint", "127.0.0.1:9")
     nowhere = {"KUBECONFIG": "/nonexistent", "KUBERNETES_SERVICE_HOST": ""}
-    async with epp_program(*LOCAL, *arguments, **nowhere) as running, asyncio.timeout(90):
-        _, said = await running.communicate()
-    assert running.returncode == 1
-    assert said.startswith(b"error: --metrics-endpoint-auth: ")
-    assert b"give --metrics-endpoint-auth=false" in said
+    said = run_here(main, *LOCAL, *arguments, **nowhere)
+    assert said.returncode == 1
+    assert said.stderr.startswith("error: --metrics-endpoint-auth: ")
+    assert "give --metrics-endpoint-auth=false" in said.stderr
