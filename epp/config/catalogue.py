@@ -22,6 +22,7 @@ from epp.scheduling import (
 )
 from epp.scheduling.affinity import labels, session_affinity, sessions, topology
 from epp.scheduling.burst import producer as burst
+from epp.scheduling.disaggregation import deciders, handler as disaggregation, least_cost
 from epp.scheduling.in_flight_load import plugins as in_flight_load
 from epp.scheduling.in_flight_load import prefix_affinity
 from epp.scheduling.kv_events import declaration as kv_events
@@ -45,6 +46,9 @@ MODULES: Final = (
     pickers,
     saturation,
     profile_handlers,
+    disaggregation,
+    deciders,
+    least_cost,
     sessions,
     fairness,
     program_aware,
@@ -75,9 +79,6 @@ _PREFIX: Final = (
     "use prefix-cache-scorer without prefixMatchInfoProducerName: it estimates caches from what it routed"
 )
 _LATENCY: Final = "use queue-scorer and active-request-scorer: no latency is predicted"
-_ONE_PROFILE: Final = "use single-profile-handler: one profile picks one worker for each request"
-_DISAGGREGATED: Final = f"{_ONE_PROFILE}, with decode-filter where workers have roles"
-_DECIDER: Final = "leave it out: no request is split between a prefill and a decode worker"
 _PARSER: Final = "use openai-parser, or passthrough-parser for bodies that must not be parsed"
 _ONE_PAGE: Final = "each worker has one page: use customMetrics of core-metrics-extractor for a number that the model server publishes"
 _CLUSTERS: Final = "use {}: there is one cluster"
@@ -93,17 +94,10 @@ _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "predicted-latency-producer",
         "slo-headroom-tier-filter",
     ),
-    _DISAGGREGATED: (
-        "disagg-profile-handler",
-        "disagg-headers-handler",
-        "pd-profile-handler",
-        "prefill-header-handler",
-    ),
-    f"{_DECIDER}, so no revisions have to match; for its headerSelectors use header-label-affinity-scorer": (
+    "leave it out: disagg-profile-handler pairs no two revisions; for its headerSelectors use header-label-affinity-scorer": (
         "disaggregatedset-rollout-screener",
     ),
     "it is part of the Go picker's tests alone; use single-profile-handler": ("test-profile-handler",),
-    _DECIDER: ("prefix-based-pd-decider", "always-disagg-pd-decider", "always-disagg-multimodal-decider"),
     _PARSER: ("sglanghttp-parser", "vertexai-parser", "vllmgrpc-parser"),
     _ONE_PAGE: ("dcgm-data-source", "dcgm-extractor"),
     "leave it out: answers are not parsed": ("request-attribute-reporter",),

@@ -59,7 +59,7 @@ plugins:
 - type: least-cost-scorer
 - type: max-score-picker
   parameters: {maxNumOfEndpoints: 3}
-- type: single-profile-handler
+- type: least-cost-profile-handler
 schedulingProfiles:
 - name: default
   plugins:
@@ -68,7 +68,7 @@ schedulingProfiles:
 outlierDetection: {}
 slowStart: {}
 """
-"""The default: where a request costs least (docs/routing.md), without workers that fail (docs/failing-workers.md).
+"""The default: where a request costs least (docs/routing.md), on two workers where they have roles, without workers that fail (docs/failing-workers.md).
 
 A file is not completed by it: it decides as written, as with the Go picker."""
 CONFIG_OF_POOL: Final = DEFAULT_CONFIG.replace("maxNumOfEndpoints: 3", "maxNumOfEndpoints: 1")

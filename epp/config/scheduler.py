@@ -97,7 +97,8 @@ def _build_scheduler(
         steps.append(f"profile handler {handler.type}{_package_suffix(handler)}")
     for name, profile in built.items():
         steps += [f"profile {name}: {step}" if handled else step for step in profile.steps]
-    more = (*followers, *plugins.independent_producers(handled=handled))
+    read = asked.producers if isinstance(asked, DataConsumer) else ()
+    more = (*followers, *read, *plugins.independent_producers(handled=handled))
     return BuiltScheduler(Scheduler(profiles, asked, more), tuple(steps))
 
 

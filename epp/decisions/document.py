@@ -38,6 +38,7 @@ def describe(
         "choice": _name(decision.chosen[0]) if decision.chosen else None,
         "fallbacks": [_name(one) for one in decision.chosen[1:]],
         "helpers": {role: [_name(one) for one in group] for role, group in (decision.helpers or {}).items()},
+        "stages": decision.stages or None,
         "profile": decision.primary or None,
         "profiles": [_profile(decision, run, numbers, most_candidates) for run in decision.runs],
         "left_out": _left_out(before, decision.steps, numbers, most_candidates),

@@ -142,7 +142,7 @@ def _decision_of(entry: Entry) -> Decision:
         decision = Decision(entry.picked_at)
         decision.picked_at, decision.endpoints = entry.picked_at, entry.among
         decision.request = entry.request
-        decision.picked(entry.endpoints, entry.helpers, entry.primary)
+        decision.picked(entry.endpoints, entry.helpers, entry.primary, entry.stages)
     decision.sequence, decision.size = entry.sequence, entry.size
     decision.served_by, decision.attempts = entry.served_by, entry.attempts
     decision.status, decision.responded_at = entry.status, entry.responded_at

@@ -34,6 +34,7 @@ class Role(Enum):
     EVICTION = "eviction policy"
     PRODUCER = "data producer"
     ADMITTER = "admitter"
+    DECIDER = "decider"
     REQUEST_HEADERS = "request header processor"
     RESPONSE_HEADERS = "response header processor"
 

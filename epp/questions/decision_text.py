@@ -30,6 +30,8 @@ def details(decision: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {_plain(decision['refusal']['message'], 400)}"
     if not decision["whole"]:
         yield f"  {_IN_SHORT}"
+    if decision.get("stages"):  # an older picker does not say
+        yield f"  {_plain(decision['stages'], 400)}"
     yield from _left_out(decision["left_out"])
     for profile in decision["profiles"]:
         yield from _profile(profile)

@@ -39,6 +39,31 @@ def _content_size(content: Raw) -> int:
     return size
 
 
+_MEDIA_TYPES: Final = ("image_url", "video_url", "audio_url", "input_audio")
+"""Of the parts of a message."""
+
+
+class _Part(Struct):
+    type: str = ""
+
+
+_PARTS: Final = msgspec.json.Decoder(list[_Part])
+
+
+def _names_media(data: bytes) -> bool:
+    return any(b'"%b"' % kind.encode() in data for kind in _MEDIA_TYPES)
+
+
+def _has_media(content: Raw) -> bool:
+    data = bytes(content)
+    if data[:1] != b"[" or not _names_media(data):
+        return False
+    try:
+        return any(part.type in _MEDIA_TYPES for part in _PARTS.decode(data))
+    except (msgspec.MsgspecError, RecursionError):
+        return False  # parts that are no objects: the worker answers for them
+
+
 class Prompt(Protocol):
     """The prompt of a request, as bytes of its JSON; `model`: the one that serves it."""
 
@@ -55,6 +80,9 @@ class Prompt(Protocol):
 
     def max_output_tokens(self) -> int | None:
         """The most tokens that the client wants as an answer; None if it does not say, or says no count."""
+
+    def has_media(self) -> bool:
+        """Whether a chat has images, videos or sounds."""
 
 
 class ChatMessage(Struct):
@@ -82,6 +110,9 @@ class ModelBody(Struct):
 
     def max_output_tokens(self) -> int | None:
         return None
+
+    def has_media(self) -> bool:
+        return False
 
     def model_name(self) -> bytes:
         return (self.model or "").encode()
@@ -114,6 +145,9 @@ class ChatBody(AnyChatBody):
     messages: list[ChatMessage] | None = None
     tools: Raw = Raw(b"")
 
+    def has_media(self) -> bool:
+        return any(_has_media(message.content) for message in self.messages or ())
+
     def prompt_size(self) -> int:
         _check_tools(self.tools)
         return sum([_content_size(message.content) for message in self.messages or ()])
@@ -143,6 +177,9 @@ class RawChatBody(AnyChatBody):
 
     def prompt_size(self) -> int:
         return _list_size(self.messages, "$.messages")
+
+    def has_media(self) -> bool:
+        return _names_media(bytes(self.messages))
 
     def prefix(self, limit: int | None) -> bytes:
         view = memoryview(self.messages)[1:-1]  # without its closing bracket, where the next turn goes on
@@ -306,7 +343,7 @@ _FEW: Final = 64
 class HeldChat:
     """A `Prompt` that answers as the chat did from which it was made, and keeps none of its messages."""
 
-    __slots__ = ("_extra_key", "_max_output_tokens", "_text", "cache_salt", "model")
+    __slots__ = ("_extra_key", "_has_media", "_max_output_tokens", "_text", "cache_salt", "model")
 
     def __init__(self, chat: ChatBody) -> None:
         self.model = chat.model
@@ -314,6 +351,7 @@ class HeldChat:
         self.cache_salt = Raw(bytes(chat.cache_salt))
         self._extra_key = chat.extra_key()
         self._max_output_tokens = chat.max_output_tokens()
+        self._has_media = chat.has_media()
 
     def prefix(self, limit: int | None) -> bytes:
         return self._text[:limit]
@@ -323,6 +361,9 @@ class HeldChat:
 
     def max_output_tokens(self) -> int | None:
         return self._max_output_tokens
+
+    def has_media(self) -> bool:
+        return self._has_media
 
 
 def while_it_waits(prompt: Prompt | None, body_size: int) -> Prompt | None:

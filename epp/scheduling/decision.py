@@ -130,6 +130,11 @@ class ProfileRun:
         """What the filter with that number in the plan has left."""
         self.steps = (*self.steps, (self.plan.filters[at][2], rows_of_all(pool)))
 
+    def paired(self, pool: EndpointPool) -> None:
+        """What is left of them beside the endpoint of another profile."""
+        self.columns += 1
+        self.steps = (*self.steps, ("revision", rows_of_all(pool)))
+
     def begin_scores(self) -> None:
         self.scored_from = self.time()
 
@@ -189,7 +194,7 @@ class Decision:
     was counted, and `steps`, as those of a `ProfileRun`, before all profiles. `runs` and `calls`, of data producers, are of
     what is noted whole; `clock` measures its plugins, and `span` is the part of a trace in which it is scheduled.
 
-    `request` and `pool` are only there until it has its pick.
+    `stages`: as of a `Pick`. `request` and `pool` are only there until it has its pick.
     """
 
     # class defaults: every request makes such an object, and few of its attributes differ from these
@@ -216,6 +221,7 @@ class Decision:
     priority = 0
     profile = ""
     primary = ""
+    stages = ""
     attempts = 0
     status = 0
     served_by = ""
@@ -303,7 +309,11 @@ class Decision:
             run.calls = ()
 
     def picked(
-        self, chosen: tuple[Endpoint, ...], helpers: Mapping[str, tuple[Endpoint, ...]], primary: str
+        self,
+        chosen: tuple[Endpoint, ...],
+        helpers: Mapping[str, tuple[Endpoint, ...]],
+        primary: str,
+        stages: str = "",
     ) -> None:
         """It was scheduled, and does not count anywhere yet."""
         self.take_request()
@@ -316,6 +326,8 @@ class Decision:
         if helpers:
             self.helpers = helpers
         self.primary = primary or self.profile
+        if stages:
+            self.stages = stages
 
     def _take_numbers(self) -> None:
         """Keep the numbers as they are now."""

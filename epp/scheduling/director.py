@@ -214,7 +214,7 @@ class Director:
         for producer in self.producers:
             if isinstance(producer, PredictingProducer) and context.request.streaming:
                 decision.expected = producer.expected(context.request, candidates, pick.endpoints[0])
-        decision.picked(pick.endpoints, pick.helpers, pick.primary)
+        decision.picked(pick.endpoints, pick.helpers, pick.primary, pick.stages)
 
     def _allowed(self, subset: Subset | None) -> tuple[Endpoint, ...]:
         endpoints = self._datastore.endpoints
@@ -254,7 +254,7 @@ class Director:
         decision = context.decision
         pick = self._schedule(context, self.eligible.for_pick(candidates, decision))
         if decision is not None:
-            decision.picked(pick.endpoints, pick.helpers, pick.primary)
+            decision.picked(pick.endpoints, pick.helpers, pick.primary, pick.stages)
         self.picks.add(pick, candidates.now)
         if self.decisions is not None:
             pick.decision = decision

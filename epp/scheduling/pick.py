@@ -48,6 +48,7 @@ class Pick:
     each. `headers`: further request headers for the choice, in lower case. Only control headers, which clients cannot set,
     are allowed: a worker that trusts any other name could be misled by a client. ValueError otherwise.
 
+    `stages`: which stages of the request are apart, in words, and if one is not though it was meant to be, why.
     `in_flight_at`: the endpoint that answers, as far as is known, and all helpers; empty once the request is over.
     `observer_state`: for the use of the `Observer`. `producers`: the data producers that learnt of the pick. `settled`:
     they learnt how the request ended. `scores`: of the candidates by destination, if the profile reports them.
@@ -86,6 +87,7 @@ class Pick:
         "served_by",
         "settled",
         "size",
+        "stages",
         "status",
         "token",
         "told",
@@ -116,7 +118,7 @@ class Pick:
         self.evict: Callable[[Rejection, float], bool] | None = None
         self.sequence = self.size = self.status = self.attempts = self.told = 0
         self.picked_at = self.responded_at = self.first_byte_at = self.ended_at = NOT_YET
-        self.served_by = self.ended_by = self.token = ""
+        self.served_by = self.ended_by = self.token = self.stages = ""
         self.evicted_for: Rejection | None = None
         self.among = endpoints
         if helpers is not _NO_HELPERS:

@@ -163,6 +163,12 @@ class PicksInFlight:
                 self.outliers.attempt_failed(endpoint, now, None if status < 500 else requester)
             self.outliers.answered(pick, server, status, failure, now, requester)
         self._settle(pick, served=200 <= status < 300)
+        if pick.request.streaming and len(pick.in_flight_at) > 1:
+            # an answer begins when the helpers have done their part
+            server, *helpers = pick.in_flight_at
+            pick.in_flight_at = (server,)
+            for helper in helpers:
+                self._datastore.release(helper)
         if failure is Failure.CONNECT or failure is Failure.RESET:
             self._datastore.suspect(server)
 

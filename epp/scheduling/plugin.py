@@ -228,7 +228,7 @@ class UsageFollower(Protocol):
 
 @runtime_checkable
 class DataConsumer(Protocol):
-    """A built-in filter or scorer that reads what data producers prepared."""
+    """A built-in filter, scorer or profile handler that reads what data producers prepared."""
 
     @property
     def producers(self) -> tuple[DataProducer, ...]: ...
@@ -292,6 +292,20 @@ class IdentityHeaders(Protocol):
     @property
     def headers(self) -> Sequence[str]:
         """In lower case; the first that a request has is its fairness id, if it names none itself."""
+
+
+@runtime_checkable
+class StagedHandler(ProfileHandler, Protocol):
+    """A handler that takes the only profile, and for workers with roles runs it once more, under the name `stage`."""
+
+    @property
+    def stage(self) -> str: ...
+
+    def has_stages(self, pool: EndpointPool) -> bool:
+        """Whether workers have roles; otherwise it is not asked."""
+
+    def of_stage(self, name: str, pool: EndpointPool) -> EndpointPool:
+        """The endpoints that the profile is to see under that name."""
 
 
 class RequestFollower:

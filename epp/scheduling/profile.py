@@ -19,6 +19,7 @@ from epp.scheduling.cached_scores import (
 )
 from epp.scheduling.candidates import no_endpoints
 from epp.scheduling.decision import PluginLabels, ProfilePlan, ProfileRun
+from epp.scheduling.pairing import of_one_revision
 from epp.scheduling.pick import SchedulingContext
 from epp.scheduling.plugin import BestPicker, DataProducer, Filter, InFlightReader, Picker
 from epp.scheduling.published_only import is_published_only
@@ -88,7 +89,7 @@ class SchedulerProfile:
     ) -> tuple[Endpoint, ...]:
         request = context.request
         late = pool.late()
-        if self.filters:
+        if self.filters or request.peer is not None:
             pool, late = self._filter(context, pool, late, notes), None
         if notes is not None:
             notes.begin_scores()
@@ -121,6 +122,11 @@ class SchedulerProfile:
             kept = self._run_filters(request, pool, notes)
         if not kept:
             raise no_endpoints("the filters of the scheduling profile leave no endpoint for this request")
+        if request.peer is not None:
+            paired = of_one_revision(request.peer, kept)
+            if notes is not None and paired is not kept:
+                notes.paired(paired)
+            return paired
         return kept
 
     def _run_filters(

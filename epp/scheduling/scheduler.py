@@ -6,11 +6,13 @@ from dataclasses import replace
 from epp.endpoints.endpoint import EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
+from epp.scheduling.candidates import no_endpoints
 from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.plugin import (
     DataProducer,
     ProfileHandler,
     RehearsingProducer,
+    StagedHandler,
     is_picked_last,
     producer_labels,
 )
@@ -29,6 +31,7 @@ class Scheduler:
         "_handler_producers",
         "_single_name",
         "_single_profile",
+        "_staged",
         "handler",
         "producers",
         "profiles",
@@ -53,6 +56,9 @@ class Scheduler:
         single = getattr(self.handler, "takes_only_profile", False) is True
         self._single_profile = next(iter(self.profiles.values())) if single else None
         self._single_name = next(iter(self.profiles)) if single else ""
+        self._staged = self.handler if isinstance(self.handler, StagedHandler) else None
+        if self._staged is not None and self._single_profile is not None:
+            self.profiles.setdefault(self._staged.stage, self._single_profile)
 
     def schedule(self, context: SchedulingContext, pool: EndpointPool) -> Pick:
         """Pick among these candidates; raises `Rejection`, any other exception is a fault of a plugin."""
@@ -82,7 +88,9 @@ class Scheduler:
     def _choose(self, context: SchedulingContext, pool: EndpointPool) -> Pick:
         if context.decision is not None:
             context.decision.profile = self._single_name
-        if self._single_profile is not None:  # the common case: the same result without asking the handler
+        staged = self._staged is not None and self._staged.has_stages(pool)
+        # the common case: the same result without asking the handler
+        if self._single_profile is not None and not staged:
             chosen = self._single_profile.run(context, pool)
             pick = Pick(context.request, chosen, primary=self._single_name)
             pick.scores = context.scores
@@ -127,6 +135,10 @@ class Scheduler:
         context.clear_scores()
         if context.decision is not None:
             context.decision.profile = name
+        if self._staged is not None:
+            pool = self._staged.of_stage(name, pool)
+            if not len(pool):
+                return no_endpoints("no endpoint that may serve this request has the role for it")
         try:
             return ProfileResult(self.profiles[name].run(context, pool), context.scores)
         except Rejection as rejection:

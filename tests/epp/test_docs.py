@@ -28,7 +28,7 @@ SHOWN = re.findall(
 
 
 def test_the_default_is_the_one_that_is_shown() -> None:
-    assert SHOWN[0] == DEFAULT_CONFIG.replace("- type: single-profile-handler\n", "")
+    assert SHOWN[0] == DEFAULT_CONFIG
 
 
 @pytest.mark.parametrize("text", SHOWN)

@@ -35,7 +35,7 @@ plugins:
 {{- if not (or $payloadAgnostic (eq (include "epp.source" .) "pool")) }}
   parameters: {maxNumOfEndpoints: 3}
 {{- end }}
-- type: single-profile-handler
+- type: {{ $payloadAgnostic | ternary "single-profile-handler" "least-cost-profile-handler" }}
 {{- with $epp.metricsDataSource }}
 - type: metrics-data-source
   parameters:

@@ -21,6 +21,7 @@ from epp.endpoints.endpoint import Column, EndpointPool, Floats
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.plugin import DataProducer
 from epp.scheduling.prefix.scorer import units_of_all
+from epp.scheduling.work_ahead.elsewhere import CANDIDATE, decodes
 from epp.scheduling.work_ahead.producer import WorkAheadProducer, of_rows, prompt_tokens
 
 REQUEST_TOKENS: Final = 150.0
@@ -59,16 +60,17 @@ class LeastCostScorer:
 
     def cost(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         """In tokens of prompts, for each endpoint."""
-        numbers = pool.numbers
-        requests: Floats = numbers[_WAITING] + numbers[_RUNNING]
-        requests += numbers[_UNREPORTED]
-        # a request that the page shows no more and whose answer has not come is stuck there
-        np.maximum(requests, numbers[_INFLIGHT], out=requests)
+        requests = _requests(pool)
         cost: Floats = requests * self.interference
         cost += 1.0
-        cost *= self._missing(request, pool)
+        missing = self._missing(request, pool)
+        cost *= missing
         columns, rows = self.producer.columns(pool)
-        cost += of_rows(columns.ahead_cost, rows)
+        ahead, slowness = of_rows(columns.ahead_cost, rows), of_rows(columns.slowness, rows)
+        cost += ahead
+        elsewhere = CANDIDATE.of(request)
+        if elsewhere is not None:
+            cost = elsewhere.compare(cost, ahead, missing, slowness, pool)
         beyond = self.producer.model.beyond
         if beyond and columns.limited:
             over: Floats = requests - of_rows(columns.room, rows)
@@ -80,7 +82,9 @@ class LeastCostScorer:
         loads = self.producer.adapter_loads(request, pool)
         if loads is not None:
             cost += loads * (self.adapter_load_seconds * self.producer.speed)
-        cost *= of_rows(columns.slowness, rows)
+        cost *= slowness
+        if elsewhere is not None and elsewhere.worker is None:
+            elsewhere.offer(cost, pool)
         return cost
 
     def _missing(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
@@ -94,3 +98,16 @@ class LeastCostScorer:
         np.maximum(missing, 1.0, out=missing)
         self.producer.agree(missing, request, chain, held, pool)
         return missing
+
+
+def _requests(pool: EndpointPool) -> Floats:
+    """That wait or run at each endpoint; none where nobody decodes: nobody is delayed there, and what is there is ahead."""
+    numbers = pool.numbers
+    requests: Floats = numbers[_WAITING] + numbers[_RUNNING]
+    requests += numbers[_UNREPORTED]
+    # a request that the page shows no more and whose answer has not come is stuck there
+    np.maximum(requests, numbers[_INFLIGHT], out=requests)
+    decoding = decodes(pool)
+    if decoding is not None:
+        requests *= decoding
+    return requests

@@ -18,6 +18,7 @@ from epp.scheduling.work_ahead.adapters import LoadedAdapters
 from epp.scheduling.work_ahead.agreement import Hashes, credit_preferred, hashes_of
 from epp.scheduling.work_ahead.cost_model import LEARNT_NUMBERS, UNKNOWN, CostModel, Known
 from epp.scheduling.work_ahead.counter_kind import KindSums
+from epp.scheduling.work_ahead.elsewhere import COMPUTED_AT
 from epp.scheduling.work_ahead.ledger import PoolTotals, SentPrompt, WorkLedger
 
 WORK_AHEAD_PRODUCER: Final = "work-ahead-producer"
@@ -182,10 +183,13 @@ class WorkAheadProducer:
             return
         sent: _Sent = {}
         tokens = prompt_tokens(request)
+        computed_at = COMPUTED_AT.of(request)
         for endpoint in endpoints:
             if endpoint.key in sent:  # a helper that was chosen too
                 continue
             missing = max(1.0, tokens - self.prefixes.held(request, endpoint))
+            if computed_at is not None and endpoint.key != computed_at:
+                missing = 1.0  # it gets the KV cache of the prompt
             ledger = self._ledger(endpoint)
             awaited: AwaitedAnswer | None = None
             if request.streaming and len(endpoints) == 1 and request.prompt_size:

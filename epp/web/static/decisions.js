@@ -197,6 +197,7 @@ function describe(whole) {
     ["Priority", `${request.priority}${request.objective ? ` (${request.objective})` : ""}`],
     ["Flow", request.fairness_id],
     ["Fallbacks", whole.fallbacks.map(({ id }) => id).join(", ")],
+    ["Stages", whole.stages],
     ...Object.entries(whole.helpers).map(([role, group]) => [role, group.map(({ id }) => id).join(", ")]),
     ["Refused", whole.refusal && `${whole.refusal.code}: ${whole.refusal.message}`],
     ["Served by", outcome.served_by && `${outcome.served_by}${outcome.attempts ? `, attempt ${outcome.attempts}` : ""}`],

@@ -36,16 +36,14 @@ from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
-from epp.scheduling.filters import RoleFilter
 from epp.scheduling.request_reader import Policy
-from epp.scheduling.saturation import UtilizationDetector
-from epp.scheduling.scheduler import Scheduler
 from epp.wire import certificate
 from epp.wire.certificate import Certificate
 from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
-from tests.epp.prefill_handler import PREFILLER, PrefillHandler, add_worker
+from tests.epp.prefill_handler import PREFILLER, add_worker
 
+GO_FILES = Path(__file__).parents[1] / "config" / "go_files"
 ANY = Address("127.0.0.1", 0)
 LOCAL = EnvoySettings(listen=ANY, admin=ANY, secure=False)
 
@@ -265,18 +263,12 @@ async def test_headers_that_clients_must_not_set_reach_no_picker(mesh: Mesh, pic
 
 
 async def test_a_worker_is_told_its_prefill_worker_and_never_the_client_s(mesh: Mesh) -> None:
-    """A director with a profile handler of its own, whose decode worker has the prompt from the second request on."""
+    """The decode worker has the prompt from the second request on."""
     worker, store = await mesh.worker(), Datastore()
     add_worker(store, "decode", "decode", "127.0.0.1", worker.port)
     add_worker(store, "prefill", "prefill", "127.0.0.1", 9)
-    profile = load_config(None, rng=random.Random(1)).scheduler.profiles["default"]
-    profiles = {
-        "decode": replace(profile, filters=(RoleFilter(DECODE_ROLES),)),
-        "prefill": replace(profile, filters=(RoleFilter(PREFILL_ROLES),)),
-    }
-    detector = UtilizationDetector()
-    scheduler = Scheduler(profiles, PrefillHandler())
-    mesh.director = Director(store, scheduler, detector, Policy(), random.Random(2))
+    config = load_config((GO_FILES / "pd-epp-config.yaml").read_text(), rng=random.Random(1))
+    mesh.director = Director(store, config.scheduler, config.detector, Policy(), random.Random(2))
     picker = await mesh.picker()
     envoy = await mesh.envoy(render(_settings(picker)))
     client = await mesh.client()

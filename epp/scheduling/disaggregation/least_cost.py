@@ -1,0 +1,128 @@
+"""The default profile handler: one worker for a request, or where workers have roles the cheapest pair of two.
+
+Without roles it is single-profile-handler. With them, the only profile runs over the workers for prefill first, then over those that
+decode, whose least-cost-scorer knows what the prompt costs with the worker that was chosen (`work_ahead/elsewhere.py`): so
+decode worker, and whether to be apart at all, are one choice.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
+from epp.plugins.declaration import PluginDeclaration, Role
+from epp.request.inference_request import InferenceRequest
+from epp.request.rejection import Rejection
+from epp.scheduling.disaggregation.handler import PREFILL, PREFILL_HEADER
+from epp.scheduling.filters import DECODE_ROLES, PREFILL_ROLES, ROLE_LABEL
+from epp.scheduling.pairing import pairs
+from epp.scheduling.pick import Pick
+from epp.scheduling.profile_handlers import SingleProfileHandler
+from epp.scheduling.profile_result import ProfileResult, Results
+from epp.scheduling.work_ahead.elsewhere import CANDIDATE, COMPUTED_AT, Elsewhere
+
+
+class LeastCostProfileHandler(SingleProfileHandler):
+    """A `StagedHandler`. The profile runs for prefill under the name `stage`."""
+
+    __slots__ = ("_everyone", "_has_stages")
+
+    type = "least-cost-profile-handler"
+    stage: Final = PREFILL
+
+    def __init__(self) -> None:
+        self._everyone: tuple[Endpoint, ...] = ()
+        self._has_stages = False
+
+    def check(self, profiles: Collection[str]) -> None:
+        others = [name for name in profiles if name != PREFILL]
+        super().check(others if len(profiles) == 2 else profiles)  # a scheduler is made of another's profiles
+        if not others:
+            raise ValueError(f"{self.type} uses the name {PREFILL!r} itself; give the profile another one")
+
+    def has_stages(self, pool: EndpointPool) -> bool:
+        """Whether some workers decode and others do not; if none does, this picker is one of the others' alone."""
+        everyone = pool.endpoints if pool.selected_from is None else pool.selected_from[0]
+        if everyone is not self._everyone:  # the same tuple as long as no endpoint changes
+            decode = [_decodes(endpoint) for endpoint in everyone]
+            self._everyone, self._has_stages = everyone, any(decode) and not all(decode)
+        return self._has_stages
+
+    def of_stage(self, name: str, pool: EndpointPool) -> EndpointPool:
+        able = _prefills if name == PREFILL else _decodes
+        mask: Mask = pool.note(
+            ("stage", name == PREFILL),
+            lambda: np.array([able(one) for one in pool.endpoints], dtype=np.bool_),
+        )
+        return pool.select(mask)
+
+    def pick(self, request: InferenceRequest, profiles: Collection[str], results: Results) -> Sequence[str]:
+        decode = next(name for name in profiles if name != PREFILL)
+        if decode in results:
+            return ()
+        if not results and request.prompt_size:
+            CANDIDATE.keep(request, Elsewhere())
+            return (PREFILL,)
+        elsewhere, found = CANDIDATE.of(request), results.get(PREFILL)
+        if elsewhere is not None and isinstance(found, ProfileResult):
+            elsewhere.choose(found.endpoints[0])
+        return (decode,)
+
+    def result(self, request: InferenceRequest, results: Results) -> Pick:
+        prefill = results.get(PREFILL)
+        pick = super().result(request, _without(results, PREFILL))
+        elsewhere = CANDIDATE.of(request)
+        worker = None if elsewhere is None else elsewhere.worker
+        if elsewhere is None or worker is None:
+            pick.stages = f"decode-only: {_why_nobody(prefill)}"
+            return pick
+        chosen, decode = pick.endpoints, pick.endpoints[0]
+        row = elsewhere.row(decode)
+        if row is None:
+            pick.stages = f"decode-only: the numbers of {decode.id} are too old"
+            return pick
+        local, remote = elsewhere.local.item(row), elsewhere.remote.item(row)
+        costs = f"the prompt costs {remote:,.0f} tokens with {worker.id}, {local:,.0f} without"
+        if not elsewhere.apart.item(row):
+            same = worker.key == decode.key or not pairs(worker, decode)
+            pick.stages = (
+                f"decode-only: {worker.id} is no other worker of that revision"
+                if same
+                else f"decode-only: {costs}"
+            )
+            return pick
+        COMPUTED_AT.keep(request, worker.key)
+        fallbacks = tuple([one for one in chosen if pairs(one, worker)])
+        headers, helpers = {PREFILL_HEADER: worker.destination}, {PREFILL: (worker,)}
+        apart = Pick(request, fallbacks, primary=pick.primary, helpers=helpers, headers=headers)
+        apart.stages = f"prefill-decode: {costs}"
+        return apart
+
+
+def _without(results: Results, name: str) -> Mapping[str, ProfileResult | Rejection]:
+    return {one: result for one, result in results.items() if one != name}
+
+
+def _why_nobody(prefill: ProfileResult | Rejection | None) -> str:
+    if prefill is None:
+        return "there is no prompt"
+    if isinstance(prefill, Rejection):
+        return f"no worker for prefill: {prefill.message}"
+    return f"the numbers of {prefill.endpoints[0].id} are too old, or nothing says what a prompt costs"
+
+
+def _decodes(endpoint: Endpoint) -> bool:
+    role = endpoint.labels.get(ROLE_LABEL)
+    return role is None or role in DECODE_ROLES
+
+
+def _prefills(endpoint: Endpoint) -> bool:
+    return endpoint.labels.get(ROLE_LABEL) in PREFILL_ROLES
+
+
+LEAST_COST_PROFILE_HANDLER: Final = PluginDeclaration(
+    type=LeastCostProfileHandler.type,
+    role=Role.HANDLER,
+    build=lambda given, context: LeastCostProfileHandler(),
+)

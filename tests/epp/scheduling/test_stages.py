@@ -1,0 +1,216 @@
+"""Prefill, decode and encode apart: disagg-profile-handler does what the Go picker's does (go_stages.yaml), and pairs no two revisions."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from adsum.config.problems import ConfigError
+from discovery import Instance, InstanceAddedEvent
+from epp.config.picker_config import PickerConfig, load_config
+from epp.decisions.document import describe
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.load import Load
+from epp.questions.decision_text import details
+from epp.request.rejection import Rejection
+from epp.scheduling.director import Director
+from epp.scheduling.disaggregation.handler import disagg_metrics
+from epp.scheduling.pairing import REVISION_LABEL
+from epp.scheduling.pick import Pick
+from epp.scheduling.request_reader import Policy
+
+NOW = 100.0
+CASES = yaml.safe_load((Path(__file__).parent / "go_stages.yaml").read_text())
+STAGES = ("encode", "prefill", "decode")
+
+
+def config_of(case: dict[str, Any], *scheduling: dict[str, Any]) -> PickerConfig:
+    """Each stage has a profile with the filter of its role and the other `scheduling` plugins."""
+    handler, deciders = dict(case.get("handler", {})), []
+    for stage in ("prefill", "encode"):
+        if decider := dict(case.get(stage, {})):
+            if not decider.pop("older", False) and case.get("type") is None:
+                handler.setdefault("deciders", {})[stage] = decider["type"]
+            deciders.append(decider)
+    plugins: list[Any] = [
+        {"type": case.get("type", "disagg-profile-handler"), "parameters": handler},
+        *deciders,
+    ]
+    filters = [{"type": f"{stage}-filter"} for stage in STAGES]
+    every = [{"pluginRef": one["type"]} for one in scheduling]
+    document = {
+        "apiVersion": "llm-d.ai/v1",
+        "kind": "EndpointPickerConfig",
+        "plugins": [*plugins, *filters, *scheduling],
+        "schedulingProfiles": [
+            {"name": stage, "plugins": [{"pluginRef": f"{stage}-filter"}, *every]} for stage in STAGES
+        ],
+    }
+    return load_config(json.dumps(document), rng=random.Random(1))
+
+
+def store_of(workers: list[str], revisions: str = "") -> Datastore:
+    """A worker for each role, at 10.0.0.1:8200, ..., idle and scraped just now; of a revision each, if any are given."""
+    store = Datastore()
+    for number, role in enumerate(workers, 1):
+        labels = {"llm-d.ai/role": role} if role else {}
+        if revisions:
+            labels[REVISION_LABEL] = revisions[number - 1]
+        instance = Instance(f"{role}-{number}", "ns", "c", f"10.0.0.{number}", 8200, "a", labels=labels)
+        store.apply(InstanceAddedEvent(instance), {})
+        store.observe(store.endpoints[-1], Load(waiting=0, running=0, kv_usage=0), NOW, period=1e9)
+    return store
+
+
+def director_of(config: PickerConfig, store: Datastore) -> Director:
+    return Director(store, config.scheduler, config.detector, Policy(), random.Random(2))
+
+
+def request_of(given: dict[str, Any]) -> tuple[dict[str, str], bytes]:
+    if "media" in given:
+        parts = [{"type": "text", "text": "What is it?"}, {"type": given["media"]}]
+        body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": parts}]}
+        return {":path": "/v1/chat/completions"}, json.dumps(body).encode()
+    # as JSON, with its quotes
+    letters = max(1, given.get("tokens", 640) * 4 - 2)
+    body = {"model": "m", "prompt": given.get("text", "x") * letters}
+    return {":path": "/v1/completions"}, json.dumps(body).encode()
+
+
+def direct(director: Director, given: dict[str, Any]) -> Pick:
+    headers, body = request_of(given)
+    pick = director.direct(headers, body, None, NOW)
+    assert isinstance(pick, Pick)
+    return pick
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_the_stages_are_those_of_the_go_picker(case: dict[str, Any]) -> None:
+    store = store_of(case["workers"])
+    director = director_of(config_of(case), store)
+    addresses = {one.id: one.destination for one in store.endpoints}
+    for given in case["requests"]:
+        if "status" in given:
+            with pytest.raises(Rejection) as refused:
+                direct(director, given)
+            assert refused.value.status == given["status"]
+            continue
+        pick = direct(director, given)
+        expected = {}
+        if "prefill" in given:
+            expected["x-prefiller-host-port"] = addresses[given["prefill"]]
+        if "encode" in given:
+            expected["x-encoder-hosts-ports"] = ",".join(addresses[one] for one in given["encode"])
+        if "rank" in given:
+            expected["x-data-parallel-host-port"] = f"{pick.endpoints[0].address}:{given['rank']}"
+        assert pick.headers == expected, given
+        assert (pick.endpoints[0].id, pick.primary) == (str(given["to"]), "decode")
+        assert pick.endpoints[0].port == given.get("port", 8200)
+        assert pick.stages.startswith(given.get("stages", "")), pick.stages
+        director.responded(pick, 200, NOW)
+        director.release(pick, NOW)
+    assert {store.inflight(one) for one in store.endpoints} == {0}
+
+
+ALWAYS: dict[str, Any] = {"prefill": {"type": "always-disagg-pd-decider"}}
+
+
+@pytest.mark.parametrize("order", ["decode-first", "prefill-first"])
+def test_two_revisions_are_not_paired(order: str) -> None:
+    case = ALWAYS if order == "decode-first" else {"handler": {"stageOrder": order}}
+    director = director_of(config_of(case), store_of([*["prefill"] * 2, *["decode"] * 2], "abab"))
+    pairs = {
+        (p.endpoints[0].id, p.helpers["prefill"][0].id) for p in (direct(director, {}) for _ in range(20))
+    }
+    assert pairs == {("decode-3", "prefill-1"), ("decode-4", "prefill-2")}
+    for revisions in ("aabb", "aac"):
+        roles = ["prefill", "prefill", "decode", "decode"][: len(revisions)]
+        alone = direct(director_of(config_of(case), store_of(roles, revisions)), {})
+        assert alone.headers == {}
+        assert alone.endpoints[0].labels["llm-d.ai/role"] == "decode"
+        assert alone.stages == ("decode-only: no worker for prefill has the revision of the decode worker")
+
+
+def test_no_fallback_is_of_another_revision_than_the_prefill_worker() -> None:
+    picker = {"type": "max-score-picker", "parameters": {"maxNumOfEndpoints": 3}}
+    config = config_of(ALWAYS, picker)
+    for _ in range(5):
+        pick = direct(director_of(config, store_of(["prefill", "decode", "decode", "decode"], "aaba")), {})
+        revisions = [one.labels[REVISION_LABEL] for one in pick.endpoints]
+        assert revisions == ["a", "a"] if pick.headers else sorted(revisions) == ["a", "a", "b"]
+
+
+@pytest.mark.parametrize("order", ["decode-first", "prefill-first"])
+def test_the_second_stage_is_chosen_near_the_first(order: str) -> None:
+    case = ALWAYS if order == "decode-first" else {"handler": {"stageOrder": order}}
+    store = Datastore()
+    for number, (role, node) in enumerate(
+        [("prefill", "x"), ("prefill", "y"), ("decode", "y"), ("decode", "x")], 1
+    ):
+        instance = Instance(
+            f"{role}-{number}",
+            "ns",
+            "c",
+            f"10.0.0.{number}",
+            8200,
+            "a",
+            labels={"llm-d.ai/role": role},
+            node=node,
+        )
+        store.apply(InstanceAddedEvent(instance), {})
+    director = director_of(config_of(case, {"type": "topology-affinity-scorer"}), store)
+    for _ in range(10):
+        pick = direct(director, {})
+        assert pick.endpoints[0].node == pick.helpers["prefill"][0].node
+
+
+def test_an_explanation_tells_the_stages_and_counts_nothing() -> None:
+    config = config_of(ALWAYS)
+    director = director_of(config, store_of(["decode"]))
+    headers, body = request_of({})
+    decision = director.explain(headers, body, None, NOW)
+    document = describe(decision, NOW, lambda at: at, 10)
+    why = "decode-only: no worker for prefill: the filters of the scheduling profile leave no endpoint for this request"
+    assert document["stages"] == why
+    assert f"  {why}" in list(details(document))
+    handler = config.scheduler.handler
+    assert not handler.decisions  # type: ignore[attr-defined]
+    director.release(direct(director, {}), NOW)
+    samples = [one for family in disagg_metrics([handler]) for one in family.samples]  # type: ignore[list-item]
+    assert [(one.name, one.labels["decision_type"], one.value) for one in samples] == [
+        ("llm_d_epp_disagg_decision_total", "decode-only", 1),
+        ("llm_d_inference_scheduler_disagg_decision_total", "decode-only", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ({"handler": {"deciders": {"prefill": "nobody"}}}, "no plugin is named 'nobody'"),
+        ({"handler": {"deciders": {"prefill": "decode-filter"}}}, "'decode-filter' is no decider"),
+        (
+            {"handler": {"stageOrder": "sideways"}},
+            "'sideways' is no order of stages; expected decode-first or",
+        ),
+        (
+            {"handler": {"stageOrder": "prefill-first"}, **ALWAYS},
+            "a prefill decider is not asked where prefill",
+        ),
+        ({"handler": {"decodeProfile": "decode"}, **ALWAYS}, "older names cannot stand beside profiles"),
+        (
+            {"handler": {"profiles": {"decode": "other"}}},
+            "needs a profile 'other', found encode, prefill, dec",
+        ),
+        (
+            {"prefill": {"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": -1}}},
+            "greater than",
+        ),
+        ({"type": "pd-profile-handler", "handler": {"primaryPort": 65536}}, "less than or equal to 65535"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(case: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        config_of(case)
