@@ -22,7 +22,8 @@ from epp.scheduling import (
 )
 from epp.scheduling.affinity import labels, session_affinity, sessions, topology
 from epp.scheduling.burst import producer as burst
-from epp.scheduling.disaggregation import deciders, handler as disaggregation, least_cost
+from epp.scheduling.disaggregation import deciders, least_cost
+from epp.scheduling.disaggregation import handler as disaggregation
 from epp.scheduling.in_flight_load import plugins as in_flight_load
 from epp.scheduling.in_flight_load import prefix_affinity
 from epp.scheduling.kv_events import declaration as kv_events

@@ -272,7 +272,9 @@ def _decider(name: str, context: PluginContext, field: str) -> Decider | None:
     return context.parameters(name, Decider, default="decider", field=field) if name else None
 
 
-def _handler(stages: StagePlan, type: str, producer: str | None, context: PluginContext) -> DisaggProfileHandler:
+def _handler(
+    stages: StagePlan, type: str, producer: str | None, context: PluginContext
+) -> DisaggProfileHandler:
     handler = DisaggProfileHandler(stages, prefix_matches(producer, context), type, context.name)
     context.follow(handler)
     return handler

@@ -10,12 +10,11 @@ from typing import Final
 
 import numpy as np
 
-from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
+from epp.endpoints.endpoint import DECODE_ROLES, PREFILL_ROLES, ROLE_LABEL, Endpoint, EndpointPool, Mask
 from epp.plugins.declaration import PluginDeclaration, Role
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.disaggregation.handler import PREFILL, PREFILL_HEADER
-from epp.scheduling.filters import DECODE_ROLES, PREFILL_ROLES, ROLE_LABEL
 from epp.scheduling.pairing import pairs
 from epp.scheduling.pick import Pick
 from epp.scheduling.profile_handlers import SingleProfileHandler

@@ -11,9 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Key, Mask
+from epp.endpoints.endpoint import DECODE_ROLES, ROLE_LABEL, Endpoint, EndpointPool, Floats, Key, Mask
 from epp.request.inference_request import RequestData
-from epp.scheduling.filters import DECODE_ROLES, ROLE_LABEL
 from epp.scheduling.pairing import REVISION_LABEL, pairs
 
 TRANSFER_TOKENS: Final = 400.0

@@ -24,7 +24,6 @@ from discovery.eds.assignment import Assignment, LbEndpoint
 from epp.config.picker_config import load_config
 from epp.config.settings import TransportKind
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import DECODE_ROLES, PREFILL_ROLES
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import bootstrap, render
 from epp.envoy.json_values import Address
