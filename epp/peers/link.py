@@ -40,6 +40,9 @@ _COLLECT: Final = 0.01
 """Seconds for which entries are collected."""
 
 
+NO_ANSWER: Final = "it did not answer"
+
+
 class Duplex(Protocol):
     """A gRPC stream of bytes, of either side."""
 
@@ -216,7 +219,7 @@ def why_lost(error: BaseException | None) -> str:
     if isinstance(error, aio.AioRpcError):
         return f"{error.code().name}: {(error.details() or 'no details')[:200]}"
     if isinstance(error, TimeoutError):
-        return "it did not answer"
+        return NO_ANSWER
     return "it ended the stream" if error is None else str(error)
 
 

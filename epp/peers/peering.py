@@ -28,6 +28,7 @@ from epp.peers.link import (
     CHANNEL_OPTIONS,
     GREETING,
     METHOD,
+    NO_ANSWER,
     SERVER_OPTIONS,
     SERVICE,
     Duplex,
@@ -306,7 +307,7 @@ class Peers(ResourceOwner):
 
     async def _keep(self, address: str, tried: asyncio.Event) -> None:
         """Keep a stream to one peer as long as it is named, unless it keeps one to us."""
-        pause = _FIRST_PAUSE
+        pause, is_patient = _FIRST_PAUSE, True
         try:
             while address in self._dialed:
                 link = self._link(address, dialed=True)
@@ -320,7 +321,10 @@ class Peers(ResourceOwner):
                     continue
                 if address in self._dialed:
                     self._dialed[address] = why
-                tried.set()
+                if why == NO_ANSWER and is_patient:
+                    is_patient = False  # it is there, and maybe busy: a start without it would count nothing of what it sends
+                else:
+                    tried.set()
                 pause = _FIRST_PAUSE if link.name and not fault else min(2.0 * pause, _LONGEST_PAUSE)
                 await asyncio.sleep(_FAULT_PAUSE if fault else pause)
         finally:

@@ -1,13 +1,14 @@
 """Runs a picker as several processes: listens on its ports, starts the processes, hands them the connections, and drains them."""
 
 import asyncio
+import fcntl
 import logging
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,8 @@ log = logging.getLogger("epp")
 
 _LEAVE: Final = 10.0
 """Seconds more than --drain-timeout until a process that still runs is killed."""
+_PREFIX: Final = "adsum-epp-"
+_LOCK: Final = "lock"
 _LONGEST_FOLDER: Final = 90
 """Characters: the path of a Unix socket has at most 107."""
 
@@ -40,8 +43,7 @@ def run(settings: Settings, log_settings: LogSettings, given: Sequence[str]) -> 
     write_log(log_settings.level, log_settings.form())
     try:
         with ExitStack() as stack:
-            folder = private_folder()
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            folder = stack.enter_context(private_folder())
             ports = open_ports(settings)
             for port in ports.values():
                 stack.callback(port.close)
@@ -59,16 +61,36 @@ async def _run(group: "ProcessGroup") -> int:
     return await supervise(group)
 
 
-def private_folder() -> Path:
-    """For the Unix sockets between the processes. In a container without another writable folder: in its shared memory."""
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """For the Unix sockets between the processes. In a container without another writable folder: in its shared memory.
+
+    It is locked while this process lives; those of pickers that were killed are removed.
+    """
     try:
-        folder = tempfile.mkdtemp(prefix="adsum-epp-")
+        folder = tempfile.mkdtemp(prefix=_PREFIX)
         if len(folder) > _LONGEST_FOLDER:
             shutil.rmtree(folder)
-            folder = tempfile.mkdtemp(prefix="adsum-epp-", dir="/tmp")  # mkdtemp makes it private
+            folder = tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp")  # mkdtemp makes it private
     except OSError:
-        folder = tempfile.mkdtemp(prefix="adsum-epp-", dir="/dev/shm")  # the same
-    return Path(folder)
+        folder = tempfile.mkdtemp(prefix=_PREFIX, dir="/dev/shm")  # the same
+    made = Path(folder)
+    try:
+        for other in made.parent.glob(_PREFIX + "*"):
+            _remove_left(other)
+        with (made / "new").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            (made / "new").rename(made / _LOCK)  # it is seen only when it is locked
+            yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove the folder of a picker that does not live any more; those of other users cannot be entered."""
+    with suppress(OSError), (folder / _LOCK).open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def open_ports(settings: Settings) -> dict[str, HandedPort]:

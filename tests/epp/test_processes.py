@@ -6,15 +6,18 @@ import json
 import os
 import re
 import signal
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from grpc import aio
 
 from epp.config.siblings import VARIABLE
+from epp.serve.processes import private_folder
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from tests.epp.epp_program import LOCAL, epp_program
 from tests.epp.peers.test_peers import BODY, workers
@@ -187,6 +190,20 @@ async def test_none_outlives_the_process_that_started_them() -> None:
         there = processes(picker)
         picker.send(signal.SIGKILL)
         await eventually(lambda: not any(map(is_there, there.values())))
+
+
+def test_the_folder_of_one_that_was_killed_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with private_folder() as lives:
+        (tmp_path / "adsum-epp-starts").mkdir()
+        (left := tmp_path / "adsum-epp-left").mkdir()
+        (left / "lock").touch()
+        with private_folder() as other:
+            assert {*tmp_path.iterdir()} == {lives, other, tmp_path / "adsum-epp-starts"}
+        assert lives.is_dir()
+    assert [one.name for one in tmp_path.iterdir()] == ["adsum-epp-starts"]
 
 
 async def test_wrong_input_and_a_taken_port_are_said_as_by_one(tmp_path: Path) -> None:

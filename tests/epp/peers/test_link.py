@@ -1,9 +1,12 @@
 """Streams between pickers: one that ends early, and the size of what is forwarded over one."""
 
 import asyncio
+import socket
 
 import pytest
 
+from adsum.tasks import background
+from epp.peers.credentials import PeerCredentials
 from epp.peers.subscriber import MOST_MESSAGE
 from tests.epp.peers.pickers import peers_with_one
 
@@ -18,6 +21,21 @@ async def test_a_peer_whose_own_stream_ended_before_it_told_anything_is_asked_ag
     async with asyncio.timeout(60):
         await waiting
     assert tried.is_set()
+
+
+async def test_the_start_waits_for_a_second_attempt_at_one_that_does_not_answer() -> None:
+    """Otherwise a picker that starts on a busy machine would serve, and the busy one would count nothing of what it sends."""
+    peers, tried = peers_with_one(), asyncio.Event()
+    peers._credentials = PeerCredentials(None, b"")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        peers._dialed[address] = ""
+        async with background(peers._keep(address, tried)), asyncio.timeout(60):
+            await tried.wait()
+        listening.settimeout(0)
+        for _ in range(2):
+            listening.accept()[0].close()
+        assert peers._dialed[address] == "it did not answer"
 
 
 async def test_the_log_says_which_side_ended(caplog: pytest.LogCaptureFixture) -> None:
