@@ -60,8 +60,11 @@ class LeastCostScorer:
 
     def cost(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         """In tokens of prompts, for each endpoint."""
-        requests = _requests(pool)
+        decoding = decodes(pool)
+        requests = _requests(pool, decoding)
         cost: Floats = requests * self.interference
+        if decoding is not None:  # where nobody decodes, nobody is slowed down
+            cost *= decoding
         cost += 1.0
         missing = self._missing(request, pool)
         cost *= missing
@@ -100,14 +103,12 @@ class LeastCostScorer:
         return missing
 
 
-def _requests(pool: EndpointPool) -> Floats:
-    """That wait or run at each endpoint; none where nobody decodes: nobody is delayed there, and what is there is ahead."""
+def _requests(pool: EndpointPool, decoding: Floats | None) -> Floats:
+    """That wait or run at each endpoint."""
     numbers = pool.numbers
     requests: Floats = numbers[_WAITING] + numbers[_RUNNING]
     requests += numbers[_UNREPORTED]
-    # a request that the page shows no more and whose answer has not come is stuck there
-    np.maximum(requests, numbers[_INFLIGHT], out=requests)
-    decoding = decodes(pool)
-    if decoding is not None:
-        requests *= decoding
+    # a request that the page shows no more and whose answer has not come is stuck there, or decoded elsewhere by now
+    inflight: Floats = numbers[_INFLIGHT]
+    np.maximum(requests, inflight if decoding is None else inflight * decoding, out=requests)
     return requests

@@ -22,8 +22,11 @@ from tests.epp.prefill_handler import PREFILLER
 NOW = 100.0
 
 
-def store_of(*workers: str, running: int = 20, revisions: str = "", gone: str = "") -> Datastore:
-    """Workers by role, scraped just now; `running`: requests at those that decode; `gone`: a role that is unreachable."""
+def store_of(
+    *workers: str, running: int = 20, waiting: int = 0, revisions: str = "", gone: str = ""
+) -> Datastore:
+    """Workers by role, scraped just now; `running`: requests at those that decode, `waiting` at the others; `gone`: a role that is
+    unreachable."""
     store = Datastore()
     for number, role in enumerate(workers, 1):
         labels = {"llm-d.ai/role": role} if role else {}
@@ -31,7 +34,9 @@ def store_of(*workers: str, running: int = 20, revisions: str = "", gone: str = 
             labels[REVISION_LABEL] = revisions[number - 1]
         instance = Instance(f"{role}-{number}", "ns", "c", f"10.0.0.{number}", 8000, "a", labels=labels)
         store.apply(InstanceAddedEvent(replace(instance, reachable=role != gone)), {})
-        load = Load(waiting=0, running=0 if role == "prefill" else running, kv_usage=0)
+        load = Load(waiting=waiting, running=0, kv_usage=0)
+        if role != "prefill":
+            load = Load(waiting=0, running=running, kv_usage=0)
         store.observe(store.endpoints[-1], load, NOW, period=1e9)
     return store
 
@@ -106,6 +111,21 @@ def test_what_a_prefill_worker_has_ahead_is_its_own_and_its_request_ends_when_th
     assert store.pool(NOW).inflight.tolist() == [1, 0]
     director.release(pick, NOW)
     assert store.pool(NOW).inflight.tolist() == [0, 0]
+
+
+def test_of_two_that_share_a_prefill_worker_only_one_request_ends_there() -> None:
+    store = store_of("decode", "prefill")
+    director = director_of(store)
+    first, second = ask(director), ask(director, text="b")
+    assert first.headers == second.headers != {}
+    director.responded(first, 200, NOW)
+    director.release(first, NOW)
+    assert store.pool(NOW).inflight.tolist() == [1, 1]
+
+
+def test_who_waits_for_prefill_costs_something_and_is_slowed_down_by_nobody() -> None:
+    pick = ask(director_of(store_of("decode", "prefill", waiting=10)))
+    assert pick.stages == "prefill-decode: the prompt costs 8,500 tokens with prefill-2, 42,000 without"
 
 
 def test_two_revisions_are_not_paired() -> None:
