@@ -19,7 +19,11 @@ settings.register_profile(
 settings.register_profile("searching", settings.get_profile("same"), derandomize=False)
 settings.load_profile("same")
 
-_LONG = (  # more than 15 s each; some wait most of the time, others compute: mixed, they share the processors
+_LONG = (
+    # of tests/system: test_compiled.py takes as long as all others beside it
+    *("test_compiled.py", "test_dispatcher_alerts.py", "test_failing.py", "test_dispatcher_kill_matrix.py"),
+    *("test_pickers_behind_envoy.py", "test_picker_lets_go.py", "test_etcd_faults.py", "test_dashboards.py"),
+    # more than 15 s each; some wait most of the time, others compute: mixed, they share the processors
     *("test_extending.py", "test_demo.py", "test_failures.py", "pump/test_lane.py", "test_pick_costs.py", "test_main.py"),
     *("test_model_rewriting.py", "test_replicas.py", "test_site.py"),
     *("redis/test_ledger.py", "test_routing.py", "test_state_machine.py"),
