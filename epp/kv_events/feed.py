@@ -5,9 +5,10 @@ import contextlib
 import importlib.util
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never
 
 from yarl import URL
@@ -19,14 +20,25 @@ from adsum.tasks import BackgroundTasks, ResourceOwner, first_of
 from epp.config.picker_config import PickerConfig
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, Key
-from epp.kv_events.publishers import SGLANG_PATH, VLLM_PATH, KvPublisher, publisher_at, read_publishers
+from epp.kv_events.publishers import (
+    SGLANG_PATH,
+    SLEEP_PATH,
+    VLLM_PATH,
+    KvPublisher,
+    publisher_at,
+    read_publishers,
+    read_sleep,
+)
 from epp.scheduling.kv_events.event_stream import KvEventStream
 from epp.scheduling.kv_events.producer import PrecisePrefixCacheProducer
+from epp.scheduling.kv_events.settings import KvEventSettings
+from epp.scheduling.kv_events.snapshot import CacheSnapshot
 from epp.scraping.page_client import NoPageError, PageClient, PageError
 
 if TYPE_CHECKING:
     import zmq.asyncio
 
+    from epp.kv_events.subscriber import KvSubscriber
     from epp.kv_events.tokens import WorkerTokens
 
 log = logging.getLogger(__name__)
@@ -37,6 +49,10 @@ _BUFFER_BYTES: Final = 64 * 1024
 _ASK_AGAIN: Final = 60.0
 """Seconds until a worker that publishes nothing is asked again; one that does not answer, sooner."""
 _RETRY: Final = 1.0
+_SLEEP_PAUSE: Final = 1.0
+"""Seconds between two looks whether a worker sleeps, if it can."""
+_REPLAYS: Final = 8
+"""Workers whose replay is read at once, as in the Go picker: so many hold what they publish meanwhile."""
 _LINES_A_MINUTE: Final = 100
 
 
@@ -58,12 +74,15 @@ class KvEventFeed(ResourceOwner):
         self._tls = tls
         self._producer: PrecisePrefixCacheProducer | None = None
         self._changed = asyncio.Event()
+        self._following: _FollowedPool | None = None
+        self.ask_peers: Callable[[Key, str], Awaitable[CacheSnapshot | None]] = no_peers
+        """For what other pickers know of a worker's publisher."""
         self.prepare(config)()
 
     def prepare(self, config: PickerConfig) -> Callable[[], None]:
         found = [one for one in config.scheduler.producers if isinstance(one, PrecisePrefixCacheProducer)]
         if found:
-            _check_installed()
+            _check_installed(found[0].settings)
         return partial(self._use, found[0] if found else None)
 
     def describe(self) -> dict[str, Any]:
@@ -86,8 +105,21 @@ class KvEventFeed(ResourceOwner):
             if self._producer is None:
                 await self._changed.wait()
             else:
-                following = _FollowedPool(self._producer, self._datastore, self._wake, self._tls)
+                following = _FollowedPool(
+                    self._producer, self._datastore, self._wake, self._tls, lambda *of: self.ask_peers(*of)
+                )
+                self._following = following
                 await following.run(until=self._changed)
+                self._following = None
+
+    async def snapshot(self, key: Key, events: str) -> CacheSnapshot | None:
+        """What is known of the worker's publisher at that address, for another picker; None: not all."""
+        return None if self._following is None else await self._following.snapshot(key, events)
+
+    @property
+    def most_blocks(self) -> int:
+        """That are known at once."""
+        return 0 if self._producer is None else self._producer.index.most_blocks
 
 
 class _FollowedPool:
@@ -99,17 +131,21 @@ class _FollowedPool:
         datastore: Datastore,
         wake: Callable[[], None],
         tls: Callable[[], ssl.SSLContext | None],
+        ask_peers: Callable[[Key, str], Awaitable[CacheSnapshot | None]],
     ) -> None:
+        self._ask_peers = ask_peers
         self._producer = producer
         self._datastore = datastore
         self._wake = wake
         self._tls = tls
         self._buffer = bytearray(_BUFFER_BYTES)
+        self._replays = asyncio.Semaphore(_REPLAYS)
         self._log = RateLimitedLog(log, most=_LINES_A_MINUTE)
         # bounded: by the workers
         self._tasks: dict[_FollowedWorker, asyncio.Task[None]] = {}
         self._reset: dict[Key, asyncio.Event] = {}
         self._published_here: dict[Key, KvEventStream] = {}
+        self._running: dict[Key, _Subscriptions] = {}
 
     async def run(self, until: asyncio.Event) -> None:
         import zmq.asyncio
@@ -143,11 +179,24 @@ class _FollowedPool:
         producer = self._producer
         session = aiohttp.ClientSession(auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar())
         await stack.enter_async_context(session)
-        tokens = WorkerTokens(self._datastore, session, producer.tokens_found, self._wake)
+        files, settings = None, producer.settings
+        if settings.tokenizers:
+            from epp.kv_events.tokenizer_files import TokenizerFiles
+
+            files = TokenizerFiles(settings.tokenizers)
+            stack.callback(files.close)
+        tokens = WorkerTokens(
+            self._datastore, session, producer.tokens_found, self._wake, settings.token_wait, files
+        )
         stack.push_async_callback(tokens.aclose)
         producer.ask_for_tokens = tokens.ask
         stack.callback(setattr, producer, "ask_for_tokens", None)
         return tokens
+
+    async def snapshot(self, key: Key, events: str) -> CacheSnapshot | None:
+        running = self._running.get(key)
+        subscriber = None if running is None else running.subscribers.get(events)
+        return None if subscriber is None else await subscriber.slices.run(subscriber.stream.snapshot())
 
     def _listen(self, owned: BackgroundTasks, context: "zmq.asyncio.Context") -> None:
         """Where workers connect to the picker, if they do."""
@@ -166,9 +215,7 @@ class _FollowedPool:
         key = found[0].key
         stream = self._published_here.get(key)
         if stream is None:
-            index = self._producer.index
-            stream = self._published_here[key] = KvEventStream(index, index.add_publisher(), can_replay=False)
-            self._producer.add_stream(key, stream)
+            stream = self._published_here[key] = self._producer.open_stream(key, can_replay=False)
         return stream
 
     def _forget_published_here(self, present: set[Key]) -> None:
@@ -196,12 +243,17 @@ class _FollowedPool:
         """Find the worker's sockets, again when its process was replaced, and seldom otherwise; read them meanwhile."""
         reset = self._reset[worker.key] = asyncio.Event()
         told: tuple[KvPublisher, ...] | str | None = None
-        running = _Subscriptions(self._producer, worker.key, endpoint.id, context)
+        running = self._running[worker.key] = _Subscriptions(
+            self._producer, worker.key, endpoint.id, context, self._replays, self._ask_peers
+        )
+        watching = BackgroundTasks()
         try:
             while True:
                 if reset.is_set():
                     await running.close()
                     reset.clear()
+                if not len(watching):
+                    watching.start(self._watch_sleep(worker, endpoint), f"sleep of {worker.address}")
                 found = await self._find(worker)
                 if found != told:
                     self._log.info("found", "%s (%s) %s", endpoint.id, worker.destination, _told(found))
@@ -212,7 +264,10 @@ class _FollowedPool:
                     async with asyncio.timeout(_RETRY if isinstance(found, str) else _ASK_AGAIN):
                         await reset.wait()
         finally:
+            await watching.aclose()
             await running.close()
+            if self._running.get(worker.key) is running:
+                del self._running[worker.key]
             if self._reset.get(worker.key) is reset:
                 del self._reset[worker.key]
 
@@ -222,15 +277,7 @@ class _FollowedPool:
         if settings.port is not None:
             return (publisher_at(worker.address, settings.port + (worker.rank or 0), settings.topic),)
         for path in (VLLM_PATH, SGLANG_PATH):
-            url = URL(f"{worker.scheme}://{worker.destination}{path}", encoded=True)
-            client = PageClient(
-                url,
-                self._buffer,
-                tls=self._tls(),
-                timeout=_TIMEOUT,
-                limit=_MOST_ANSWER,
-                accept="application/json",
-            )
+            client = self._client(worker, path)
             try:
                 return read_publishers(await client.get(), path, worker.address)
             except NoPageError:
@@ -243,13 +290,54 @@ class _FollowedPool:
                 client.close()
         return ()
 
+    async def _watch_sleep(self, worker: "_FollowedWorker", endpoint: Endpoint) -> None:
+        """Until it says that it has no such page: then it cannot sleep."""
+        client, slept = self._client(worker, SLEEP_PATH), False
+        try:
+            while True:
+                try:
+                    sleeps = read_sleep(await client.get())
+                except NoPageError:
+                    return
+                except PageError:
+                    sleeps = slept
+                if sleeps and not slept:
+                    self._log.info(
+                        "slept", "%s (%s) sleeps, and holds no blocks", endpoint.id, worker.destination
+                    )
+                    self._producer.slept(endpoint)
+                slept = sleeps
+                await asyncio.sleep(_SLEEP_PAUSE)
+        finally:
+            client.close()
+
+    def _client(self, worker: "_FollowedWorker", path: str) -> PageClient:
+        return PageClient(
+            URL(f"{worker.scheme}://{worker.destination}{path}", encoded=True),
+            self._buffer,
+            tls=self._tls(),
+            timeout=_TIMEOUT,
+            limit=_MOST_ANSWER,
+            accept="application/json",
+        )
+
 
 class _Subscriptions:
     """The running subscribers of one worker."""
 
     def __init__(
-        self, producer: PrecisePrefixCacheProducer, key: Key, name: str, context: "zmq.asyncio.Context"
+        self,
+        producer: PrecisePrefixCacheProducer,
+        key: Key,
+        name: str,
+        context: "zmq.asyncio.Context",
+        replays: asyncio.Semaphore,
+        ask_peers: Callable[[Key, str], Awaitable[CacheSnapshot | None]],
     ) -> None:
+        self._replays = replays
+        self._ask_peers = partial(ask_peers, key)
+        self.subscribers: dict[str, KvSubscriber] = {}
+        """By the address of their publisher."""
         self._producer = producer
         self._key = key
         self._name = name
@@ -265,12 +353,13 @@ class _Subscriptions:
         from epp.kv_events.subscriber import KvSubscriber  # imports pyzmq
 
         self._publishers = publishers
-        index = self._producer.index
         for publisher in publishers:
-            stream = KvEventStream(index, index.add_publisher(), can_replay=publisher.replay is not None)
-            self._producer.add_stream(self._key, stream)
+            stream = self._producer.open_stream(self._key, can_replay=publisher.replay is not None)
             self._streams.append(stream)
-            subscriber = KvSubscriber(self._context, publisher, stream, self._name)
+            subscriber = KvSubscriber(
+                self._context, publisher, stream, self._name, self._replays, self._ask_peers
+            )
+            self.subscribers[publisher.events] = subscriber
             self._tasks.start(subscriber.run(), f"KV events at {publisher.events}")
 
     async def close(self) -> None:
@@ -278,6 +367,7 @@ class _Subscriptions:
         for stream in self._streams:
             self._producer.remove_stream(self._key, stream)
         self._streams, self._publishers = [], ()
+        self.subscribers.clear()
 
 
 class _FollowedWorker(NamedTuple):
@@ -300,12 +390,24 @@ class _FollowedWorker(NamedTuple):
         return authority(self.address, self.port)
 
 
-def _check_installed() -> None:
-    if importlib.util.find_spec("zmq") is None:
-        raise ConfigError(
-            "plugins: precise-prefix-cache-producer",
-            "needs pyzmq, which is not installed: pip install 'adsum[kv]'",
-        )
+async def no_peers(key: Key, events: str) -> None:
+    """There are none."""
+
+
+def _check_installed(settings: KvEventSettings) -> None:
+    """Raises ConfigError, also for a file of a tokenizer that is not there."""
+    place = "plugins: precise-prefix-cache-producer"
+    needs = {"zmq": "kv"} | (
+        {"tokenizers": "tokenizers", "jinja2": "tokenizers"} if settings.tokenizers else {}
+    )
+    for module, extra in needs.items():
+        if importlib.util.find_spec(module) is None:
+            problem = f"needs {module}, which is not installed: pip install 'adsum[{extra}]'"
+            raise ConfigError(place, problem)
+    for model, path in settings.tokenizers.items():
+        if not Path(path).exists():
+            problem = f"modelTokenizerMap: {path[:200]!r}, of {model[:100]!r}, is not there; expected a tokenizer.json or its folder"
+            raise ConfigError(place, problem)
 
 
 def _told(found: tuple[KvPublisher, ...] | str) -> str:
@@ -319,6 +421,7 @@ def _told(found: tuple[KvPublisher, ...] | str) -> str:
 def _describe(producer: PrecisePrefixCacheProducer) -> dict[str, Any]:
     return {
         "blocks": len(producer.index),
+        "tokens": {by.value: count for by, count in producer.tokens_by.items()},
         "workers": {
             key[0]: [
                 {

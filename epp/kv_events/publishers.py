@@ -13,6 +13,8 @@ from adsum.addresses import authority
 
 VLLM_PATH: Final = "/kv_event_sources"
 SGLANG_PATH: Final = "/server_info"
+SLEEP_PATH: Final = "/is_sleeping"
+"""Where vLLM says it, if it has `/sleep` at all (VLLM_SERVER_DEV_MODE)."""
 _MOST: Final = 64
 """Sockets of one worker: one for each data-parallel rank."""
 # bounded: at most 256 characters
@@ -40,6 +42,15 @@ def read_publishers(document: bytes | bytearray, path: str, host: str) -> tuple[
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"not JSON ({str(error)[:200]})") from error
     return _of_vllm(given, host) if path == VLLM_PATH else _of_sglang(given, host)
+
+
+def read_sleep(document: bytes | bytearray) -> bool:
+    """Whether it says that the worker sleeps."""
+    try:
+        given = msgspec.json.decode(document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return isinstance(given, dict) and given.get("is_sleeping") is True
 
 
 def _of_vllm(given: Any, host: str) -> tuple[KvPublisher, ...]:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Never
 
 import zmq
@@ -17,18 +17,18 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from epp.kv_events.publishers import KvPublisher
+from epp.kv_events.slices import Slices
 from epp.scheduling.kv_events.batches import MOST_BYTES
-from epp.scheduling.kv_events.event_stream import KvEventStream
+from epp.scheduling.kv_events.event_stream import Knowledge, KvEventStream
+from epp.scheduling.kv_events.snapshot import CacheSnapshot
 
 log = logging.getLogger(__name__)
 
-_QUEUE: Final = 64
+_QUEUE: Final = 16
 """Messages that wait in this process. A full queue is not read, so the rest waits at the worker."""
 _MOST_TOPIC: Final = 1024
 _END: Final = b"\xff" * 8
 _NUMBER_BYTES: Final = 8
-_SLICE: Final = 0.002
-"""Seconds that batches are applied for before others have their turn."""
 _IDLE: Final = 2.0
 """Seconds without an answer after which a replay has failed; the Go picker's numbers, as the next three."""
 _LONGEST: Final = 120.0
@@ -36,6 +36,8 @@ _RETRY: Final = 5.0
 _TRIES: Final = 3
 _SETTLE: Final = 0.05
 """Seconds from the handshake on within which a publisher has learnt of the subscription."""
+_ASK_PEERS: Final = 1.0
+"""Seconds until other pickers are asked, twice as long each time: what a worker holds may be known there alone."""
 _LOOK: Final = 30.0
 """Seconds without a batch, after which the last one is asked for again: a lost one shows only by the next."""
 
@@ -69,13 +71,13 @@ class BoundSubscriber:
                 except zmq.ZMQError as error:
                     log.warning("no KV events are received at %s: %s", self._address, error)
                     await asyncio.sleep(_RETRY)
+            slices = Slices()
             while True:
                 frames: list[bytes] = await socket.recv_multipart()
                 if len(frames) == 3 and len(frames[1]) == _NUMBER_BYTES:
                     stream = self._stream_of(_worker_of(frames[0]))
                     if stream is not None:
-                        stream.live(int.from_bytes(frames[1], "big"), frames[2])
-                await asyncio.sleep(0)
+                        await slices.run(stream.live(int.from_bytes(frames[1], "big"), frames[2]))
 
 
 def _worker_of(topic: bytes) -> str:
@@ -86,11 +88,26 @@ def _worker_of(topic: bytes) -> str:
 
 
 class KvSubscriber:
-    """Feeds `stream` from the sockets of `publisher` while `run` runs. `name`: of the worker, for the log."""
+    """Feeds `stream` from the sockets of `publisher` while `run` runs. `name`: of the worker, for the log.
+
+    `replays`: how many subscribers may have batches sent again at once. `ask_peers`: for what another picker knows of this
+    publisher.
+    """
 
     def __init__(
-        self, context: zmq.asyncio.Context, publisher: KvPublisher, stream: KvEventStream, name: str
+        self,
+        context: zmq.asyncio.Context,
+        publisher: KvPublisher,
+        stream: KvEventStream,
+        name: str,
+        replays: asyncio.Semaphore,
+        ask_peers: Callable[[str], Awaitable[CacheSnapshot | None]],
     ) -> None:
+        self._ask_peers = ask_peers
+        self._ask_pause = _ASK_PEERS
+        self._replays = replays
+        self.slices = Slices()
+        """Whatever changes the stream in steps runs here."""
         self._context = context
         self._publisher = publisher
         self.stream = stream
@@ -120,17 +137,13 @@ class KvSubscriber:
         raise RuntimeError("the tasks of a subscriber ended")
 
     async def _receive(self, socket: Any) -> Never:
-        began = time.monotonic()
         while True:
             frames: list[bytes] = await socket.recv_multipart()
             self._heard_at = time.monotonic()
             if len(frames) == 3 and len(frames[1]) == _NUMBER_BYTES:
-                self.stream.live(int.from_bytes(frames[1], "big"), frames[2])
+                await self.slices.run(self.stream.live(int.from_bytes(frames[1], "big"), frames[2]))
                 if self.stream.wants_replay:
                     self._wanted.set()
-            if self._heard_at - began > _SLICE:  # messages that are there already are received without a wait
-                await asyncio.sleep(0)
-                began = time.monotonic()
 
     async def _follow_connection(self, monitor: Any) -> Never:
         while True:
@@ -146,7 +159,7 @@ class KvSubscriber:
         tries = 0
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK):
+                async with asyncio.timeout(self._pause()):
                     await self._wanted.wait()
             await self._connected.wait()
             await asyncio.sleep(_SETTLE)
@@ -156,7 +169,9 @@ class KvSubscriber:
                 self._heard_at = time.monotonic()
                 stream.wants_replay = True
             while stream.wants_replay and self._connected.is_set():
-                if await self._replay():
+                async with self._replays:
+                    done = await self._replay()
+                if done:
                     tries = 0
                     continue
                 tries += 1
@@ -166,15 +181,34 @@ class KvSubscriber:
                         self._name,
                         self._publisher.replay,
                     )
-                    stream.give_up_replay()
+                    await self.slices.run(stream.give_up_replay())
                     break
                 stream.interrupted()
                 await asyncio.sleep(_RETRY)
+            if stream.knowledge is Knowledge.PARTIAL:
+                await self._adopt()
+            else:
+                self._ask_pause = _ASK_PEERS
+
+    def _pause(self) -> float:
+        """Seconds until it looks whether there is something to do."""
+        asks = self.stream.can_replay and self.stream.knowledge is Knowledge.PARTIAL
+        return self._ask_pause if asks else _LOOK
+
+    async def _adopt(self) -> None:
+        """What another picker knows, if it knows more."""
+        if not self.stream.can_replay:
+            return
+        self._ask_pause = min(2 * self._ask_pause, _LOOK)
+        given = await self._ask_peers(self._publisher.events)
+        if given is not None and await self.slices.run(self.stream.adopt(given)):
+            self._wanted.set()
 
     async def _replay(self) -> bool:
         """Whether the publisher answered to the end, or the stream needs another replay already."""
         stream = self.stream
-        first = stream.begin_replay()
+        async with self.slices.lock:
+            first = stream.begin_replay()
         with _opened(self._context, zmq.DEALER) as socket:
             try:
                 async with asyncio.timeout(_LONGEST):
@@ -186,11 +220,10 @@ class KvSubscriber:
         if stream.replaying:
             if not complete:
                 return False
-            stream.end_replay(complete=True)
+            await self.slices.run(stream.end_replay(complete=True))
         return True
 
     async def _read_replay(self, socket: Any) -> bool:
-        began = time.monotonic()
         while True:
             async with asyncio.timeout(_IDLE):
                 frames: list[bytes] = await socket.recv_multipart()
@@ -202,11 +235,9 @@ class KvSubscriber:
                 return True
             if not self.stream.replaying:  # the connection was lost meanwhile
                 return False
-            if not self.stream.replayed(int.from_bytes(frames[-2], "big"), frames[-1]):
+            number = int.from_bytes(frames[-2], "big")
+            if not await self.slices.run(self.stream.replayed(number, frames[-1])):
                 return False
-            if time.monotonic() - began > _SLICE:
-                await asyncio.sleep(0)
-                began = time.monotonic()
 
 
 @contextlib.contextmanager

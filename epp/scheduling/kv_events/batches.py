@@ -4,22 +4,28 @@ An event is a map with its name under `type`, or, from older workers, an array t
 vllm/distributed/kv_events.py; SGLang 0.5.23, disaggregation/kv_events.py; TensorRT-LLM, _torch/pyexecutor/kv_cache_events.py.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from array import array
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
-MOST_BYTES: Final = 16 * 1024 * 1024
+T = TypeVar("T")
+Steps: TypeAlias = Generator[None, None, T]
+"""Work that may be long, in pieces of about a millisecond: others have their turn between them. It returns its result."""
+
+MOST_BYTES: Final = 8 * 1024 * 1024
 """Of one batch. A worker that computes a prompt of a million tokens sends about 5 MB."""
+_PIECE: Final = 16_384
+"""Numbers that are decoded in one go."""
 _MOST_EVENTS: Final = 65_536
-_MOST_HASHES: Final = 1_048_576
+_MOST_HASHES: Final = 262_144
 """Of one event."""
 _MOST_TOKENS: Final = 4_194_304
 """Of one event."""
 _MOST_EXTRA: Final = 4096
 """Bytes of the extra keys of one block."""
-_MOST_TOKEN: Final = 0xFFFF_FFFF
 _HASH_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 _MOST_TEXT: Final = 512
 """Characters of a name or a salt."""
@@ -82,26 +88,32 @@ class BatchError(ValueError):
     """The payload is no batch of events; the text says why."""
 
 
-def read_batch(payload: bytes) -> KvBatch:
+def batch_steps(payload: bytes) -> Steps[KvBatch]:
     """Raises BatchError. An event that is unknown or cannot be read takes no other event with it."""
-    if len(payload) > MOST_BYTES:
-        raise BatchError(f"has {len(payload):,} bytes; expected at most {MOST_BYTES:,}")
+    time, listed = _envelope(payload)
+    events, unknown, faulty = list[KvEvent](), 0, 0
+    yield  # each of these passes over all bytes takes up to 10 ms
     try:
-        time, listed = _envelope(payload)
-        events, unknown, faulty = list[KvEvent](), 0, 0
-        for raw in _elements(listed, _MOST_EVENTS):
-            try:
-                event = _read_event(raw)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError, OverflowError):
-                faulty += 1
-                continue
-            if event is None:
-                unknown += 1
-            else:
-                events.append(event)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BatchError(f"is not msgpack of [ts, events, ...]: {str(error)[:200]}") from error
+        raws = _elements(listed, _MOST_EVENTS)
+    except msgspec.MsgspecError as error:
+        raise _no_batch(error) from error
+    for raw in raws:
+        yield
+        try:
+            event = yield from _read_event(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError, OverflowError):
+            faulty += 1
+            continue
+        if event is None:
+            unknown += 1
+        else:
+            events.append(event)
     return KvBatch(time, events, unknown, faulty)
+
+
+def sent_at(payload: bytes) -> float:
+    """The time of a batch. Raises BatchError."""
+    return _envelope(payload)[0]
 
 
 class _MapBatch(Struct):
@@ -116,8 +128,8 @@ class _ArrayBatch(Struct, array_like=True):
     events: Raw
 
 
-class _MapEvent(Struct):
-    """All fields of all events."""
+class _Stored(Struct):
+    """In the order of an array."""
 
     type: str
     block_hashes: Raw = Raw(b"")
@@ -130,31 +142,24 @@ class _MapEvent(Struct):
     extra_keys: Raw = Raw(b"")
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
     locality: str | None = None
     ownership: str | None = None
+
+
+class _MapEvent(_Stored):
+    """All fields of all events. No array has these two."""
+
     cache_salt: str | None = None
     mm_keys: Raw = Raw(b"")
 
 
+class _StoredArray(_Stored, array_like=True):
+    pass
+
+
 class _Named(Struct, array_like=True):
     type: str
-
-
-class _StoredArray(Struct, array_like=True):
-    type: str
-    block_hashes: Raw = Raw(b"")
-    parent_block_hash: int | bytes | None = None
-    token_ids: Raw = Raw(b"")
-    block_size: int | None = None
-    lora_id: int | str | None = None
-    medium: str | None = None
-    lora_name: str | None = None
-    extra_keys: Raw = Raw(b"")
-    group_idx: int | None = None
-    kv_cache_spec_kind: str | None = None
-    sliding_window: int | None = None
-    locality: str | None = None
-    ownership: str | None = None
 
 
 class _RemovedArray(Struct, array_like=True):
@@ -189,9 +194,18 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
 def _envelope(payload: bytes) -> tuple[float, Raw]:
+    if len(payload) > MOST_BYTES:
+        raise BatchError(f"has {len(payload):,} bytes; expected at most {MOST_BYTES:,}")
     decoder = _MAP_BATCH if _is_map(payload) else _ARRAY_BATCH
-    batch = decoder.decode(payload)
+    try:
+        batch = decoder.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _no_batch(error) from error
     return batch.ts, batch.events
+
+
+def _no_batch(error: Exception) -> BatchError:
+    return BatchError(f"is not msgpack of [ts, events, ...]: {str(error)[:200]}")
 
 
 def _is_map(data: bytes) -> bool:
@@ -201,42 +215,81 @@ def _is_map(data: bytes) -> bool:
 
 def _elements(raw: Raw, most: int) -> list[Raw]:
     """The elements of an array, whose number is read first: each takes more memory than it has bytes."""
-    _check_length(bytes(memoryview(raw)[:5]), most)
+    _length(memoryview(raw), most)
     return _RAWS.decode(raw)
 
 
-def _check_length(head: bytes, most: int) -> None:
+def _length(data: memoryview, most: int) -> tuple[int, int]:
+    """How many elements an array has, and where they begin."""
+    head = bytes(data[:5])
     first = head[0] if head else 0xC0
-    if first in (0xDC, 0xDD):
-        length = int.from_bytes(head[1 : 3 if first == 0xDC else 5], "big")
-        if length > most:
-            raise msgspec.ValidationError(f"an array of {length:,} elements; expected at most {most:,}")
+    if first & 0xF0 == 0x90:
+        return first & 0x0F, 1
+    if first not in (0xDC, 0xDD):
+        raise msgspec.ValidationError("no array")
+    begin = 3 if first == 0xDC else 5
+    length = int.from_bytes(head[1:begin], "big")
+    if length > most:
+        raise msgspec.ValidationError(f"an array of {length:,} elements; expected at most {most:,}")
+    return length, begin
 
 
-def _read_event(raw: Raw) -> KvEvent | None:
+_SIZES: Final = bytes(
+    # by the first byte, what a number takes: fixint, uint and int of 8, 16, 32 and 64 bits; 0: it is none
+    {0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9}.get(
+        first, int(first < 0x80 or first >= 0xE0)
+    )
+    for first in range(256)
+)
+
+
+def _pieces(raw: Raw, most: int) -> Iterator[memoryview | bytes]:
+    """An array as several shorter ones. Its elements are numbers, pairs of them, or short bytes."""
     data = memoryview(raw)
+    left, at = _length(data, most)
+    if left <= _PIECE:
+        yield data
+        return
+    while left:
+        begin, count = at, min(left, _PIECE)
+        for _ in range(count):
+            at += _SIZES[data[at]] or _size_of_other(data, at)
+        left -= count
+        yield b"\xdd" + count.to_bytes(4, "big") + data[begin:at]
+
+
+def _size_of_other(data: memoryview, at: int) -> int:
+    if data[at] == 0xC4:
+        return 2 + data[at + 1]
+    if data[at] == 0x92 and (one := _SIZES[data[at + 1]]) and (other := _SIZES[data[at + 1 + one]]):
+        return 1 + one + other
+    raise msgspec.ValidationError("an array of other things")
+
+
+def _read_event(raw: Raw) -> Steps[KvEvent | None]:
+    data = memoryview(raw)
+    event: _MapEvent | _StoredArray | _RemovedArray
     if _is_map(bytes(data[:1])):
         event = _MAP_EVENT.decode(data)
-        if event.type == "BlockStored":
-            return _stored(event, event.cache_salt or "", event.mm_keys)
-        return _other(event) if event.type in _OTHERS else None
-    kind = _NAMED.decode(data).type
-    if kind == "BlockStored":
-        return _stored(_STORED_ARRAY.decode(data), "", Raw(b""))
-    return _other(_REMOVED_ARRAY.decode(data)) if kind in _OTHERS else None
+        kind = event.type
+    elif (kind := _NAMED.decode(data).type) not in _KINDS:
+        return None
+    else:
+        event = (_STORED_ARRAY if kind == "BlockStored" else _REMOVED_ARRAY).decode(data)
+    yield
+    if isinstance(event, _Stored) and kind == "BlockStored":
+        return (yield from _stored(event))
+    if kind == "BlockRemoved":
+        return BlocksRemoved(_scope(event), (yield from _hashes(event.block_hashes)))
+    return BlocksCleared() if kind == "AllBlocksCleared" else None
 
 
-_OTHERS: Final = ("BlockRemoved", "AllBlocksCleared")
+_KINDS: Final = ("BlockStored", "BlockRemoved", "AllBlocksCleared")
 
 
-def _other(event: _MapEvent | _RemovedArray) -> KvEvent:
-    if event.type == "AllBlocksCleared":
-        return BlocksCleared()
-    return BlocksRemoved(_scope(event), _hashes(event.block_hashes))
-
-
-def _stored(event: _MapEvent | _StoredArray, salt: str, mm_keys: Raw) -> BlocksStored:
-    hashes, tokens = _hashes(event.block_hashes), _tokens(event.token_ids)
+def _stored(event: _Stored) -> Steps[BlocksStored]:
+    hashes = yield from _hashes(event.block_hashes)
+    tokens = yield from _tokens(event.token_ids)
     size = event.block_size or 0
     parent = None if event.parent_block_hash is None else _hash(event.parent_block_hash)
     adapter = _text(event.lora_name)
@@ -247,8 +300,9 @@ def _stored(event: _MapEvent | _StoredArray, salt: str, mm_keys: Raw) -> BlocksS
     fits = size > 0 and len(hashes) > 0 and (len(hashes) - 1) * size < len(tokens) <= len(hashes) * size
     if not fits:
         return BlocksStored(_scope(event), hashes, parent, whole=whole)
-    extras = _extras(event.extra_keys, adapter, len(hashes)) or _mm_extras(mm_keys, len(hashes))
-    text = _text(salt) or ""
+    extras, text = _extras(event.extra_keys, adapter, len(hashes)), ""
+    if isinstance(event, _MapEvent):
+        extras, text = extras or _mm_extras(event.mm_keys, len(hashes)), _text(event.cache_salt) or ""
     if parent is None and extras and not text:
         text, extras = _split_salt(extras)
     return BlocksStored(
@@ -264,7 +318,7 @@ def _stored(event: _MapEvent | _StoredArray, salt: str, mm_keys: Raw) -> BlocksS
     )
 
 
-def _scope(event: _MapEvent | _StoredArray | _RemovedArray) -> Scope:
+def _scope(event: _Stored | _RemovedArray) -> Scope:
     medium = event.medium or GPU
     if medium in _HOST_MEDIA:
         medium = HOST
@@ -279,11 +333,14 @@ def is_local(scope: Scope) -> bool:
     return scope[0] in (GPU, HOST) and scope[2] != "REMOTE"
 
 
-def _hashes(raw: Raw) -> list[int]:
+def _hashes(raw: Raw) -> "Steps[array[int]]":
     if not memoryview(raw).nbytes:
         raise msgspec.ValidationError("an event without block_hashes")
-    _check_length(bytes(memoryview(raw)[:5]), _MOST_HASHES)
-    return [_hash(one) for one in _HASHES.decode(raw)]
+    found = array("Q")
+    for piece in _pieces(raw, _MOST_HASHES):
+        found.extend([_hash(one) for one in _HASHES.decode(piece)])
+        yield
+    return found
 
 
 def _hash(value: int | bytes) -> int:
@@ -292,18 +349,18 @@ def _hash(value: int | bytes) -> int:
     return number & _HASH_MASK
 
 
-def _tokens(raw: Raw) -> list[int]:
+def _tokens(raw: Raw) -> "Steps[array[int]]":
     """Of pairs, which SGLang sends for EAGLE, the first ones."""
+    found = array("I")
     if not memoryview(raw).nbytes or bytes(memoryview(raw)[:1]) == b"\xc0":
-        return []
-    _check_length(bytes(memoryview(raw)[:5]), _MOST_TOKENS)
-    try:
-        tokens = _TOKENS.decode(raw)
-    except msgspec.ValidationError:
-        tokens = [first for first, _ in _PAIRS.decode(raw)]
-    if tokens and not (min(tokens) >= 0 and max(tokens) <= _MOST_TOKEN):
-        raise msgspec.ValidationError("a token outside of 32 bits")
-    return tokens
+        return found
+    for piece in _pieces(raw, _MOST_TOKENS):
+        try:
+            found.extend(_TOKENS.decode(piece))
+        except msgspec.ValidationError:
+            found.extend([first for first, _ in _PAIRS.decode(piece)])
+        yield
+    return found
 
 
 def _text(value: str | None) -> str | None:
@@ -333,8 +390,7 @@ def _extras(raw: Raw, adapter: str | None, count: int) -> list[_Extra]:
 
 
 def _elements_of_blocks(raw: Raw, count: int) -> list[Raw]:
-    _check_length(bytes(memoryview(raw)[:5]), _MOST_HASHES)
-    blocks = _RAWS.decode(raw)
+    blocks = _elements(raw, _MOST_HASHES)
     if len(blocks) != count:
         raise msgspec.ValidationError(f"extra keys of {len(blocks)} blocks; expected {count}")
     if max(memoryview(block).nbytes for block in blocks) > _MOST_EXTRA:

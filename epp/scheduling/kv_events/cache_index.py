@@ -24,8 +24,10 @@ from epp.scheduling.kv_events.batches import (
     BlocksStored,
     KvEvent,
     Scope,
+    Steps,
     is_local,
 )
+from epp.scheduling.kv_events.snapshot import HeldBlocks
 
 MOST_BLOCKS: Final = 4_000_000
 LEAST_BLOCK_TOKENS: Final = 8
@@ -34,6 +36,10 @@ BLOCK_BYTES: Final = 250
 """Memory of one block, whoever holds it. Measured: tests/epp/scheduling/kv_events/test_cache_index.py."""
 _SWEPT: Final = 256
 """Blocks that each applied batch looks at while a bit has to be taken off."""
+_SCANNED: Final = 8192
+"""Rows that are looked at in one go."""
+_PIECE: Final = 256
+"""Blocks that are applied in one go."""
 _NO_ROW: Final = -1
 _MOST_GROUPS: Final = 64
 """Groups of a hybrid model; vLLM makes a handful."""
@@ -143,19 +149,83 @@ class CacheIndex:
         self._free_bits.append(holdings.bit)
         holdings.bit = 0
 
-    def apply(self, holdings: CacheHoldings, events: Iterable[KvEvent]) -> None:
+    def apply(self, holdings: CacheHoldings, events: Iterable[KvEvent]) -> Steps[None]:
+        """If it is not gone on with, some of the events count and some do not: then `clear`."""
         for event in events:
+            yield
             match event:
                 case BlocksStored():
-                    self._store(holdings, event)
+                    yield from self._store(holdings, event)
                 case BlocksRemoved():
-                    if is_local(event.scope):
-                        for name in event.hashes:
-                            self._remove(holdings, name, event.scope)
+                    yield from self._remove_all(holdings, event)
                 case BlocksCleared():
                     self.clear(holdings)
         if self._retired or self._sweeping:
             self._sweep()
+
+    def held_by(self, holdings: CacheHoldings) -> Steps[HeldBlocks]:
+        """All that it holds, to be handed to another index of the same seed. Nothing of it may be applied meanwhile."""
+        names, keys = yield from self._names_of(holdings)
+        ref_keys, ref_scopes, ref_counts = array("Q"), array("H"), array("I")
+        scopes: dict[Scope, int] = {}
+        for at, (row, counts) in enumerate(list(holdings.references.items())):
+            if at % _PIECE == 0:
+                yield
+            ref_keys.extend([self._keys[row]] * len(counts))
+            ref_scopes.extend([scopes.setdefault(scope, len(scopes)) for scope in counts])
+            ref_counts.extend(counts.values())
+        state = holdings.block_tokens, holdings.first_scope, dict(holdings.teaches), list(scopes)
+        return HeldBlocks(*state, names, keys, ref_keys, ref_scopes, ref_counts)
+
+    def _names_of(self, holdings: CacheHoldings) -> "Steps[tuple[array[int], array[int]]]":
+        """And the keys beside them."""
+        names, keys = array("Q"), array("Q")
+        for row in range(len(self._holders)):
+            if row % _SCANNED == 0:
+                yield
+            held = self._holders[row] & holdings.bit or row in holdings.references
+            if held and (key := self._keys[row]) not in holdings.renamed:
+                names.append(self._names[row])
+                keys.append(key)
+        for at, (name, key) in enumerate(list(holdings.aliases.items())):
+            if at % _PIECE == 0:
+                yield
+            if self._find(holdings, name) != _NO_ROW:
+                names.append(name)
+                keys.append(key)
+        return names, keys
+
+    def restore(self, holdings: CacheHoldings, held: HeldBlocks) -> Steps[None]:
+        """Let a publisher that holds nothing hold these."""
+        holdings.block_tokens, holdings.first_scope = held.block_tokens, held.first_scope
+        holdings.teaches.update(held.teaches)
+        references: dict[int, dict[Scope, int]] = {}
+        for key, scope, count in zip(held.ref_keys, held.ref_scopes, held.ref_counts, strict=True):
+            references.setdefault(key, {})[held.scopes[scope]] = count
+        for at, (name, key) in enumerate(zip(held.names, held.keys, strict=True)):
+            if at % _PIECE == 0:
+                yield
+            if len(self._rows) >= self.most_blocks and not (yield from self._make_room(key)):
+                self._refuse(holdings, len(held.keys) - at)
+                return
+            row, counts = self._place(holdings, key, name), references.get(key)
+            if self._holders[row] & holdings.bit or row in holdings.references:
+                continue  # by another name
+            if counts is not None:
+                holdings.references[row] = counts
+            if counts is None or _is_whole(holdings, counts):
+                self._hold(holdings, row)
+            else:
+                self._pinned[row] = self._pinned.get(row, 0) + 1
+
+    @property
+    def layout(self) -> int:
+        """Two indexes with the same one give blocks the same keys."""
+        return self.root(None, "")
+
+    def use_seed(self, seed: int) -> None:
+        """While nothing is held: blocks have other keys from now on."""
+        self._seed = seed
 
     def root(self, adapter: str | None, salt: str) -> int:
         """The key before a prompt's first block."""
@@ -190,14 +260,14 @@ class CacheIndex:
         row = self._find(holdings, name)
         return row != _NO_ROW and bool(self._holders[row] & holdings.bit)
 
-    def _store(self, holdings: CacheHoldings, event: BlocksStored) -> None:
+    def _store(self, holdings: CacheHoldings, event: BlocksStored) -> Steps[None]:
         scope = event.scope
         if not is_local(scope):  # nobody says when it is gone, and other workers may have it as near
             return
         if len(holdings.teaches) < _MOST_GROUPS:
             holdings.teaches.setdefault(scope[1], event.whole)
         if not (event.whole and event.tokens):
-            self._store_known(holdings, event)
+            yield from self._store_known(holdings, event)
         elif event.block_size < LEAST_BLOCK_TOKENS:
             self._refuse(holdings, len(event.hashes))
         elif (key := self._parent_key(holdings, event)) is None:
@@ -206,11 +276,13 @@ class CacheIndex:
             holdings.orphans += len(event.hashes)
         else:
             self._learn(holdings, event)
-            self._store_chain(holdings, event, key)
+            yield from self._store_chain(holdings, event, key)
 
-    def _store_known(self, holdings: CacheHoldings, event: BlocksStored) -> None:
+    def _store_known(self, holdings: CacheHoldings, event: BlocksStored) -> Steps[None]:
         """Blocks without tokens are in a further tier or group; only what is known can be there."""
-        for name in event.hashes:
+        for at, name in enumerate(event.hashes):
+            if at % _PIECE == _PIECE - 1:
+                yield
             if (row := self._find(holdings, name)) != _NO_ROW:
                 self._refer(holdings, row, event.scope)
 
@@ -234,28 +306,41 @@ class CacheIndex:
         row = self._find(holdings, event.parent)
         return None if row == _NO_ROW else self._keys[row]
 
-    def _store_chain(self, holdings: CacheHoldings, event: BlocksStored, key: int) -> None:
+    def _store_chain(self, holdings: CacheHoldings, event: BlocksStored, key: int) -> Steps[None]:
         packed, size = array("I", event.tokens).tobytes(), event.block_size * 4
         extras, scope = event.extras, event.scope
         for at, name in enumerate(event.hashes):
+            if at % _PIECE == _PIECE - 1:
+                yield
             block = packed[at * size : (at + 1) * size]
             if extras and extras[at]:
                 block += b"\0" + extras[at]  # no block of tokens alone has such a length
             key = xxh3_64_intdigest(block, key)
-            row = self._rows.get(key, _NO_ROW)
-            if row == _NO_ROW:
-                while len(self._rows) >= self.most_blocks and (self._retired or self._sweeping):
-                    self._sweep()
-                if len(self._rows) >= self.most_blocks:
-                    self._refuse(holdings, len(event.hashes) - at)
-                    return
-                row = self._add_row(key, name)
-            if self._names[row] != name or self._named.get(name) != row:
-                holdings.aliases[name] = key
-                holdings.renamed.add(key)
-            self._refer(holdings, row, scope)
+            if len(self._rows) >= self.most_blocks and not (yield from self._make_room(key)):
+                self._refuse(holdings, len(event.hashes) - at)
+                return
+            self._refer(holdings, self._place(holdings, key, name), scope)
         if len(holdings.aliases) > 2 * holdings.count + _SPARE_ALIASES:
             self._forget_aliases(holdings)
+
+    def _make_room(self, key: int) -> Steps[bool]:
+        """For a block, if it is a further one."""
+        while (full := key not in self._rows and len(self._rows) >= self.most_blocks) and (
+            self._retired or self._sweeping
+        ):
+            self._sweep()
+            yield
+        return not full
+
+    def _place(self, holdings: CacheHoldings, key: int, name: int) -> int:
+        """The row of a block that the publisher calls so."""
+        row = self._rows.get(key, _NO_ROW)
+        if row == _NO_ROW:
+            row = self._add_row(key, name)
+        if self._names[row] != name or self._named.get(name) != row:
+            holdings.aliases[name] = key
+            holdings.renamed.add(key)
+        return row
 
     def _add_row(self, key: int, name: int) -> int:
         if self._free_rows:
@@ -308,6 +393,13 @@ class CacheIndex:
     def _hold(self, holdings: CacheHoldings, row: int) -> None:
         self._holders[row] |= holdings.bit
         holdings.count += 1
+
+    def _remove_all(self, holdings: CacheHoldings, event: BlocksRemoved) -> Steps[None]:
+        if is_local(event.scope):
+            for at, name in enumerate(event.hashes):
+                if at % _PIECE == _PIECE - 1:
+                    yield
+                self._remove(holdings, name, event.scope)
 
     def _remove(self, holdings: CacheHoldings, name: int, scope: Scope) -> None:
         row = self._find(holdings, name)

@@ -13,6 +13,7 @@ from epp.plugins.labels import PREFIX
 from epp.scheduling.kv_events.cache_index import BLOCK_BYTES
 from epp.scheduling.kv_events.event_stream import Knowledge, KvEventStream
 from epp.scheduling.kv_events.producer import PRODUCER, PrecisePrefixCacheProducer
+from epp.scheduling.kv_events.prompt_tokens import TokensBy
 from epp.scheduling.kv_events.settings import PreciseProducerParameters
 from epp.scheduling.prefix.declarations import PrefixProducerParameters, prefix_producer, share_of_memory
 
@@ -46,6 +47,14 @@ def kv_event_metrics(producers: Sequence[PrecisePrefixCacheProducer]) -> Iterato
         "Prompts whose tokens were not known in time, so that the estimate decided.",
         sum(one.prompts_estimated for one in producers),
     )
+    asked = CounterMetricFamily(
+        PREFIX + "kv_cache_index_tokens",
+        "Prompts whose tokens were asked for, by who gave them.",
+        labels=("by",),
+    )
+    for by in TokensBy:
+        asked.add_metric((by.value,), sum(one.tokens_by[by] for one in producers))
+    yield asked
     yield GaugeMetricFamily(
         PREFIX + "kv_cache_index_blocks",
         "Different blocks in the index of KV events.",
@@ -77,7 +86,7 @@ PRECISE_PREFIX_CACHE_PRODUCER: Final = PluginDeclaration(
     role=Role.PRODUCER,
     also=Role.EXTRACTOR,
     parameters=PreciseProducerParameters,
-    flow_control_limit="asks nobody for tokens with flow control: only prompts that are tokens are exact",
+    unread="has no effect: no plugin of a profile names it in prefixMatchInfoProducerName",
     build=_build,
     read_by_handlers=True,
     metrics=kv_event_metrics,

@@ -11,12 +11,13 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-from epp.scheduling.kv_events.batches import BatchError, read_batch
+from epp.scheduling.kv_events.batches import BatchError, BlocksCleared, Steps, batch_steps, sent_at
 from epp.scheduling.kv_events.cache_index import CacheHoldings, CacheIndex
+from epp.scheduling.kv_events.snapshot import CacheSnapshot
 
 _MOST_HELD: Final = 10_000
 """Live batches that wait for the end of a replay; vLLM keeps as many for a replay."""
-_MOST_HELD_BYTES: Final = 64 * 1024 * 1024
+_MOST_HELD_BYTES: Final = 32 * 1024 * 1024
 _MOST_FUTILE: Final = 3
 """Replays in a row that do not lead up to what was published meanwhile."""
 _MOST_STALE: Final = 16
@@ -24,7 +25,7 @@ _MOST_STALE: Final = 16
 
 
 class Knowledge(StrEnum):
-    """EXACT: all that the worker holds is known. PARTIAL: what is known is held, but the worker may hold more.
+    """EXACT: all that the worker holds is known. PARTIAL: what is known is held, but the worker may hold more, until it clears all.
     CATCHING_UP: a replay runs; what was known before counts no longer. UNKNOWN: nothing has come yet."""
 
     UNKNOWN = "unknown"
@@ -37,7 +38,7 @@ class KvEventStream:
     """Applies the batches of one publisher to the index. `can_replay`: it has a socket that sends batches again.
 
     The owner calls `begin_replay`, `replayed` for each answer and `end_replay` whenever `wants_replay` is true, and `live` for
-    each published batch at any time.
+    each published batch at any time; one after the other, each to its end. `interrupted` may come between two steps.
     """
 
     def __init__(self, index: CacheIndex, holdings: CacheHoldings, *, can_replay: bool) -> None:
@@ -63,6 +64,9 @@ class KvEventStream:
         """This replay began as it should."""
         self._held: deque[tuple[int, bytes]] = deque(maxlen=_MOST_HELD)
         self._held_bytes = 0
+        self._applying = False
+        """A batch is applied in part."""
+        self._interruptions = 0
 
     @property
     def knowledge(self) -> Knowledge:
@@ -73,28 +77,29 @@ class KvEventStream:
         lacks = self.holdings.orphans or self.holdings.refused
         return Knowledge.EXACT if self._whole and not lacks else Knowledge.PARTIAL
 
-    def live(self, number: int, payload: bytes) -> None:
+    def live(self, number: int, payload: bytes) -> Steps[None]:
         """A batch was published."""
-        if self.replaying or self.wants_replay:
+        if self.replaying:
             self._hold(number, payload)
+        elif self.wants_replay:
+            return  # it was published before the replay is asked for, so that has it
         elif number == self._next:
-            self._apply(number, payload)
+            yield from self._apply(number, payload)
         elif number > self._next:
             self.gaps += 1
-            self._lose(number, payload)
-        elif self._is_stale(payload):
-            return
-        else:
+            yield from self._lose(number, payload)
+        elif not self._is_stale(payload):
             self.restarts += not self.can_replay  # else the replay says whether it is
-            self._lose(number, payload)
+            yield from self._lose(number, payload)
 
     def begin_replay(self) -> int:
         """The number of the first batch to ask for."""
         self.wants_replay, self.replaying, self._checked = False, True, not self._next
+        self._drop_held()
         self._index.changed()
         return max(0, self._next - 1)
 
-    def replayed(self, number: int, payload: bytes) -> bool:
+    def replayed(self, number: int, payload: bytes) -> Steps[bool]:
         """A batch came again. False: it shows that what is known is of another life; a replay from the first batch is due."""
         if not self._checked:
             if number == self._next - 1 and _digest(payload) == self._last_digest:
@@ -107,58 +112,107 @@ class KvEventStream:
         if number > self._next:  # older ones are no longer kept there
             self.gaps += 1
             self._forget(number)
-        self._apply(number, payload)
+        yield from self._apply(number, payload)
         return True
 
-    def end_replay(self, *, complete: bool) -> None:
+    def end_replay(self, *, complete: bool) -> Steps[None]:
         """`complete`: the publisher said that this was all."""
-        self.replaying = False
         if complete and not self._checked:
             self._start_over()  # it does not know the batch that was applied last
             return
         if not complete:
             self._forget(self._next)
             self._whole = False
-        self._heard = True
-        self._index.changed()
-        self._catch_up()
+        interruptions = self._interruptions
+        yield from self._catch_up()
+        if interruptions == self._interruptions:
+            self.replaying, self._heard = False, True
+            self._index.changed()
 
-    def _catch_up(self) -> None:
+    def _catch_up(self) -> Steps[None]:
         """Apply what was published during the replay. What it does not lead up to needs another one, unless that did not help."""
-        held, self._held, self._held_bytes = self._held, deque(maxlen=_MOST_HELD), 0
-        for number, payload in held:
+        while self._held:
+            number, payload = self._held.popleft()
+            self._held_bytes -= len(payload)
             if number == self._next:
                 self._futile = 0
-                self._apply(number, payload)
+                yield from self._apply(number, payload)
             elif number > self._next or not self._is_late(payload):
                 self._futile += 1
-                self.wants_replay = self.can_replay and self._futile < _MOST_FUTILE
-                return
+                if self.can_replay and self._futile < _MOST_FUTILE:
+                    self.wants_replay = True
+                    self._drop_held()
+                else:
+                    self._forget(number)
+                    yield from self._apply(number, payload)
+
+    def _drop_held(self) -> None:
+        self._held.clear()
+        self._held_bytes = 0
 
     def interrupted(self) -> None:
         """The connection was lost: batches may be missing, and it may be another process that publishes now."""
         self._index.changed()
+        self._interruptions += 1
         self._heard = self.replaying = False
-        if self.can_replay:
-            self.wants_replay = True
-        else:
+        self.wants_replay = self.can_replay
+        self._drop_held()
+        if self._applying or not self.can_replay:
+            self._applying = False
             self._forget(0)
             self._last_time = float("-inf")
 
-    def give_up_replay(self) -> None:
+    def begin_anew(self) -> None:
+        """Nothing that is known can be used."""
+        self.interrupted()
+        self._forget(0)
+        self._last_time = float("-inf")
+
+    def doubt(self) -> None:
+        """It may hold what is not known, until it says that it holds nothing."""
+        self._whole = False
+        self._index.changed()
+
+    def snapshot(self) -> Steps[CacheSnapshot | None]:
+        """To be handed to another picker; None: not all is known."""
+        if self.knowledge is not Knowledge.EXACT or not self._next:
+            return None
+        interruptions = self._interruptions
+        held = yield from self._index.held_by(self.holdings)
+        if interruptions != self._interruptions:
+            return None
+        return CacheSnapshot(self._index.layout, self._next, self._last_digest, self._last_time, held)
+
+    def adopt(self, given: CacheSnapshot) -> Steps[bool]:
+        """Go on from what another picker knew, if less is known here. It counts once the publisher sent its last batch again."""
+        if self.knowledge is not Knowledge.PARTIAL or not self.can_replay:
+            return False
+        if given.layout != self._index.layout or given.following < 1:
+            return False
+        self._forget(0)
+        self._applying = self.wants_replay = True
+        interruptions = self._interruptions
+        for _ in self._index.restore(self.holdings, given.held):
+            yield
+            if interruptions != self._interruptions:
+                return False
+        self._applying = False
+        self._next, self._last_digest, self._last_time = given.following, given.digest, given.time
+        return True
+
+    def give_up_replay(self) -> Steps[None]:
         """The publisher does not answer: go on with what it publishes, without what is not known to be still there."""
         self.can_replay = self.wants_replay = False
-        self.end_replay(complete=False)
+        yield from self.end_replay(complete=False)
 
-    def _lose(self, number: int, payload: bytes) -> None:
+    def _lose(self, number: int, payload: bytes) -> Steps[None]:
         """Batches before this one are missing, or it is of another life."""
         if self.can_replay:
             self.wants_replay = True
             self._index.changed()
-            self._hold(number, payload)
         else:
             self._forget(number)
-            self._apply(number, payload)
+            yield from self._apply(number, payload)
 
     def _start_over(self) -> None:
         self._forget(0)
@@ -188,19 +242,24 @@ class KvEventStream:
 
     def _is_late(self, payload: bytes) -> bool:
         try:
-            return read_batch(payload).time <= self._last_time
+            return sent_at(payload) <= self._last_time
         except BatchError:
             return True
 
-    def _apply(self, number: int, payload: bytes) -> None:
+    def _apply(self, number: int, payload: bytes) -> Steps[None]:
+        interruptions = self._interruptions
+        try:
+            batch = yield from batch_steps(payload)
+        except BatchError:
+            batch = None
+        if interruptions != self._interruptions:
+            return
         self._next = number + 1
         self._stale = 0
         self._heard = True
         self._last_digest = _digest(payload)
         self.batches += 1
-        try:
-            batch = read_batch(payload)
-        except BatchError:
+        if batch is None:
             self.faulty += 1
             self._forget(number + 1)
             return
@@ -209,7 +268,15 @@ class KvEventStream:
         if batch.faulty:  # one of them may have removed blocks
             self.faulty += batch.faulty
             self._forget(number + 1)
-        self._index.apply(self.holdings, batch.events)
+        self._applying = True
+        for _ in self._index.apply(self.holdings, batch.events):
+            yield
+            if interruptions != self._interruptions:
+                return
+        self._applying = False
+        if not (self._whole or batch.faulty) and any(isinstance(one, BlocksCleared) for one in batch.events):
+            self._whole = True  # since then nothing was missed
+            self._index.changed()
 
 
 def _digest(payload: bytes) -> int:

@@ -13,7 +13,7 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Key
 from epp.request.inference_request import InferenceRequest, PrefixChain, RequestData
 from epp.scheduling.kv_events.cache_index import CacheIndex
 from epp.scheduling.kv_events.event_stream import Knowledge, KvEventStream
-from epp.scheduling.kv_events.prompt_tokens import given_tokens, pack_tokens, salt_of
+from epp.scheduling.kv_events.prompt_tokens import TokensBy, given_tokens, pack_tokens, salt_of
 from epp.scheduling.kv_events.settings import KvEventSettings
 from epp.scheduling.kv_events.token_wait import TokenWait
 from epp.scheduling.peer_pick import PeerPick
@@ -52,6 +52,7 @@ class PrecisePrefixCacheProducer:
     picked_last = True
     """Others ask first what an endpoint held before."""
     plugin_type = PRODUCER
+    before_flow_control = True
 
     def __init__(self, settings: KvEventSettings, estimate: PrefixCacheProducer, *, seed: int = 0) -> None:
         self.settings = settings
@@ -59,6 +60,9 @@ class PrecisePrefixCacheProducer:
         self.index = CacheIndex(settings.most_blocks, seed)
         self.hits = PrefixHits()
         self.ask_for_tokens: Callable[[InferenceRequest], bool] | None = None
+        self._wait: TokenWait | None = None
+        self.tokens_by = dict.fromkeys(TokensBy, 0)
+        """Prompts whose tokens were asked for."""
         self.prompts_known = 0
         """Prompts that were compared with what workers say; and those that were not, since their tokens are unknown."""
         self.prompts_estimated = 0
@@ -75,15 +79,17 @@ class PrecisePrefixCacheProducer:
         self._key_of_bit: dict[int, Key] = {}
         self._known: dict[Key, bool] = {}
 
-    def add_stream(self, key: Key, stream: KvEventStream) -> None:
+    def open_stream(self, key: Key, *, can_replay: bool) -> KvEventStream:
         """The endpoint publishes events, which come by this stream."""
+        stream = KvEventStream(self.index, self.index.add_publisher(), can_replay=can_replay)
         self._streams.setdefault(key, []).append(stream)
-        self.index.changed()
+        return stream
 
     def remove_stream(self, key: Key, stream: KvEventStream) -> None:
         streams = self._streams.get(key, [])
         if stream in streams:
             streams.remove(stream)
+            stream.interrupted()
             self.index.remove_publisher(stream.holdings)
         if not streams:
             self._streams.pop(key, None)
@@ -100,15 +106,19 @@ class PrecisePrefixCacheProducer:
             return False
         return self.ask_for_tokens(request) and not self.has_tokens(request)
 
-    def tokens_found(self, request: InferenceRequest, tokens: Sequence[int]) -> None:
-        self._tokens.keep(request, pack_tokens(tokens))
+    def tokens_found(self, request: InferenceRequest, tokens: bytes, by: TokensBy) -> None:
+        """32 bits each; empty: nobody knows them."""
+        self._tokens.keep(request, tokens)
+        self.tokens_by[by] += 1
 
     def has_tokens(self, request: InferenceRequest) -> bool:
         return self._tokens.of(request) is not None
 
     def admission(self, behind: AdmissionController) -> AdmissionController:
-        """A request waits for its tokens, for a set time at most."""
-        return TokenWait(self, self.settings.token_wait, behind)
+        """A request waits for its tokens, for a set time at most. The same before the same: what waits stays."""
+        if self._wait is None or self._wait.behind is not behind:
+            self._wait = TokenWait(self, self.settings.token_wait, behind)
+        return self._wait
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         self.estimate.prepare(request, pool)
@@ -162,6 +172,9 @@ class PrecisePrefixCacheProducer:
     def use_seed(self, seed: int) -> None:
         if seed != self.estimate.seed:
             self._under_way.retain(())
+            for stream in (one for streams in self._streams.values() for one in streams):
+                stream.begin_anew()
+            self.index.use_seed(seed)
         self.estimate.use_seed(seed)
 
     def chain(self, request: InferenceRequest) -> PrefixChain | None:
@@ -231,6 +244,12 @@ class PrecisePrefixCacheProducer:
         for stream in self._streams.get(endpoint.key, ()):
             stream.interrupted()
             self.index.clear(stream.holdings)
+
+    def slept(self, endpoint: Endpoint) -> None:
+        """Its cache went with its sleep; its events say so only when it is awake."""
+        self.forget(endpoint)
+        for stream in self._streams.get(endpoint.key, ()):
+            stream.doubt()
 
     def retain(self, endpoints: Sequence[Endpoint]) -> None:
         self.estimate.retain(endpoints)

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Final
 
 import msgspec
@@ -11,6 +12,15 @@ from epp.request.inference_api import CompletionBody, HeldChat, ModelBody, Promp
 _TOKENS: Final = msgspec.json.Decoder(list[int])
 _SALT: Final = msgspec.json.Decoder(str)
 _MOST_TOKEN: Final = 0xFFFF_FFFF
+
+
+class TokensBy(StrEnum):
+    """Who gave the tokens of a prompt. MEMORY: an equal request was asked about before."""
+
+    WORKER = "worker"
+    FILES = "files"
+    MEMORY = "memory"
+    NOBODY = "nobody"
 
 
 def given_tokens(prompt: Prompt) -> list[int] | None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -19,9 +19,10 @@ _ENDPOINT: Final = re.compile(r"tcp://[^\s:/]{1,200}:[0-9]{1,5}")
 class KvEventSettings:
     """`token_wait`: seconds that a pick waits for tokens. `port`: of every worker's socket, plus the rank; None: each worker says.
 
-    `topic`: the beginning of the topics that are read; empty: all. `bind`: where workers connect to, if they do.
+    `tokenizers`: files by model. `topic`: the beginning of the topics that are read; empty: all. `bind`: where workers connect to, if they do.
     """
 
+    tokenizers: Mapping[str, str] = field(default_factory=dict)
     most_blocks: int = MOST_BLOCKS
     token_wait: float = 0.05
     port: int | None = None
@@ -88,7 +89,34 @@ class BlockIndexParameters(Section):
     """No effect."""
 
 
+class LocalTokenizerParameters(Section):
+    model_tokenizer_map: dict[str, str] = Field(default_factory=dict, max_length=1000)
+    """Of each model the path of its `tokenizer.json`, or of the folder that also has its chat template. It is asked where no
+    worker gives the tokens."""
+    auto_discovery_dir: str = ""
+    """No effect: name each model."""
+    auto_discovery_tokenizer_file_name: str = ""
+    """No effect."""
+
+
+class TokenizersPoolParameters(Section):
+    model_name: str = ""
+    """No effect: requests name their model."""
+    local: LocalTokenizerParameters | None = None
+    """Files of tokenizers."""
+    workers_count: int = 5
+    """No effect."""
+    min_prefix_overlap_ratio: float = 0.8
+    """No effect."""
+    uds: Any = None
+    """No effect: workers are asked."""
+    hf: Any = None
+    """No effect: nothing is downloaded."""
+
+
 class IndexerParameters(Section):
+    tokenizers_pool_config: TokenizersPoolParameters | None = None
+    """Who gives the tokens of prompts, beside the workers."""
     kv_block_index_config: BlockIndexParameters | None = None
     """How much is remembered."""
     kv_cache_backend_configs: list[Mapping[str, Any]] | None = None
@@ -126,8 +154,11 @@ class PreciseProducerParameters(Section):
         events = self.kv_events_config or KvEventsParameters()
         found = events.pod_discovery_config
         blocks = self.indexer_config and self.indexer_config.kv_block_index_config
+        pool = self.indexer_config and self.indexer_config.tokenizers_pool_config
+        local = (pool and pool.local) or LocalTokenizerParameters()
         memory = (blocks and blocks.in_memory_config) or MemoryIndexParameters()
         return KvEventSettings(
+            tokenizers=local.model_tokenizer_map,
             most_blocks=min(memory.size, MOST_BLOCKS),
             token_wait=self.token_wait_ms / 1000.0,
             port=None if found is None else found.socket_port,

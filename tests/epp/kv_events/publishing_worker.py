@@ -22,12 +22,19 @@ _END = b"\xff" * 8
 class PublishingWorker:
     """An async context manager. `replays`: it has a socket for it. `topic_in_replay`: False as in vLLM before 0.26.
 
-    `form`: how it says where it publishes: `vllm`, `sglang` or `none`. `encode`: batches.
+    `keeps`: batches for a replay. `form`: how it says where it publishes: `vllm`, `sglang` or `none`. `encode`: batches.
     """
 
     def __init__(
-        self, *, form: str = "vllm", replays: bool = True, topic_in_replay: bool = True, encode: Any = vllm
+        self,
+        *,
+        form: str = "vllm",
+        replays: bool = True,
+        topic_in_replay: bool = True,
+        encode: Any = vllm,
+        keeps: int = 10_000,
     ) -> None:
+        self.keeps = keeps
         self.form = form
         self.replays = replays
         self.topic_in_replay = topic_in_replay
@@ -41,10 +48,13 @@ class PublishingWorker:
         self.refuses: tuple[int, str] | None = None
         """Status and text of its answer in place of tokens, as for a request that is wrong."""
         self._now = 1.0
+        self.sleeps = False
+        """vLLM's sleep: blocks are gone, and the batch that says so waits for the next step."""
 
     async def __aenter__(self) -> Self:
         app = web.Application()
         app.router.add_get("/{path:kv_event_sources|server_info}", self._where)
+        app.router.add_get("/is_sleeping", self._is_sleeping)
         app.router.add_post("/{path:.*}", self._tokens)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -66,7 +76,7 @@ class PublishingWorker:
             socket.bind(f"tcp://127.0.0.1:{self.ports[at] or '*'}")
             self.ports[at] = int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
         self._number = 0
-        self.kept: deque[tuple[int, bytes]] = deque(maxlen=10_000)
+        self.kept: deque[tuple[int, bytes]] = deque(maxlen=self.keeps)
         self._task = asyncio.create_task(self._answer_replays())
 
     async def end(self) -> None:
@@ -114,6 +124,9 @@ class PublishingWorker:
                         [client, b"", *topic, number.to_bytes(8, "big"), payload]
                     )
             await self._replay.send_multipart([client, b"", *topic, _END, b""])
+
+    async def _is_sleeping(self, request: web.Request) -> web.Response:
+        return web.json_response({"is_sleeping": self.sleeps})
 
     async def _where(self, request: web.Request) -> web.Response:
         events, replay = self.ports

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,10 +14,12 @@ import pytest
 import yaml
 import zmq
 
+from adsum.config.problems import ConfigError
 from benchmarks.ports import free_ports
 from discovery import Instance, InstanceAddedEvent
-from epp.config.picker_config import load_config
+from epp.config.picker_config import PickerConfig, load_config
 from epp.endpoints.datastore import Datastore
+from epp.flow_control.controller import FlowControlSwitch
 from epp.kv_events.feed import KvEventFeed
 from epp.scheduling.director import Director
 from epp.scheduling.kv_events.event_stream import Knowledge
@@ -25,7 +28,8 @@ from epp.scheduling.pick import Pick
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.waiting import WaitingRequest
 from tests.epp.kv_events.engine_messages import full, stored, vllm
-from tests.epp.kv_events.publishing_worker import PublishingWorker
+from tests.epp.kv_events.model_files import write_model
+from tests.epp.kv_events.publishing_worker import SIZE, PublishingWorker
 from tests.eventually import eventually
 
 pytestmark = pytest.mark.anyio
@@ -50,6 +54,15 @@ def config(**parameters: Any) -> str:
     return yaml.safe_dump(document)
 
 
+def with_flow_control(text: str) -> str:
+    """It lets requests wait while three are in flight at each worker."""
+    document = yaml.safe_load(text)
+    document["featureGates"] = ["flowControl"]
+    document["plugins"].append({"type": "concurrency-detector", "parameters": {"maxConcurrency": 3}})
+    document["flowControl"] = {"saturationDetector": {"pluginRef": "concurrency-detector"}}
+    return yaml.safe_dump(document)
+
+
 class Pool:
     """A picker's parts over some workers."""
 
@@ -60,12 +73,24 @@ class Pool:
         (self.producer,) = [
             one for one in self.director.producers if isinstance(one, PrecisePrefixCacheProducer)
         ]
+        self.switch = FlowControlSwitch(self.director, self.store, 1 << 24)
+        self.text, self.plugins = text, loaded.plugins
+        self.use_flow_control(loaded)
         loop = asyncio.get_running_loop()
         self.director.waiting.wake = lambda: loop.call_soon(self.dispatch)
         for number, worker in enumerate(workers):
             instance = Instance(f"w{number}", "ns", "c", "127.0.0.1", worker.port, "a")
             self.store.apply(InstanceAddedEvent(instance), {})
         self.feed = KvEventFeed(loaded, self.store, lambda: self.director.waiting.wake(), lambda: None)
+
+    def use_flow_control(self, loaded: PickerConfig) -> None:
+        if loaded.flow_control is not None:
+            self.switch.use(loaded.flow_control, loaded.detector, 0.0)
+
+    def reconfigure(self) -> None:
+        loaded = load_config(self.text, rng=random.Random(1), before=self.plugins)
+        self.director.reconfigure(loaded.scheduler, loaded.detector, Policy())
+        self.use_flow_control(loaded)
 
     def dispatch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -209,6 +234,31 @@ async def test_a_worker_that_begins_anew_holds_nothing_of_before(holds_again: in
         assert await picker.goes_to(PROMPT) == {"w0"}
 
 
+@pytest.mark.parametrize("replays", [True, False])
+async def test_a_worker_that_sleeps_holds_nothing_and_is_exact_again_when_it_says_so(replays: bool) -> None:
+    one, other = two(replays=replays)
+    async with pool(one, other) as picker:
+        await until(lambda: len(picker.knowledge()) == 2)
+        for _ in range(100):  # until the subscription has taken effect
+            await one.clear()
+            await other.clear()
+            if picker.is_exact():
+                break
+            await asyncio.sleep(0.05)
+        await one.hold(PROMPT)
+        await until(lambda: picker.blocks(0) == 16)
+        one.sleeps = True
+        await until(lambda: picker.blocks(0) == 0)
+        assert await picker.goes_to(PROMPT) == {"w0", "w1"}
+        await one.hold(OTHER)
+        await until(lambda: picker.knowledge()[0] is Knowledge.PARTIAL and picker.blocks(0) == 16)
+        one.sleeps = False
+        await one.clear()
+        await one.hold(PROMPT)
+        await until(lambda: picker.is_exact() and picker.blocks(0) == 16)
+        assert await picker.goes_to(PROMPT) == {"w0"}
+
+
 async def test_a_worker_without_events_is_estimated() -> None:
     one, other = PublishingWorker(), PublishingWorker(form="none")
     async with pool(one, other) as picker:
@@ -289,6 +339,61 @@ async def test_a_pick_waits_no_longer_for_tokens_than_it_may() -> None:
         assert picker.producer.prompts_known == 0
 
 
+async def test_where_no_worker_gives_tokens_the_model_s_files_do(tmp_path: Path) -> None:
+    tokenizer = write_model(tmp_path)
+    one, other = two()
+    one.token_paths = other.token_paths = set()
+    local = {"local": {"modelTokenizerMap": {"m": str(tmp_path)}}}
+    async with pool(one, other, indexerConfig={"tokenizersPoolConfig": local}) as picker:
+        await until(picker.is_exact)
+        ids = tokenizer.encode(PROMPT).ids
+        await other.publish(stored(list(range(len(ids) // SIZE)), ids[: len(ids) // SIZE * SIZE]))
+        await until(lambda: picker.blocks(1) == len(ids) // SIZE)
+        assert await picker.goes_to(PROMPT) == {"w1"}
+        assert picker.feed.describe()["kv_events"]["tokens"]["files"] >= 1
+
+
+async def test_a_slow_worker_leaves_the_files_time(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    one, other = two()
+    one.token_delay = other.token_delay = 3600.0
+    local = {"local": {"modelTokenizerMap": {"m": str(tmp_path)}}}
+    parameters: dict[str, Any] = {"indexerConfig": {"tokenizersPoolConfig": local}, "tokenWaitMs": 4000}
+    async with pool(one, other, **parameters) as picker:
+        await until(picker.is_exact)
+        await other.hold(PROMPT)
+        await until(lambda: picker.blocks(1) == 16)
+        await picker.pick(PROMPT)
+        assert (picker.producer.prompts_known, picker.producer.prompts_estimated) == (1, 0)
+
+
+async def test_a_file_that_is_not_there_is_said_at_the_start() -> None:
+    local = {"local": {"modelTokenizerMap": {"m": "/nowhere/tokenizer.json"}}}
+    with pytest.raises(ConfigError, match="is not there"):
+        Pool([], config(indexerConfig={"tokenizersPoolConfig": local}))
+
+
+async def test_with_flow_control_tokens_are_asked_for_too() -> None:
+    one, other = two()
+    async with one, other:
+        picker = Pool([one, other], with_flow_control(config()))
+        async with picker.feed:
+            await until(picker.is_exact)
+            await other.hold(PROMPT)
+            await until(lambda: picker.blocks(1) == 16)
+            assert await picker.goes_to(PROMPT) == {"w1"}
+            picks = [await picker.pick("x" * 64) for _ in range(6)]
+            waiting = asyncio.create_task(picker.pick(PROMPT))
+            controller = picker.switch.controller
+            assert controller is not None
+            await until(lambda: sum(len(band.waiting) for band in controller.bands) == 1)
+            picker.reconfigure()
+            await asyncio.sleep(0.05)
+            assert not waiting.done(), "an equal configuration lets it go"
+            picker.director.release(picks.pop(), 0.0)
+            assert (await waiting).endpoints
+
+
 async def test_salts_are_other_prompts() -> None:
     one, other = two()
     async with pool(one, other) as picker:
@@ -342,6 +447,14 @@ async def test_workers_may_connect_to_the_picker_and_name_themselves_in_topics()
         assert await picker.goes_to(PROMPT) == {"w1"}
 
 
+def test_it_is_said_when_no_scorer_reads_it() -> None:
+    read = config()
+    assert not load_config(read, rng=random.Random(1)).warnings
+    text = read.replace("prefixMatchInfoProducerName: precise-prefix-cache-producer", "matchLengthWeight: 0")
+    [warning] = load_config(text, rng=random.Random(1)).warnings
+    assert warning.startswith("precise-prefix-cache-producer has no effect")
+
+
 def test_without_the_plugin_nothing_of_it_is_loaded() -> None:
     program = """
 import asyncio, sys
@@ -351,7 +464,7 @@ async def main():
     settings = Settings(discovery="static://127.0.0.1:9", grpc_port=0, grpc_health_port=0, metrics_port=0, host="127.0.0.1", secure_serving=False)
     async with PickerServer(settings):
         await asyncio.sleep(0.1)
-    print(sorted(one for one in sys.modules if one.split(".")[0] == "zmq" or one in ("epp.kv_events.subscriber", "epp.kv_events.tokens")))
+    print(sorted(one for one in sys.modules if one.split(".")[0] == "zmq" or one in ("epp.kv_events.subscriber", "epp.kv_events.tokens", "tokenizers")))
 asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)

@@ -14,7 +14,7 @@ from epp.scheduling.kv_events.batches import (
     BlocksCleared,
     BlocksRemoved,
     BlocksStored,
-    read_batch,
+    batch_steps,
 )
 from tests.epp.kv_events.engine_messages import (
     AllBlocksCleared,
@@ -29,6 +29,7 @@ from tests.epp.kv_events.engine_messages import (
     stored,
     vllm,
 )
+from tests.epp.kv_events.steps import read_batch
 
 GPU = ("gpu", 0, "", "")
 TOKENS = list(range(100, 132))
@@ -215,7 +216,7 @@ def test_what_is_no_batch(payload: bytes) -> None:
 
 
 def test_a_claim_of_many_hashes_is_refused_before_they_are_read() -> None:
-    hashes = b"\xdd" + struct.pack(">I", 1_048_577) + b"\x01" * 1_048_577
+    hashes = b"\xdd" + struct.pack(">I", 262_145) + b"\x01" * 262_145
     event = b"\x82\xa4type\xacBlockRemoved\xacblock_hashes" + hashes
     assert read_batch(b"\x92\x01\x91" + event).faulty == 1
 
@@ -251,3 +252,29 @@ def test_whatever_is_changed_in_a_batch_is_read_or_refused(data: st.DataObject) 
         except BatchError:
             continue
         assert batch.faulty + batch.unknown + len(batch.events) <= len(sent)
+
+
+@pytest.mark.parametrize("as_pairs", [False, True])
+def test_a_large_batch_is_read_in_pieces(as_pairs: bool) -> None:
+    """None is of more numbers than are decoded in a millisecond."""
+    sizes = [0, 200, 60_000, 2**31]  # 1, 2, 3 and 5 bytes
+    tokens = [sizes[at % 4] + at % 50 for at in range(120_000)]
+    given = [[token, 1] for token in tokens] if as_pairs else tokens
+    digests = [at.to_bytes(32, "big") for at in range(20_000)]
+    payload = full(
+        SglangStored(list(range(-20_000, 0)), None, given, 6, None),
+        BlockRemoved(digests, "GPU"),
+    )
+    steps = batch_steps(payload)
+    assert sum(1 for _ in steps) > 8
+    stored_, removed_ = read_batch(payload).events
+    assert isinstance(stored_, BlocksStored)
+    assert stored_.tokens == tokens
+    assert stored_.hashes == list(range(2**64 - 20_000, 2**64))
+    assert removed_ == BlocksRemoved(GPU, list(range(20_000)))
+
+
+def test_a_long_array_of_other_things_is_refused() -> None:
+    for thing in ("x", [1, [2, 3]], [1], None, 1.0):
+        event = {"type": "BlockStored", "block_hashes": [1], "token_ids": [thing] * 20_000, "block_size": 16}
+        assert read_batch(msgspec.msgpack.encode([1.0, [event]])).faulty == 1

@@ -10,6 +10,7 @@ import pytest
 from epp.scheduling.kv_events.batches import BlocksCleared, BlocksRemoved, BlocksStored, Scope
 from epp.scheduling.kv_events.cache_index import BLOCK_BYTES, CacheHoldings, CacheIndex
 from epp.scheduling.kv_events.prompt_tokens import pack_tokens
+from tests.epp.kv_events.steps import done
 
 GPU: Scope = ("gpu", 0, "", "")
 HOST: Scope = ("host", 0, "", "")
@@ -38,8 +39,8 @@ def blocks(index: CacheIndex, holdings: CacheHoldings, tokens: list[int] = PROMP
 def test_leading_blocks_of_a_prompt_are_found() -> None:
     index = CacheIndex()
     one, other = index.add_publisher(), index.add_publisher()
-    index.apply(one, [store([1, 2, 3, 4])])
-    index.apply(other, [store([1, 2])])
+    done(index.apply(one, [store([1, 2, 3, 4])]))
+    done(index.apply(other, [store([1, 2])]))
     found = index.match(pack_tokens(PROMPT), index.root(None, ""), one.bit | other.bit, SIZE)
     assert found == {one.bit: 4, other.bit: 2}
     assert blocks(index, one, PROMPT[:40]) == 2  # the third is not full
@@ -50,39 +51,39 @@ def test_leading_blocks_of_a_prompt_are_found() -> None:
 def test_workers_need_not_hash_alike() -> None:
     index = CacheIndex()
     one, other = index.add_publisher(), index.add_publisher()
-    index.apply(one, [store([1, 2])])
-    index.apply(other, [store([2, 1])])  # its names of the same blocks, the other way round
+    done(index.apply(one, [store([1, 2])]))
+    done(index.apply(other, [store([2, 1])]))  # its names of the same blocks, the other way round
     assert (blocks(index, one), blocks(index, other), len(index)) == (2, 2, 2)
-    index.apply(other, [BlocksRemoved(GPU, [1])])
+    done(index.apply(other, [BlocksRemoved(GPU, [1])]))
     assert (blocks(index, one), blocks(index, other)) == (2, 1)
-    index.apply(one, [BlocksRemoved(GPU, [1])])
+    done(index.apply(one, [BlocksRemoved(GPU, [1])]))
     assert (blocks(index, one), blocks(index, other)) == (0, 1)
 
 
 def test_what_another_calls_a_block_places_nothing() -> None:
     index = CacheIndex()
     one, other = index.add_publisher(), index.add_publisher()
-    index.apply(one, [store([1])])
-    index.apply(other, [store([9], parent=1, tokens=PROMPT[16:32])])
+    done(index.apply(one, [store([1])]))
+    done(index.apply(other, [store([9], parent=1, tokens=PROMPT[16:32])]))
     assert (blocks(index, other), other.orphans) == (0, 1)
     # to it the block is 5, never 1
-    index.apply(other, [store([5]), store([9], parent=1, tokens=PROMPT[16:32])])
+    done(index.apply(other, [store([5]), store([9], parent=1, tokens=PROMPT[16:32])]))
     assert (blocks(index, other), other.orphans) == (1, 2)
 
 
 def test_a_later_store_goes_on_behind_its_parent() -> None:
     index = CacheIndex()
     one = index.add_publisher()
-    index.apply(one, [store([1, 2]), store([3, 4], parent=2, tokens=PROMPT[32:])])
+    done(index.apply(one, [store([1, 2]), store([3, 4], parent=2, tokens=PROMPT[32:])]))
     assert blocks(index, one) == 4
-    index.apply(one, [BlocksRemoved(GPU, [2])])
+    done(index.apply(one, [BlocksRemoved(GPU, [2])]))
     assert blocks(index, one) == 1
 
 
 def test_adapters_salts_and_images_are_other_prompts() -> None:
     index = CacheIndex()
     one = index.add_publisher()
-    index.apply(one, [store([1], adapter="poet"), store([2], salt="s"), store([3], extras=(b"image",))])
+    done(index.apply(one, [store([1], adapter="poet"), store([2], salt="s"), store([3], extras=(b"image",))]))
     assert blocks(index, one) == 0
     assert blocks(index, one, adapter="poet") == 1
     assert blocks(index, one, salt="s") == 1
@@ -93,15 +94,15 @@ def test_adapters_salts_and_images_are_other_prompts() -> None:
 def test_references_are_counted_for_each_tier() -> None:
     index = CacheIndex()
     one = index.add_publisher()
-    index.apply(one, [store([1]), store([1], tokens=[], scope=HOST), BlocksRemoved(GPU, [1])])
+    done(index.apply(one, [store([1]), store([1], tokens=[], scope=HOST), BlocksRemoved(GPU, [1])]))
     assert blocks(index, one) == 1
-    index.apply(one, [BlocksRemoved(GPU, [1])])  # nothing is there
+    done(index.apply(one, [BlocksRemoved(GPU, [1])]))  # nothing is there
     assert blocks(index, one) == 1
-    index.apply(one, [BlocksRemoved(HOST, [1])])
+    done(index.apply(one, [BlocksRemoved(HOST, [1])]))
     assert (blocks(index, one), len(index)) == (0, 0)
-    index.apply(one, [store([1]), store([1]), BlocksRemoved(GPU, [1])])
+    done(index.apply(one, [store([1]), store([1]), BlocksRemoved(GPU, [1])]))
     assert blocks(index, one) == 1
-    index.apply(one, [BlocksRemoved(GPU, [1])])
+    done(index.apply(one, [BlocksRemoved(GPU, [1])]))
     assert (blocks(index, one), len(index)) == (0, 0)
 
 
@@ -109,13 +110,13 @@ def test_a_group_with_gaps_only_adds_to_what_is_known() -> None:
     index = CacheIndex()
     one, window = index.add_publisher(), ("gpu", 1, "", "")
     sparse = store([1], tokens=[], scope=window, whole=False)
-    index.apply(one, [sparse])
+    done(index.apply(one, [sparse]))
     assert len(index) == 0
-    index.apply(one, [store([1]), sparse, BlocksRemoved(GPU, [1])])
+    done(index.apply(one, [store([1]), sparse, BlocksRemoved(GPU, [1])]))
     assert blocks(index, one) == 0  # the group that needs every block has lost it
-    index.apply(one, [BlocksRemoved(window, [1])])
+    done(index.apply(one, [BlocksRemoved(window, [1])]))
     assert len(index) == 0
-    index.apply(one, [store([1]), sparse, BlocksRemoved(window, [1])])
+    done(index.apply(one, [store([1]), sparse, BlocksRemoved(window, [1])]))
     assert blocks(index, one) == 1
 
 
@@ -123,7 +124,7 @@ def test_a_group_with_gaps_only_adds_to_what_is_known() -> None:
 def test_what_nobody_removes_is_not_counted(scope: Scope) -> None:
     index = CacheIndex()
     one = index.add_publisher()
-    index.apply(one, [store([1], scope=scope)])
+    done(index.apply(one, [store([1], scope=scope)]))
     assert len(index) == 0
 
 
@@ -131,42 +132,42 @@ def test_a_cleared_cache_holds_nothing_at_once_and_its_memory_is_given_back() ->
     index = CacheIndex()
     one, other = index.add_publisher(), index.add_publisher()
     for start in range(0, 64_000, 16):
-        index.apply(one, [store([start], tokens=list(range(start, start + 16)))])
-    index.apply(other, [store([1, 2])])
+        done(index.apply(one, [store([start], tokens=list(range(start, start + 16)))]))
+    done(index.apply(other, [store([1, 2])]))
     before = one.bit
-    index.apply(one, [BlocksCleared()])
+    done(index.apply(one, [BlocksCleared()]))
     assert blocks(index, one) == 0
     assert one.bit != before
-    index.apply(one, [store([1, 2])])
+    done(index.apply(one, [store([1, 2])]))
     assert (blocks(index, one), one.count) == (2, 2)
     for _ in range(40):
-        index.apply(other, [])
+        done(index.apply(other, []))
     assert len(index) == 2
     for _ in range(200):  # bits are used again
-        index.apply(one, [store([1, 2]), BlocksCleared()])
+        done(index.apply(one, [store([1, 2]), BlocksCleared()]))
     assert one.bit < 1 << 64
     index.remove_publisher(one)
     index.remove_publisher(other)
     for _ in range(40):
-        index.apply(index.add_publisher(), [])
+        done(index.apply(index.add_publisher(), []))
     assert len(index) == 0
 
 
 def test_what_is_beyond_the_limit_is_refused_and_never_makes_anything_wrong() -> None:
     index = CacheIndex(most_blocks=3)
     one = index.add_publisher()
-    index.apply(one, [store([1, 2, 3, 4])])
+    done(index.apply(one, [store([1, 2, 3, 4])]))
     assert (blocks(index, one), one.refused, len(index)) == (3, 1, 3)
-    index.apply(one, [BlocksRemoved(GPU, [4, 3]), store([4], parent=3, tokens=PROMPT[48:])])
+    done(index.apply(one, [BlocksRemoved(GPU, [4, 3]), store([4], parent=3, tokens=PROMPT[48:])]))
     assert blocks(index, one) == 2
-    index.apply(one, [BlocksCleared(), store([1, 2, 3])])  # room is made
+    done(index.apply(one, [BlocksCleared(), store([1, 2, 3])]))  # room is made
     assert (blocks(index, one), one.refused) == (3, 0)
 
 
 def test_blocks_of_a_single_token_are_refused() -> None:
     index = CacheIndex()
     one = index.add_publisher()
-    index.apply(one, [BlocksStored(GPU, list(range(16)), None, PROMPT[:16], 1)])
+    done(index.apply(one, [BlocksStored(GPU, list(range(16)), None, PROMPT[:16], 1)]))
     assert (len(index), one.refused, one.block_tokens) == (0, 16, 0)
 
 
@@ -181,7 +182,7 @@ def test_memory_of_blocks_that_many_workers_hold() -> None:
         for _ in range(workers):
             holdings = index.add_publisher()
             for at, name in enumerate(names):
-                index.apply(holdings, [store([name], tokens=[at] * 16)])
+                done(index.apply(holdings, [store([name], tokens=[at] * 16)]))
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -257,7 +258,7 @@ def test_a_hundred_thousand_events_against_a_model(seed: int) -> None:
             event = BlocksRemoved(scope, names[start:end][::-1] if kind < 0.9 else rng.choices(names, k=2))
         else:
             event = BlocksCleared()
-        index.apply(holdings, [event])
+        done(index.apply(holdings, [event]))
         model.apply(event)
         if step % 10 == 0:
             tokens = [block for block in rng.choice(prompts) for _ in range(SIZE)]
@@ -267,7 +268,7 @@ def test_a_hundred_thousand_events_against_a_model(seed: int) -> None:
             found = index.match(pack_tokens(tokens), index.root(None, ""), bits, SIZE)
             assert found == {one.bit: held for one, its, _ in publishers if (held := its.held(tokens))}, step
     for holdings, _, _ in publishers:
-        index.apply(holdings, [BlocksCleared()])
+        done(index.apply(holdings, [BlocksCleared()]))
     for _ in range(20):
-        index.apply(publishers[0][0], [])
+        done(index.apply(publishers[0][0], []))
     assert len(index) == 0

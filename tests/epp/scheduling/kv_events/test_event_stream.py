@@ -10,6 +10,7 @@ from epp.scheduling.kv_events.cache_index import CacheHoldings, CacheIndex
 from epp.scheduling.kv_events.event_stream import Knowledge, KvEventStream
 from epp.scheduling.kv_events.prompt_tokens import pack_tokens
 from tests.epp.kv_events.engine_messages import AllBlocksCleared, removed, stored, vllm
+from tests.epp.kv_events.steps import done
 
 SIZE = 16
 PROMPTS = 30
@@ -60,13 +61,13 @@ def replay(stream: KvEventStream, publisher: Publisher, rng: random.Random | Non
         assert rounds < 10, "replays for ever"
         first = stream.begin_replay()
         for number, payload in list(publisher.kept):
-            if number >= first and not stream.replayed(number, payload):
+            if number >= first and not done(stream.replayed(number, payload)):
                 break
         if stream.replaying and rng is not None and rng.random() < 0.1:
             stream.interrupted()
             return
         if stream.replaying:
-            stream.end_replay(complete=True)
+            done(stream.end_replay(complete=True))
 
 
 def opened(*, can_replay: bool = True) -> tuple[CacheIndex, KvEventStream]:
@@ -84,13 +85,13 @@ def test_what_was_published_before_is_replayed_and_then_followed() -> None:
     assert first == 0
     batches = list(publisher.kept)
     late = publisher.publish()
-    stream.live(*late)  # published during the replay, and part of it or not
+    done(stream.live(*late))  # published during the replay, and part of it or not
     for number, payload in batches:
-        assert stream.replayed(number, payload)
-    stream.end_replay(complete=True)
+        assert done(stream.replayed(number, payload))
+    done(stream.end_replay(complete=True))
     assert stream.knowledge is Knowledge.EXACT
     assert held_by(index, stream.holdings) == publisher.held
-    stream.live(*late)  # twice
+    done(stream.live(*late))  # twice
     assert held_by(index, stream.holdings) == publisher.held
 
 
@@ -100,9 +101,9 @@ def test_a_gap_is_filled_and_nothing_is_believed_meanwhile() -> None:
     replay(stream, publisher)
     assert stream.knowledge is Knowledge.EXACT  # it has published nothing
     for _ in range(10):
-        stream.live(*publisher.publish())
+        done(stream.live(*publisher.publish()))
     publisher.publish()
-    stream.live(*publisher.publish())
+    done(stream.live(*publisher.publish()))
     assert (stream.knowledge, stream.gaps) == (Knowledge.CATCHING_UP, 1)
     replay(stream, publisher)
     assert stream.knowledge is Knowledge.EXACT
@@ -116,7 +117,7 @@ def test_a_step_back_is_another_life() -> None:
         publisher.publish()
     replay(stream, publisher)
     publisher.restart()
-    stream.live(*publisher.publish())
+    done(stream.live(*publisher.publish()))
     replay(stream, publisher)
     assert (stream.knowledge, stream.restarts) == (Knowledge.EXACT, 1)
     assert held_by(index, stream.holdings) == publisher.held
@@ -142,7 +143,7 @@ def test_a_lost_connection_alone_loses_nothing() -> None:
     publisher = Publisher(random.Random(1), 10)
     stream.wants_replay = False
     for _ in range(50):
-        stream.live(*publisher.publish())
+        done(stream.live(*publisher.publish()))
     stream.interrupted()
     assert stream.knowledge is Knowledge.CATCHING_UP
     publisher.publish()
@@ -156,14 +157,41 @@ def test_without_a_replay_what_is_missing_is_said() -> None:
     publisher = Publisher(random.Random(1), 0)
     assert stream.knowledge is Knowledge.UNKNOWN
     publisher.publish()
-    stream.live(*publisher.publish())
+    done(stream.live(*publisher.publish()))
     assert stream.knowledge is Knowledge.PARTIAL
     publisher.restart()
-    stream.live(*publisher.publish())
+    done(stream.live(*publisher.publish()))
     assert stream.knowledge is Knowledge.EXACT  # from its first batch on
     assert held_by(index, stream.holdings) == publisher.held
     stream.interrupted()
     assert (stream.knowledge, held_by(index, stream.holdings)) == (Knowledge.UNKNOWN, set())
+
+
+def test_what_follows_a_clear_is_all() -> None:
+    index, stream = opened(can_replay=False)
+    done(stream.live(7, vllm(stored([1], [1] * SIZE), ts=1.0)))
+    assert stream.knowledge is Knowledge.PARTIAL
+    done(stream.live(8, vllm(AllBlocksCleared(), stored([2], [2] * SIZE), ts=2.0)))
+    assert (stream.knowledge, held_by(index, stream.holdings)) == (Knowledge.EXACT, {2})
+
+
+@pytest.mark.parametrize("can_replay", [True, False])
+def test_of_a_batch_whose_application_was_interrupted_nothing_counts(can_replay: bool) -> None:
+    tokens = [token for block in range(2000) for token in [block] * SIZE]
+    payload = vllm(stored(list(range(2000)), tokens), removed(*range(1000)))
+    for step in range(1, 40):
+        _, stream = opened(can_replay=can_replay)
+        stream.wants_replay = False
+        work = stream.live(0, payload)
+        if sum(1 for _, _ in zip(range(step), work, strict=False)) < step:
+            break
+        stream.interrupted()
+        done(work)
+        assert stream.holdings.count == 0
+        assert stream.knowledge is (Knowledge.CATCHING_UP if can_replay else Knowledge.UNKNOWN)
+        assert not can_replay or stream.begin_replay() == 0
+    assert step > 8
+    assert stream.holdings.count == 1000
 
 
 def test_a_short_buffer_is_said() -> None:
@@ -179,21 +207,23 @@ def test_a_short_buffer_is_said() -> None:
 def test_a_batch_that_cannot_be_read_may_have_removed_anything() -> None:
     for broken in (b"\xc1", vllm({"type": "BlockRemoved", "block_hashes": None})):
         index, stream = opened(can_replay=False)
-        stream.live(0, vllm(stored([1], [1] * SIZE)))
+        done(stream.live(0, vllm(stored([1], [1] * SIZE))))
         assert held_by(index, stream.holdings) == {1}
-        stream.live(1, broken)
+        done(stream.live(1, broken))
         assert (held_by(index, stream.holdings), stream.knowledge) == (set(), Knowledge.PARTIAL)
-        stream.live(2, vllm(stored([2], [2] * SIZE)))
+        done(stream.live(2, vllm(stored([2], [2] * SIZE))))
         assert held_by(index, stream.holdings) == {2}
 
 
 def test_what_others_publish_there_has_no_end() -> None:
     """A clock that was set back: batches of lower numbers and earlier times are another life at last."""
     index, stream = opened(can_replay=False)
-    stream.live(0, vllm(stored([1], [1] * SIZE), ts=1e9))
-    stream.live(1, vllm(stored([2], [2] * SIZE), ts=1e9))
+    done(stream.live(0, vllm(stored([1], [1] * SIZE), ts=1e9)))
+    done(stream.live(1, vllm(stored([2], [2] * SIZE), ts=1e9)))
     for number in range(40):
-        stream.live(number % 2, vllm(stored([3 + number % 2], [3 + number % 2] * SIZE), ts=float(number)))
+        done(
+            stream.live(number % 2, vllm(stored([3 + number % 2], [3 + number % 2] * SIZE), ts=float(number)))
+        )
     assert stream.restarts
     assert not held_by(index, stream.holdings) & {1, 2}
 
@@ -203,10 +233,10 @@ def test_held_batches_are_bounded() -> None:
     stream.begin_replay()
     big = msgspec.msgpack.encode([1.0, [{"type": "X", "x": b"x" * 1_000_000}]])
     for number in range(200):
-        stream.live(number, big)
-    assert stream._held_bytes <= 64 * 1024 * 1024
+        done(stream.live(number, big))
+    assert stream._held_bytes <= 32 * 1024 * 1024
     for number in range(20_000):
-        stream.live(number, b"")
+        done(stream.live(number, b""))
     assert len(stream._held) <= 10_000
 
 
@@ -226,22 +256,22 @@ def test_a_hundred_thousand_batches_lost_doubled_late_and_of_other_lives(seed: i
         elif chance < 0.06:
             late.append(batch)
         elif chance < 0.09:
-            stream.live(*batch)
-            stream.live(*batch)
+            done(stream.live(*batch))
+            done(stream.live(*batch))
         else:
-            stream.live(*batch)
+            done(stream.live(*batch))
         if late and rng.random() < 0.05:
-            stream.live(*late.pop(rng.randrange(len(late))))
+            done(stream.live(*late.pop(rng.randrange(len(late)))))
         if rng.random() < 0.002:
             publisher.restart()
             late.clear()  # TCP: what an earlier process sent does not come after its end
             stream.interrupted()
         if rng.random() < 0.01:
-            stream.live(rng.getrandbits(8), rng.randbytes(rng.randrange(40)))
+            done(stream.live(rng.getrandbits(8), rng.randbytes(rng.randrange(40))))
         if keeps and rng.random() < 0.5:
             replay(stream, publisher, rng)
         if step % 20 == 0:
-            stream.live(*publisher.publish())
+            done(stream.live(*publisher.publish()))
             if keeps:
                 replay(stream, publisher)
             known, held = stream.knowledge, held_by(index, stream.holdings)
