@@ -10,7 +10,7 @@ COPY registry registry
 COPY epp epp
 COPY dispatcher dispatcher
 RUN python -m venv /opt/adsum \
-    && HATCH_BUILD_HOOK_ENABLE_MYPYC=1 /opt/adsum/bin/pip install --no-cache-dir '.[epp,dispatcher,eds,etcd,kubernetes,kv,otel]' \
+    && HATCH_BUILD_HOOK_ENABLE_MYPYC=1 /opt/adsum/bin/pip install --no-cache-dir '.[epp,dispatcher,eds,etcd,kubernetes,kv,otel,tokenizers]' \
     && /opt/adsum/bin/pip uninstall --yes pip
 
 FROM python:3.13-slim AS programs

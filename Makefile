@@ -27,7 +27,7 @@ $(DEMO): pyproject.toml
 	touch $@
 
 $(READY): $(DEMO)
-	$(BIN)/python -m pip install --quiet --editable '.[demo,etcd,kubernetes,kv,otel]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[demo,etcd,kubernetes,kv,otel,tokenizers]' --group dev
 	touch $@
 
 $(PAGES): $(DEMO)

@@ -9,7 +9,7 @@ from typing import Final
 from release.first_steps import take
 from release.shell import ReleaseError, run
 
-_EXTRAS: Final = "[demo,eds,etcd,kubernetes,kv,otel]"
+_EXTRAS: Final = "[demo,eds,etcd,kubernetes,kv,otel,tokenizers]"
 _PROGRAMS: Final = ("discovery", "registry", "epp", "dispatcher")
 _TYPED: Final = "import dispatcher, discovery, epp, registry; print(discovery.__file__)"
 _COMPILED: Final = "from epp.scheduling import director; print(director.__file__.endswith('.so'))"
