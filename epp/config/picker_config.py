@@ -219,6 +219,7 @@ def build_config(
         ),
         warnings=(
             *_warnings(document, plugins, flow_control=flow_control is not None),
+            *plugins.unread(built.scheduler.producers),
             *detector_warnings(detector.built, detector.name),
         ),
     )

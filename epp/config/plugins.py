@@ -169,6 +169,13 @@ class Plugins:
         kinds = [plugin.kind for plugin in self._named.values() if plugin.kind.declaration.flow_control_limit]
         return dict.fromkeys([f"{kind.name} {kind.declaration.flow_control_limit}" for kind in kinds])
 
+    def unread(self, producers: Iterable[object]) -> Iterable[str]:
+        """What has no effect since it is none of `producers`, which run."""
+        running = {id(one) for one in producers}
+        for plugin in self._named.values():
+            if (problem := plugin.kind.declaration.unread) and id(plugin.built) not in running:
+                yield f"{plugin.name} {problem}"
+
     def build_listed(self) -> None:
         """Build what works by being listed, and all of installed packages, so that their faults are found."""
         listed = (Role.ADMITTER, Role.PRODUCER, Role.REQUEST_HEADERS, Role.RESPONSE_HEADERS)

@@ -54,7 +54,7 @@ class Director:
         self.decisions: DecisionLog | None = None
         self._use(scheduler, detector, policy)
         self._sheds = admission is None
-        self._admissions = Admissions(self, datastore, admission or self._own_admission())
+        self._admissions = Admissions(self, datastore, admission or self._admission(None))
         self.waiting = self._admissions.waiting
 
     def reconfigure(self, scheduler: Scheduler, detector: SaturationDetector, policy: Policy) -> None:
@@ -76,12 +76,18 @@ class Director:
     def use_admission(self, admission: AdmissionController | None) -> None:
         """Let this one decide from now on, None: at once, or refused at saturation. What waits for another one goes."""
         self._sheds = admission is None
-        self._admissions.use(admission or self._own_admission())
+        self._admissions.use(self._admission(admission))
 
-    def _own_admission(self) -> AdmissionController:
-        shed = ShedWhenSaturated(self._detector, self._reader.policy.retry_after)
-        providers = [one for one in self.producers if isinstance(one, AdmissionProvider)]
-        return providers[0].admission(shed) if providers else shed
+    def _admission(self, given: AdmissionController | None) -> AdmissionController:
+        for one in self.producers:
+            if isinstance(one, AdmissionProvider) and (
+                given is None or getattr(one, "before_flow_control", False) is True
+            ):
+                return one.admission(given or self._shedding())
+        return given or self._shedding()
+
+    def _shedding(self) -> AdmissionController:
+        return ShedWhenSaturated(self._detector, self._reader.policy.retry_after)
 
     @property
     def producers(self) -> Sequence[DataProducer]:

@@ -173,10 +173,10 @@ class AdmissionController(Protocol):
 
 @runtime_checkable
 class AdmissionProvider(Protocol):
-    """A data producer for which requests have to wait."""
+    """A data producer for which requests have to wait. With flow control they do so only if its `before_flow_control` is true."""
 
     def admission(self, behind: AdmissionController) -> AdmissionController:
-        """What decides in place of `behind`, and asks it first; `behind` lets nothing wait."""
+        """What decides in place of `behind`, and asks it too. Without `before_flow_control`, `behind` lets nothing wait."""
 
 
 @runtime_checkable
