@@ -102,7 +102,7 @@ class PickerServer(ResourceOwner):
         described += await self._follow_pool(source, picking)
         await self._enter(workers, scraping, kv_events, configuration)
         if settings.peers is not None or self._siblings is not None:
-            described += await self._meet_peers(configuration, picking, datastore, telemetry)
+            described += await self._meet_peers(configuration, picking, datastore, telemetry, kv_events)
         self._start(publish_endpoints(datastore, ports.transport.assignments))
         await self._stack.enter_async_context(ports.listening())
 
@@ -114,13 +114,18 @@ class PickerServer(ResourceOwner):
         return source
 
     async def _meet_peers(
-        self, configuration: Configuration, picking: Picking, datastore: Datastore, telemetry: Telemetry
+        self,
+        configuration: Configuration,
+        picking: Picking,
+        datastore: Datastore,
+        telemetry: Telemetry,
+        kv_events: KvEventFeed,
     ) -> list[Callable[[], dict[str, Any]]]:
         """Count what other pickers send, and the other processes of this one. Returns what there is of them for /status."""
         from epp.peers.peer_metrics import PeerMetrics
         from epp.peers.peering import Peers  # imports grpc
 
-        peers = Peers(self._settings, self._siblings, picking, datastore, self._ports.outcomes)
+        peers = Peers(self._settings, self._siblings, picking, datastore, self._ports.outcomes, kv_events)
         await self._enter(peers)
         telemetry.gauges.register(PeerMetrics(peers))
         configuration.parts = *configuration.parts, peers

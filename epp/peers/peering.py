@@ -22,6 +22,9 @@ from epp.config.siblings import Siblings
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
 from epp.ext_proc.outcomes import OutcomeLedger
+from epp.kv_events.feed import KvEventFeed, no_peers
+from epp.peers import caches
+from epp.peers.caches import PeerCaches
 from epp.peers.credentials import PeerCredentials, open_credentials
 from epp.peers.link import (
     BROKEN,
@@ -75,7 +78,10 @@ class Peers(ResourceOwner):
         picking: Picking,
         datastore: Datastore,
         outcomes: OutcomeLedger,
+        kv_events: KvEventFeed,
     ) -> None:
+        self._kv_events = kv_events
+        self._caches = PeerCaches(kv_events, self._channel, lambda: [*self._dialed], SERVICE)
         self._settings = settings
         self._director = picking.director
         self._outliers = picking.outliers
@@ -153,6 +159,7 @@ class Peers(ResourceOwner):
         await self._stack.enter_async_context(self._listening())
         self._director.picks.peers = self.publisher
         self._outcomes.elsewhere = self.ended_elsewhere
+        self._kv_events.ask_peers = self._caches.ask
         self._stack.callback(self._stop_publisher)
         self._start(self._share_ejections())
         self._stack.push_async_callback(self._dialing.aclose)
@@ -180,6 +187,7 @@ class Peers(ResourceOwner):
 
     def _stop_publisher(self) -> None:
         self._director.picks.peers = self._outcomes.elsewhere = None
+        self._kv_events.ask_peers = no_peers
         self._outliers.heed_peers(())
         for link in list(self.links.values()):
             link.end()
@@ -219,7 +227,8 @@ class Peers(ResourceOwner):
     async def _listening(self) -> AsyncIterator[None]:
         server = aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=_MOST_STREAMS)
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._accept)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        handlers = {METHOD: handler, caches.METHOD: self._caches.handler}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         if self._siblings is not None:
             server.add_insecure_port(self._siblings.peer_target(self._siblings.place))
         if self._url is not None:

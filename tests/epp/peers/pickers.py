@@ -11,6 +11,7 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Key
 from epp.endpoints.load import Load
 from epp.ext_proc.outcomes import OutcomeLedger
+from epp.kv_events.feed import KvEventFeed
 from epp.peers.link import PeerLink
 from epp.peers.messages.peers_pb2 import News
 from epp.peers.peering import Peers
@@ -115,7 +116,8 @@ def peers_with_one() -> Peers:
     store, config = Datastore(), load_config(None, rng=random.Random(1))
     settings = Settings(peers="memory://pickers")
     picking = Picking(settings, config, store, Telemetry(), lambda: 2.0)
-    peers = Peers(settings, None, picking, store, OutcomeLedger("0" * 16))
+    feed = KvEventFeed(config, store, lambda: None, lambda: None)
+    peers = Peers(settings, None, picking, store, OutcomeLedger("0" * 16), feed)
     subscriber = PickSubscriber(picking.director.picks, store)
     link = PeerLink("10.0.0.9:9004", peers.publisher, subscriber, lambda: 1.0, dialed=True)
     link.name = "f" * 16

@@ -1,0 +1,62 @@
+"""A picker that starts learns from another what workers do not send again."""
+
+import msgspec
+import pytest
+from grpc import aio, method_handlers_generic_handler
+
+from epp.peers.caches import METHOD, PeerCaches
+from epp.peers.link import SERVICE
+from epp.peers.subscriber import PeerFaultError
+from epp.scheduling.kv_events.event_stream import Knowledge
+from tests.epp.kv_events.publishing_worker import PublishingWorker
+from tests.epp.kv_events.test_feed import OTHER, PROMPT, Pool, config, until
+
+pytestmark = pytest.mark.anyio
+
+
+def of(pool: Pool, *addresses: str) -> PeerCaches:
+    return PeerCaches(pool.feed, aio.insecure_channel, lambda: addresses, SERVICE)
+
+
+async def test_a_newcomer_is_told_what_workers_hold() -> None:
+    async with PublishingWorker(keeps=3) as worker:
+        knowing, newcomer = Pool([worker], config()), Pool([worker], config())
+        for pool in (knowing, newcomer):
+            pool.producer.use_seed(7)
+        server = aio.server()
+        handlers = {METHOD: of(knowing).handler}
+        server.add_generic_rpc_handlers((method_handlers_generic_handler(SERVICE, handlers),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        newcomer.feed.ask_peers = of(newcomer, "127.0.0.1:1", f"127.0.0.1:{port}").ask
+        try:
+            async with knowing.feed:
+                await until(knowing.is_exact)
+                await worker.hold(PROMPT)
+                for number in range(10):
+                    await worker.hold(f"{number:<16d}")
+                await until(lambda: knowing.blocks(0) == 26)
+                async with newcomer.feed:
+                    await until(lambda: newcomer.is_exact() and newcomer.blocks(0) == 26)
+                    await worker.drop(PROMPT)
+                    await until(lambda: newcomer.blocks(0) == 10)
+                    await worker.restart()  # and no peer knows of its blocks before
+                    await worker.hold(OTHER)
+                    await until(
+                        lambda: newcomer.knowledge() == [Knowledge.EXACT] and newcomer.blocks(0) == 16
+                    )
+        finally:
+            await server.stop(0)
+
+
+async def test_nothing_is_told_of_a_worker_that_is_not_known() -> None:
+    pool = Pool([], config())
+    async with pool.feed:
+        answer = of(pool)._answer
+        parts = [
+            part async for part in answer(msgspec.msgpack.encode(["w9", "a", "tcp://127.0.0.1:5557"]), None)
+        ]
+        assert not parts
+        for wrong in (b"", b"\xc1", bytes(5000), msgspec.msgpack.encode([1, 2, 3])):
+            with pytest.raises((PeerFaultError, msgspec.MsgspecError)):
+                await anext(answer(wrong, None))
