@@ -1,16 +1,19 @@
 """Keeps the endpoints that discovery reports, their numbers and their requests in flight, and tells who listens."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from discovery import Instance, InstanceEvent, InstanceRemovedEvent
 from epp.endpoints.change_hooks import ChangeHooks
-from epp.endpoints.endpoint import Endpoint, EndpointPool, Key, Mask
+from epp.endpoints.endpoint import NEVER, Endpoint, EndpointPool, Key, Mask
 from epp.endpoints.endpoint_document import EndpointDefaults
 from epp.endpoints.load import Load, LoadColumns
 from epp.endpoints.members import EndpointIndex, Members
 from epp.endpoints.served_model import ServedModel
 from epp.endpoints.worker_metrics import WORKER_METRICS, WorkerMetric
+
+PUSHED_COUNTS: Final = 3.0
+"""Seconds: SGLang pushes at least once a second."""
 
 
 class Datastore(ChangeHooks):
@@ -26,6 +29,7 @@ class Datastore(ChangeHooks):
         self._unreachable, self._lost, self._ejected = set[Key](), set[Key](), set[Key]()
         self._told_dead = set[Key]()
         self._ejected_by_peers = set[Key]()
+        self._pushed_at: dict[Key, float] = {}
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -104,6 +108,7 @@ class Datastore(ChangeHooks):
         for keys in self._unreachable, self._lost, self._ejected, self._told_dead, self._ejected_by_peers:
             keys.discard(key)
         self._cache_tokens.pop(key, None)
+        self._pushed_at.pop(key, None)
         # an endpoint that is only not ready may come back with its cache
         if event.reason in ("deleted", "replaced"):
             self._reset(endpoint)
@@ -161,7 +166,18 @@ class Datastore(ChangeHooks):
         implausible value is dropped as a whole, and the endpoint counts as never scraped: it ranks last and counts as full.
         The last good numbers would be a guess that nothing bounds.
         """
+        if self._pushed_at and now - self._pushed_at.get(endpoint.key, NEVER) < PUSHED_COUNTS:
+            # SGLang's page is behind: it is written anew after many steps
+            load = Load(max_lora=load.max_lora, adapters=load.adapters, others=load.others)
         if self._columns.observe(endpoint.key, load, now, period):
+            self._call_hooks(self.on_load_change, endpoint)
+
+    def observe_pushed(self, endpoint: Endpoint, load: Load, now: float) -> None:
+        """Store numbers that the worker sent of itself. For some seconds its page is read only for others."""
+        if load.problem or endpoint.key not in self._members.endpoints:
+            return
+        self._pushed_at[endpoint.key] = now
+        if self._columns.push(endpoint.key, load, now):
             self._call_hooks(self.on_load_change, endpoint)
 
     def expect_page(self, endpoint: Endpoint, by: float) -> None:

@@ -154,6 +154,22 @@ class LoadColumns:
             self._state = object()
         return changed or reported
 
+    def push(self, key: Key, load: Load, now: float) -> bool:
+        """Store numbers that are on no page: whether the next page is late is another thing."""
+        row = self._rows.get(key)
+        if row is None:
+            return False
+        numbers = self._numbers
+        period = numbers.item(Column.PERIOD, row)
+        changed = _was_stale(numbers.item(_SCRAPED_AT, row), period, now, period)
+        changed |= self._store_gauges(row, load)
+        numbers[_SCRAPED_AT, row] = now
+        reported = numbers.item(_UNREPORTED, row) > 0.0
+        numbers[_UNREPORTED, row] = 0.0
+        if changed:
+            self._state = object()
+        return changed or reported
+
     def expect_page(self, key: Key, by: float) -> None:
         """Its next page is late after that, if it was scraped before."""
         row = self._rows.get(key)

@@ -5,7 +5,8 @@ import contextlib
 import importlib.util
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,8 @@ from adsum.tasks import BackgroundTasks, ResourceOwner, first_of
 from epp.config.picker_config import PickerConfig
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, Key
+from epp.endpoints.load import Load
+from epp.kv_events.loads import LoadStat, RankLoads
 from epp.kv_events.publishers import (
     SGLANG_PATH,
     SLEEP_PATH,
@@ -193,6 +196,9 @@ class _FollowedPool:
         stack.callback(setattr, producer, "ask_for_tokens", None)
         return tokens
 
+    def _pushed(self, endpoint: Endpoint, load: Load) -> None:
+        self._datastore.observe_pushed(endpoint, load, time.monotonic())
+
     async def snapshot(self, key: Key, events: str) -> CacheSnapshot | None:
         running = self._running.get(key)
         subscriber = None if running is None else running.subscribers.get(events)
@@ -246,6 +252,7 @@ class _FollowedPool:
         running = self._running[worker.key] = _Subscriptions(
             self._producer, worker.key, endpoint.id, context, self._replays, self._ask_peers
         )
+        running.on_load = partial(self._pushed, endpoint)
         watching = BackgroundTasks()
         try:
             while True:
@@ -345,6 +352,8 @@ class _Subscriptions:
         self._publishers: tuple[KvPublisher, ...] = ()
         self._tasks = BackgroundTasks()
         self._streams: list[KvEventStream] = []
+        self.on_load: Callable[[Load], None] | None = None
+        """Called with the load of the whole worker, where its ranks push theirs."""
 
     async def use(self, publishers: tuple[KvPublisher, ...]) -> None:
         if publishers == self._publishers:
@@ -361,6 +370,23 @@ class _Subscriptions:
             )
             self.subscribers[publisher.events] = subscriber
             self._tasks.start(subscriber.run(), f"KV events at {publisher.events}")
+        self._follow_loads([one for one in publishers if one.loads is not None])
+
+    def _follow_loads(self, publishers: Sequence[KvPublisher]) -> None:
+        from epp.kv_events.subscriber import follow_loads
+
+        loads = RankLoads(len(publishers))
+
+        def hear(rank: int, stat: LoadStat) -> None:
+            load = loads.hear(rank, stat, time.monotonic())
+            if load is not None and self.on_load is not None:
+                self.on_load(load)
+
+        for rank, one in enumerate(publishers):
+            self._tasks.start(
+                follow_loads(self._context, one.loads or "", one.load_topic, partial(hear, rank)),
+                f"loads at {one.loads}",
+            )
 
     async def close(self) -> None:
         await self._tasks.aclose()

@@ -24,11 +24,13 @@ _MOST_TOPIC: Final = 256
 
 
 class KvPublisher(NamedTuple):
-    """One socket of a worker, as ZeroMQ's addresses. `replay` None: it sends nothing again."""
+    """One socket of a worker, as ZeroMQ's addresses. `replay` None: it sends nothing again. `loads` None: it pushes none."""
 
     events: str
     replay: str | None = None
     topic: str = ""
+    loads: str | None = None
+    load_topic: str = ""
 
 
 def publisher_at(host: str, port: int, topic: str = "") -> KvPublisher:
@@ -81,15 +83,22 @@ def _of_sglang(given: Any, host: str) -> tuple[KvPublisher, ...]:
         return ()
     if not _is_own(source.get("endpoint_host", "*"), host):
         return ()
-    ranks, base, replay = (
-        source.get(name) for name in ("dp_size", "endpoint_port_base", "replay_endpoint_port_base")
-    )
+    names = "dp_size", "endpoint_port_base", "replay_endpoint_port_base", "load_endpoint_port_base"
+    ranks, base, replay, loads = (source.get(name) for name in names)
     count = min(ranks, _MOST) if isinstance(ranks, int) and ranks > 0 else 1
     found = []
     for rank in range(count):
         events = _port_of(base, rank, host)
         if events is not None:
-            found.append(KvPublisher(events, _port_of(replay, rank, host), _topic(source.get("topic"))))
+            found.append(
+                KvPublisher(
+                    events,
+                    _port_of(replay, rank, host),
+                    _topic(source.get("topic")),
+                    _port_of(loads, rank, host),
+                    _topic(source.get("load_topic", "load")),
+                )
+            )
     return tuple(found)
 
 

@@ -16,6 +16,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
+from epp.kv_events.loads import LoadStat, read_load
 from epp.kv_events.publishers import KvPublisher
 from epp.kv_events.slices import Slices
 from epp.scheduling.kv_events.batches import MOST_BYTES
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 _QUEUE: Final = 16
 """Messages that wait in this process. A full queue is not read, so the rest waits at the worker."""
+_LOADS: Final = 8
+"""The same of loads; SGLang keeps as many."""
 _MOST_TOPIC: Final = 1024
 _END: Final = b"\xff" * 8
 _NUMBER_BYTES: Final = 8
@@ -238,6 +241,24 @@ class KvSubscriber:
             number = int.from_bytes(frames[-2], "big")
             if not await self.slices.run(self.stream.replayed(number, frames[-1])):
                 return False
+
+
+async def follow_loads(
+    context: zmq.asyncio.Context, address: str, topic: str, heard: Callable[[LoadStat], None]
+) -> Never:
+    """Tell of each load that is pushed there; one that is overtaken may be left out."""
+    with _opened(context, zmq.SUB) as socket:
+        socket.setsockopt(zmq.RCVHWM, _LOADS)
+        socket.setsockopt(zmq.RECONNECT_IVL, 100)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
+        socket.subscribe(topic)
+        socket.connect(address)
+        while True:
+            frames: list[bytes] = await socket.recv_multipart()
+            stat = read_load(frames[-1]) if len(frames) == 3 else None
+            if stat is not None:
+                heard(stat)
+            await asyncio.sleep(0)
 
 
 @contextlib.contextmanager

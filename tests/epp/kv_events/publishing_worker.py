@@ -9,6 +9,7 @@ import json
 from collections import deque
 from typing import Any, Self
 
+import msgspec
 import zmq
 import zmq.asyncio
 from aiohttp import web
@@ -39,7 +40,7 @@ class PublishingWorker:
         self.replays = replays
         self.topic_in_replay = topic_in_replay
         self.encode = encode
-        self.ports: list[int] = [0, 0]
+        self.ports: list[int] = [0, 0, 0]
         self.port = 0
         self.rendered: list[str] = []
         """The paths at which it was asked for tokens."""
@@ -71,7 +72,8 @@ class PublishingWorker:
         """A life of its process."""
         self._context = zmq.asyncio.Context()
         self._events, self._replay = self._context.socket(zmq.PUB), self._context.socket(zmq.ROUTER)
-        for at, socket in enumerate((self._events, self._replay)):
+        self._loads = self._context.socket(zmq.PUB)
+        for at, socket in enumerate((self._events, self._replay, self._loads)):
             socket.setsockopt(zmq.LINGER, 0)
             socket.bind(f"tcp://127.0.0.1:{self.ports[at] or '*'}")
             self.ports[at] = int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
@@ -96,6 +98,11 @@ class PublishingWorker:
         self.kept.append((number, payload))
         if not lost:
             await self._events.send_multipart([b"", number.to_bytes(8, "big"), payload])
+
+    async def push_load(self, *numbers: Any) -> None:
+        """As SGLang: running, waiting, tokens, capacity, rank and more."""
+        payload = msgspec.msgpack.encode(["LoadStat", *numbers])
+        await self._loads.send_multipart([b"load", bytes(8), payload])
 
     async def hold(self, prompt: str) -> None:
         """It computed all full blocks of the prompt."""
@@ -129,7 +136,7 @@ class PublishingWorker:
         return web.json_response({"is_sleeping": self.sleeps})
 
     async def _where(self, request: web.Request) -> web.Response:
-        events, replay = self.ports
+        events, replay, loads = self.ports
         if self.form == "vllm" and request.path == "/kv_event_sources":
             source = {
                 "publisher": "zmq",
@@ -147,6 +154,8 @@ class PublishingWorker:
                 "endpoint_port_base": events,
                 "dp_size": 1,
                 "topic": "",
+                "load_endpoint_port_base": loads,
+                "load_topic": "load",
             }
             if self.replays:
                 source["replay_endpoint_port_base"] = replay

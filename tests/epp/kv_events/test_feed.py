@@ -19,6 +19,7 @@ from benchmarks.ports import free_ports
 from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import PickerConfig, load_config
 from epp.endpoints.datastore import Datastore
+from epp.endpoints.load import Load
 from epp.flow_control.controller import FlowControlSwitch
 from epp.kv_events.feed import KvEventFeed
 from epp.scheduling.director import Director
@@ -232,6 +233,30 @@ async def test_a_worker_that_begins_anew_holds_nothing_of_before(holds_again: in
         await one.hold(PROMPT)
         await until(lambda: picker.blocks(0) == 2 * holds_again + 16)
         assert await picker.goes_to(PROMPT) == {"w0"}
+
+
+async def test_loads_that_are_pushed_count_at_once_and_before_the_page() -> None:
+    one, other = two(form="sglang", encode=full)
+    async with pool(one, other) as picker:
+        await until(picker.is_exact)
+        (endpoint, _), now = picker.store.endpoints, asyncio.get_running_loop().time
+
+        def numbers() -> list[float]:
+            pool = picker.store.pool(now())
+            return [float(column[0]) for column in (pool.waiting, pool.running, pool.kv_usage)]
+
+        for _ in range(100):  # until the subscription has taken effect
+            await one.push_load(3, 5, 250, 1000, None, 7, 8, 9)
+            await asyncio.sleep(0.05)
+            if numbers() == [5.0, 3.0, 0.25]:
+                break
+        assert numbers() == [5.0, 3.0, 0.25]
+        picker.store.observe(endpoint, Load(waiting=0.0, running=0.0, kv_usage=0.0), now(), 0.05)
+        assert numbers() == [5.0, 3.0, 0.25]
+        await one.push_load("nonsense")
+        await one.push_load(-1, 0, 0, 0)
+        await one.push_load(1, 0, 500, 0, None)
+        await until(lambda: numbers() == [0.0, 1.0, 0.25])
 
 
 @pytest.mark.parametrize("replays", [True, False])
