@@ -15,6 +15,7 @@ from benchmarks import (
     event_storm,
     flow_control,
     kubernetes_events,
+    kv_events,
     pod_pool,
     pool_states,
     prefix_index,
@@ -42,6 +43,7 @@ _DEFAULT = (
     "flow-control",
     "decisions",
     "prefixes",
+    "kv-events",
     "pool-states",
 )
 _NAMES = (*_DEFAULT, "attacks")
@@ -77,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "flow-control": flow_control.main,
         "decisions": decisions.main,
         "prefixes": prefix_index.main,
+        "kv-events": kv_events.main,
         "pool-states": pool_states.main,
         "attacks": functools.partial(attacks.main, flags.attack),
     }
