@@ -36,6 +36,8 @@ _MOST_KEPT: Final = 32 * 1024 * 1024
 """Bytes of tokens that are remembered, of each model, and what one text takes beside them."""
 _ENTRY_BYTES: Final = 200
 _SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_MARK: Final = re.compile(r"[<\[]")
+"""How special tokens begin; another one is a text that is not cut there."""
 _MESSAGE_FIELDS: Final = frozenset(
     {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content"}
 )
@@ -126,11 +128,9 @@ class ModelTokenizer:
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()
         self._kept_bytes = 0
         self._templates, self._names = _chat_templates(path.parent)
-        special = _special_tokens(json.loads(text))
-        self._special: re.Pattern[str] | None = None
-        if special and self._may_split(["a B  1\n", *(f"{one} x\nY " for one in special)]):
-            # bounded: plain texts, by the file
-            self._special = re.compile("|".join(map(re.escape, special)))
+        self._special = _special_tokens(json.loads(text))
+        if not self._may_split(["a B  1\n", *(f"{one} x\nY " for one in self._special)]):
+            self._special = []
 
     def of_request(self, body: bytes, api: str) -> bytes:
         """Raises UncertainPromptError, msgspec.MsgspecError, and what a template raises."""
@@ -186,11 +186,14 @@ class ModelTokenizer:
 
     def _split(self, text: str) -> Iterator[str]:
         """Each part but the first begins with a special token."""
-        begin = 0
-        for found in self._special.finditer(text) if self._special is not None else ():
-            if found.start() > begin:
-                yield text[begin : found.start()]
-                begin = found.start()
+        begin = at = 0
+        while self._special and (found := _MARK.search(text, at)) is not None:
+            at = found.start()
+            token = next((one for one in self._special if text.startswith(one, at)), None)
+            if token is not None and at > begin:
+                yield text[begin:at]
+                begin = at
+            at += 1 if token is None else len(token)
         yield text[begin:]
 
     def _may_split(self, texts: Sequence[str]) -> bool:
@@ -205,7 +208,7 @@ def _special_tokens(document: Any) -> list[str]:
     if any(one.get("lstrip") or one.get("rstrip") or one.get("single_word") for one in added):
         return []  # what they take of the texts beside them depends on these
     found = [one["content"] for one in added if one.get("special") and not one.get("normalized")]
-    return sorted((one for one in found if isinstance(one, str) and one), key=len, reverse=True)
+    return sorted((one for one in found if _MARK.match(one)), key=len, reverse=True)
 
 
 def _message(given: dict[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class PeerCaches:
         self._answering = asyncio.Semaphore(1)
 
     @property
-    def handler(self) -> grpc.RpcMethodHandler[bytes, bytes]:
+    def handler(self) -> "grpc.RpcMethodHandler[bytes, bytes]":
         return grpc.unary_stream_rpc_method_handler(self._answer)
 
     async def ask(self, key: Key, events: str) -> CacheSnapshot | None:
