@@ -72,9 +72,8 @@ def publish(ports: list[int]) -> None:
         at, number = sent % len(ports), sent // len(ports)
         time.sleep(max(0.0, began + sent * _BATCH / _RATE - time.monotonic()))
         payload = payloads[number % len(payloads)]
-        timed = (
-            payload[:2] + struct.pack(">d", time.time()) + payload[10:]
-        )  # an array's head, a float's, the time
+        # an array's head, a float's, the time
+        timed = payload[:2] + struct.pack(">d", time.time()) + payload[10:]
         sockets[at].send_multipart([b"", number.to_bytes(8, "big"), timed])
         sent += 1
 

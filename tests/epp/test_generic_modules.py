@@ -14,8 +14,10 @@ NAMING = {
     "config.catalogue": "the list of them",
     "extension": "what others may import",
     "kv_events.feed": "follows what precise-prefix-cache-producer reads",
+    "kv_events.slices": "does the steps of its batches",
     "kv_events.subscriber": "applies batches to its index",
     "kv_events.tokens": "asks for the tokens of its prompts",
+    "peers.caches": "hands over what it knows",
     "flow_control.settings": "the default policies",
 }
 """The generic modules that name plugins, and why."""
