@@ -46,7 +46,7 @@ async def test_a_taken_port_is_said_and_nothing_is_started() -> None:
         ("demo", [".[demo]", "demo"]),
         ("demo-batch", [".[demo]", "demo"]),
         ("docs", [".[demo]", "demo", "docs"]),
-        ("test", [".[demo]", "demo", ".[demo,etcd,kubernetes,kv,otel]", "dev"]),
+        ("test", [".[demo]", "demo", ".[demo,etcd,kubernetes,kv,otel,tokenizers]", "dev"]),
     ],
 )
 def test_each_word_of_make_installs_what_it_needs(word: str, installed: list[str]) -> None:
