@@ -1,17 +1,20 @@
-"""`adsum epp decisions` and `adsum epp explain`: real processes that ask a real picker behind a real Envoy."""
+"""`adsum epp decisions` and `adsum epp explain`: they ask a real picker behind a real Envoy."""
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from epp.__main__ import main
 from epp.questions.commands import decisions
 from epp.questions.decision_text import details, line, told_by
 from epp.questions.flags import decisions_parser
@@ -19,6 +22,7 @@ from epp.questions.request_file import explained_request
 from tests.epp.decisions.test_decisions import BY_QUEUE, FILTERED, Picker, store_of
 from tests.epp.envoy.picker_stage import picker_behind_envoy, started_worker
 from tests.epp.epp_program import epp_program
+from tests.in_process import run_here
 
 PATH = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
@@ -56,9 +60,9 @@ async def send(envoy: Any, request_id: str, **headers: str) -> None:
 
 async def run(*arguments: str, stdin: bytes = b"") -> tuple[int | None, str, str]:
     """Exit code, standard output and standard error."""
-    async with epp_program(*arguments) as running, asyncio.timeout(90):
-        stdout, stderr = await running.communicate(stdin)
-        return running.returncode, stdout.decode(), stderr.decode()
+    with mock.patch("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin))):
+        ended = await asyncio.to_thread(run_here, main, *arguments)
+    return ended.returncode, ended.stdout, ended.stderr
 
 
 async def test_decisions_and_what_became_of_them_in_the_terminal(running_envoy: Any) -> None:

@@ -66,7 +66,7 @@ async def test_envoy_hears_of_the_workers_where_it_asks_for_picks(
     ca, worker, (killed, _) = str(tmp_path / "ca.crt"), await mesh.worker(), await mesh.refusing()
     secure = ("--secure-serving=true", f"--cert-path={tmp_path}", f"--client-ca-file={ca}")
     choices = [killed.address, worker.address]
-    _, address = await mesh.picker(choices, *secure, f"--transport={transport.value}", "--model", "m")
+    address = await mesh.picker(choices, *secure, f"--transport={transport.value}", "--model", "m")
     shown = ("--client-cert", str(tmp_path / "client.crt"), "--client-key", str(tmp_path / "client.key"))
     envoy = await mesh.envoy([address], "--secure=true", "--ca-file", ca, *shown)
     client = await mesh.client()
@@ -95,7 +95,7 @@ async def test_envoy_keeps_its_workers_and_hears_of_new_ones_from_another_picker
     known, new, port, workers = await mesh.worker(), await mesh.worker(), free_port(), ListedWorkers(tmp_path)
     workers.write(known.address)
     client = await mesh.client()
-    first, address = await mesh.picker([], *workers.source)
+    first, address = await mesh.mortal([], *workers.source)
     envoy = await mesh.envoy([address, f"127.0.0.1:{port}"], waits=False)
     assert await _hosts(client, envoy) == [known.address]
     first.send_signal(how)
@@ -119,7 +119,7 @@ async def test_a_second_choice_is_followed_whatever_its_health(
     killed, _ = await mesh.refusing()
     file = AssignmentFile(tmp_path / "endpoints.json", "workers")
     file.publish(assignment((second, health), (other, HealthStatus.HEALTHY)))
-    _, address = await mesh.picker([killed.address, second.address], "--config-text", IN_RANDOM_ORDER)
+    address = await mesh.picker([killed.address, second.address], "--config-text", IN_RANDOM_ORDER)
     envoy, client = await mesh.envoy([address], "--eds-file", str(file.path)), await mesh.client()
     assert await served(client, envoy, 12) == [(200, second.address)] * 12
     assert await _counter(client, envoy, "cluster.workers.upstream_rq_retry") > 0
@@ -130,7 +130,7 @@ async def test_a_pick_that_envoy_does_not_know_yet_is_followed(mesh: Mesh, tmp_p
     new = await mesh.worker()
     file = AssignmentFile(tmp_path / "endpoints.json", "workers")
     file.publish(Assignment())
-    _, address = await mesh.picker([new.address])
+    address = await mesh.picker([new.address])
     envoy, client = await mesh.envoy([address], "--eds-file", str(file.path)), await mesh.client()
     assert await served(client, envoy, 5) == [(200, new.address)] * 5
 
@@ -140,7 +140,7 @@ async def test_without_another_choice_only_healthy_workers_serve(mesh: Mesh, tmp
     killed, _ = await mesh.refusing()
     file = AssignmentFile(tmp_path / "endpoints.json", "workers")
     file.publish(assignment((unready, HealthStatus.UNHEALTHY), (ready, HealthStatus.HEALTHY)))
-    _, address = await mesh.picker([killed.address])
+    address = await mesh.picker([killed.address])
     envoy, client = await mesh.envoy([address], "--eds-file", str(file.path)), await mesh.client()
     assert await served(client, envoy, 8) == [(200, ready.address)] * 8
     file.publish(assignment((unready, HealthStatus.UNHEALTHY), (later, HealthStatus.HEALTHY)))
@@ -177,7 +177,7 @@ async def test_a_file_that_makes_no_sense_changes_nothing(mesh: Mesh, tmp_path: 
     worker = await mesh.worker()
     file = AssignmentFile(tmp_path / "endpoints.json", "workers")
     file.publish(assignment((worker, HealthStatus.HEALTHY)))
-    _, address = await mesh.picker([worker.address])
+    address = await mesh.picker([worker.address])
     envoy, client = await mesh.envoy([address], "--eds-file", str(file.path)), await mesh.client()
     (tmp_path / "broken").write_text("{")
     (tmp_path / "broken").rename(file.path)
@@ -197,7 +197,7 @@ async def test_two_envoys_keep_their_workers_while_the_server_is_away_and_hear_o
     first, second = await mesh.worker(), await mesh.worker()
     port = free_port()
     killed, _ = await mesh.refusing()
-    _, address = await mesh.picker([killed.address])
+    address = await mesh.picker([killed.address])
     client = await mesh.client()
     async with EdsServer("127.0.0.1", port, "workers") as server:
         server.publish(assignment((first, HealthStatus.HEALTHY)))

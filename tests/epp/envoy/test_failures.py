@@ -1,11 +1,10 @@
-"""What a client sees through a real Envoy when a picker or a worker is dead or frozen; pickers are processes."""
+"""What a client sees through a real Envoy when a picker or a worker is dead or frozen."""
 
 import asyncio
 import io
 import json
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,12 +14,15 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from epp.config import flags
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import render
+from epp.server import PickerServer
+from tests.epp.epp_program import LOCAL, epp_program
 from tests.eventually import eventually
 from tests.kubernetes.fake.chaos_proxy import ChaosProxy
 
-ANY_PORTS = ("--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0")
+QUIET = ("--secure-serving=false", "-v=0")
 IN_RANDOM_ORDER = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -77,20 +79,14 @@ class Worker:
 
 
 @asynccontextmanager
-async def picker(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """`python -m epp` and the address of its gRPC port."""
-    command = [sys.executable, "-m", "epp", *ANY_PORTS, "--secure-serving=false", "-v", "0", *arguments]
-    running = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    try:
+async def picker_process(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """`python -m epp`, which can be killed, and the address of its gRPC port."""
+    async with epp_program(*LOCAL, *QUIET, *arguments) as running:
         assert running.stdout is not None
         async with asyncio.timeout(90):
             word, grpc, *_ = (await running.stdout.readline()).decode().split()
         assert word == "ready"
         yield running, grpc.partition("=")[2]
-    finally:
-        if running.returncode is None:
-            running.kill()
-        await running.communicate()
 
 
 class Mesh:
@@ -110,9 +106,15 @@ class Mesh:
         port: int = dead.getsockname()[1]
         return await self.worker(serves_at=port), port
 
-    async def picker(self, workers: Sequence[str], *arguments: str) -> tuple[asyncio.subprocess.Process, str]:
-        endpoints = [word for address in workers for word in ("--endpoint", address)]
-        return await self._stack.enter_async_context(picker(*endpoints, *arguments))
+    async def picker(self, workers: Sequence[str], *arguments: str) -> str:
+        """The address of a picker in this process."""
+        settings, _, _ = flags.parse([*LOCAL, *QUIET, *_listed(workers), *arguments])
+        server = await self._stack.enter_async_context(PickerServer(settings))
+        return server.ready_line.split()[1].partition("=")[2]
+
+    async def mortal(self, workers: Sequence[str], *arguments: str) -> tuple[asyncio.subprocess.Process, str]:
+        """A picker that is a process of its own, and its address."""
+        return await self._stack.enter_async_context(picker_process(*_listed(workers), *arguments))
 
     async def envoy(self, pickers: Sequence[str], *arguments: str, waits: bool = True) -> Any:
         asked = [word for address in pickers for word in ("--epp", address)]
@@ -128,6 +130,10 @@ class Mesh:
 async def mesh(running_envoy: Any) -> AsyncIterator[Mesh]:
     async with AsyncExitStack() as stack:
         yield Mesh(stack, running_envoy)
+
+
+def _listed(workers: Sequence[str]) -> list[str]:
+    return [f"--endpoint={address}" for address in workers]
 
 
 async def ask(client: aiohttp.ClientSession, envoy: Any, body: Any = PROMPT) -> tuple[int, Any, Any]:
@@ -149,7 +155,7 @@ def _refusal(said: Any) -> str:
 async def test_the_only_picker_is_gone(mesh: Mesh, how: signal.Signals) -> None:
     """The client learns it, in the words of the API that it speaks."""
     worker = await mesh.worker()
-    running, address = await mesh.picker([worker.address])
+    running, address = await mesh.mortal([worker.address])
     envoy, client = await mesh.envoy([address], waits=False), await mesh.client()
     assert (await ask(client, envoy))[0] == 200
     running.send_signal(how)
@@ -163,7 +169,7 @@ async def test_the_only_picker_is_gone(mesh: Mesh, how: signal.Signals) -> None:
 @pytest.mark.timeout(2 * FROZEN)
 async def test_of_two_pickers_one_is_gone_and_no_request_fails(mesh: Mesh, how: signal.Signals) -> None:
     worker = await mesh.worker()
-    (first, one), (_, other) = [await mesh.picker([worker.address]) for _ in range(2)]
+    (first, one), (_, other) = [await mesh.mortal([worker.address]) for _ in range(2)]
     envoy, client = await mesh.envoy([one, other], waits=how is signal.SIGKILL), await mesh.client()
     assert {(await ask(client, envoy))[0] for _ in range(10)} == {200}
     first.send_signal(how)
@@ -180,7 +186,7 @@ async def test_of_two_pickers_one_is_gone_and_no_request_fails(mesh: Mesh, how: 
 async def test_a_pick_outlasts_two_connections_that_end_one_after_another(mesh: Mesh) -> None:
     """As those of a killed process do on a busy machine: Envoy asks again while the second one still stands."""
     worker = await mesh.worker()
-    _, address = await mesh.picker([worker.address])
+    address = await mesh.picker([worker.address])
     host, _, port = address.rpartition(":")
     async with ChaosProxy((host, int(port))) as between:
         envoy = await mesh.envoy([f"127.0.0.1:{between.port}"], "--outcomes=ext-proc")
@@ -198,7 +204,7 @@ async def test_a_worker_that_is_killed_costs_no_request(mesh: Mesh, mode: str) -
     killed, port = await mesh.refusing()
     version = "0.3.0" if mode == "original-dst" else "1.0.0"
     config = ("--config-text", IN_RANDOM_ORDER, "--protocol-version", version)
-    _, address = await mesh.picker([worker.address, killed.address], *config)
+    address = await mesh.picker([worker.address, killed.address], *config)
     hosts = ["--endpoint", worker.address, "--endpoint", f"127.0.0.1:{port}"]
     options = ["--mode", mode, *(["--fallback"] if mode == "original-dst" else hosts)]
     envoy = await mesh.envoy([address], *options)
@@ -222,7 +228,7 @@ async def test_a_reset_after_the_whole_request_costs_none_that_envoy_kept(
     killed.resets = True
     version = "0.3.0" if mode == "original-dst" else "1.0.0"
     config = ("--config-text", IN_RANDOM_ORDER, "--protocol-version", version)
-    _, address = await mesh.picker([killed.address, worker.address], *config)
+    address = await mesh.picker([killed.address, worker.address], *config)
     hosts = ["--endpoint", worker.address, "--endpoint", killed.address]
     options = ["--mode", mode, *(["--fallback"] if mode == "original-dst" else hosts)]
     envoy = await mesh.envoy([address], *options, "--retry-buffer", "4Mi")
@@ -248,7 +254,7 @@ async def test_all_requests_that_a_killed_worker_had_go_to_another_at_the_same_t
     killed.resets, killed.killed = True, asyncio.Event()
     version = "0.3.0" if mode == "original-dst" else "1.0.0"
     config = ("--config-text", IN_RANDOM_ORDER, "--protocol-version", version)
-    _, address = await mesh.picker([killed.address, worker.address], *config)
+    address = await mesh.picker([killed.address, worker.address], *config)
     listed = ("--endpoint", worker.address, "--endpoint", killed.address)
     options = {"original-dst": ("--mode", mode, "--fallback"), "override-host": listed, "default": ()}
     envoy, client = await mesh.envoy([address], *options[mode]), await mesh.client()
@@ -261,7 +267,7 @@ async def test_all_requests_that_a_killed_worker_had_go_to_another_at_the_same_t
 
 async def test_without_a_second_choice_the_client_learns_that_no_worker_is_reached(mesh: Mesh) -> None:
     killed, _ = await mesh.refusing()
-    _, address = await mesh.picker([killed.address])
+    address = await mesh.picker([killed.address])
     status, said, headers = await ask(await mesh.client(), await mesh.envoy([address]))
     assert (status, _refusal(said)) == (503, "worker_unreachable")
     assert headers["retry-after"] == "1"
@@ -273,7 +279,7 @@ async def test_what_a_worker_has_refused_is_not_sent_again(mesh: Mesh, status: i
     """It may have worked on it: an answer that is made twice is paid twice. Its own words reach the client."""
     workers = [await mesh.worker(status) for _ in range(2)]
     addresses = [worker.address for worker in workers]
-    _, address = await mesh.picker(addresses)
+    address = await mesh.picker(addresses)
     hosts = [word for at in addresses for word in ("--endpoint", at)]
     envoy = await mesh.envoy([address], "--mode", "override-host", *hosts)
     answered, said, headers = await ask(await mesh.client(), envoy)
@@ -282,7 +288,7 @@ async def test_what_a_worker_has_refused_is_not_sent_again(mesh: Mesh, status: i
 
 
 async def test_what_the_picker_refuses_keeps_its_words(mesh: Mesh) -> None:
-    _, address = await mesh.picker([(await mesh.worker()).address], "--model", "known")
+    address = await mesh.picker([(await mesh.worker()).address], "--model", "known")
     _, said, _ = await ask(await mesh.client(), await mesh.envoy([address]))
     assert _refusal(said) == "model_not_found"
 
@@ -290,9 +296,9 @@ async def test_what_the_picker_refuses_keeps_its_words(mesh: Mesh) -> None:
 async def test_every_answer_tells_the_id_of_its_request(mesh: Mesh) -> None:
     """A worker's, the picker's, and Envoy's own if no worker or no picker is there; a client's id comes back as it was."""
     worker, (gone, _) = await mesh.worker(), await mesh.refusing()
-    _, serving = await mesh.picker([worker.address])
-    _, refusing = await mesh.picker([worker.address], "--model", "known")
-    _, unreached = await mesh.picker([gone.address])
+    serving = await mesh.picker([worker.address])
+    refusing = await mesh.picker([worker.address], "--model", "known")
+    unreached = await mesh.picker([gone.address])
     client, own = await mesh.client(), "0af7651916cd43dd-8448eb211c80319c"
     uuid = "6f1f8e0e-2f0c-4f58-a4d5-0d6c3b1b2a61"
     for picker, status in ((serving, 200), (refusing, 404), (unreached, 503), ("127.0.0.1:9", 503)):
@@ -306,7 +312,7 @@ async def test_every_answer_tells_the_id_of_its_request(mesh: Mesh) -> None:
 
 
 async def test_a_body_that_never_ends_is_refused(mesh: Mesh) -> None:
-    _, address = await mesh.picker(["127.0.0.1:9"])
+    address = await mesh.picker(["127.0.0.1:9"])
     envoy = await mesh.envoy([address], "--request-timeout", "500ms")
     reader, writer = await asyncio.open_connection("127.0.0.1", envoy.ports["inference"])
     head = (
@@ -322,7 +328,7 @@ async def test_a_body_that_never_ends_is_refused(mesh: Mesh) -> None:
 
 async def test_the_access_log_tells_who_was_picked_and_who_served(mesh: Mesh, tmp_path: Path) -> None:
     worker, log = await mesh.worker(), tmp_path / "access.log"
-    _, address = await mesh.picker([worker.address])
+    address = await mesh.picker([worker.address])
     envoy, client = await mesh.envoy([address], "--access-log", str(log)), await mesh.client()
     url = envoy.url("/v1/completions?key=secret")
     async with client.post(url, json=PROMPT) as answer:

@@ -21,7 +21,7 @@ from epp.envoy.config import render
 from epp.envoy.json_values import Address
 from epp.request.model_rewrite import ModelRewrites, RewriteRule, RewriteTarget
 from tests.epp.envoy.test_envoy import LOCAL, Mesh
-from tests.epp.envoy.test_failures import picker as process
+from tests.epp.envoy.test_failures import picker_process
 from tests.epp.scheduling.test_director import director
 
 ALIAS, SERVED = "gpt-4", "llama-3-8b-instruct"
@@ -229,7 +229,7 @@ async def test_a_killed_picker_cuts_only_answers_that_pass_through_it(
     gateway: Gateway, modes: dict[str, str], headers: dict[str, str], whole: bool
 ) -> None:
     """As docs/envoy.md says. The picker is the whole program, killed in the middle of an answer."""
-    async with process("--endpoint", f"127.0.0.1:{gateway.worker.port}") as (running, address):
+    async with picker_process("--endpoint", f"127.0.0.1:{gateway.worker.port}") as (running, address):
         url = await gateway.url(Address.parse(address), **modes)
         body = json.dumps({"model": ALIAS, "prompt": "x", "stream": True, "hold": True}).encode()
         sent = {"content-type": "application/json"} | headers
