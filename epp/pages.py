@@ -108,6 +108,7 @@ class PickerPages(ResourceOwner):
                 credits=picking.credits,
                 stale_after=self.settings.metrics_staleness_threshold,
                 clock=picking.clock,
+                predicting=picking.predicting,
                 others=dict if siblings is None else siblings.sent,
             )
         )

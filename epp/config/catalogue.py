@@ -30,6 +30,7 @@ from epp.scheduling.kv_events import declaration as kv_events
 from epp.scheduling.prefix import declarations as prefix
 from epp.scheduling.scorers import load_scorers, no_hit_lru
 from epp.scheduling.work_ahead import declaration as work_ahead
+from epp.scheduling.work_ahead import slo_admitter
 
 MODULES: Final = (
     work_ahead,
@@ -46,6 +47,7 @@ MODULES: Final = (
     conformance,
     pickers,
     saturation,
+    slo_admitter,
     profile_handlers,
     disaggregation,
     deciders,
@@ -79,7 +81,9 @@ DEFAULTS: Final[Mapping[Role, str]] = {one.role: one.type for one in PLUGINS.val
 _PREFIX: Final = (
     "use prefix-cache-scorer without prefixMatchInfoProducerName: it estimates caches from what it routed"
 )
-_LATENCY: Final = "use queue-scorer and active-request-scorer: no latency is predicted"
+_LATENCY: Final = (
+    "use least-cost-scorer, which foresees first tokens and needs no predictor; nothing foresees later tokens"
+)
 _PARSER: Final = "use openai-parser, or passthrough-parser for bodies that must not be parsed"
 _ONE_PAGE: Final = "each worker has one page: use customMetrics of core-metrics-extractor for a number that the model server publishes"
 _CLUSTERS: Final = "use {}: there is one cluster"
@@ -89,7 +93,6 @@ _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "precise-prefix-cache-scorer",
         "p2p-source-producer",
     ),
-    "use probabilistic-admitter, which refuses by load: no latency is predicted": ("latency-slo-admitter",),
     _LATENCY: (
         "latency-scorer",
         "predicted-latency-producer",

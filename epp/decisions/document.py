@@ -7,7 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from epp.decisions.scored_candidates import ScoredCandidates, candidates, left_out_by, tie, unreported
+from epp.decisions.scored_candidates import (
+    ScoredCandidates,
+    candidates,
+    left_out_by,
+    tie,
+    unlearnt_choice,
+    unreported,
+)
 from epp.endpoints.endpoint import Column, Endpoint, Indices
 from epp.scheduling.decision import NOT_YET, Decision, ProfileRun
 
@@ -44,6 +51,7 @@ def describe(
         "left_out": _left_out(before, decision.steps, numbers, most_candidates),
         "refusal": _refusal(decision),
         "outcome": _outcome(decision, now),
+        "learnt": decision.learnt,
     }
 
 
@@ -118,6 +126,7 @@ def _profile(decision: Decision, run: ProfileRun, numbers: "_Numbers", most: int
     rows = _shown(decision, run, scored, most)
     ranks = {row: rank for rank, row in enumerate(scored.order.tolist(), 1)}
     names = [name for (_, _, name), _ in run.plan.scorers]
+    unlearnt = unlearnt_choice(decision, run, scored)
     places = {id(endpoint): place for place, endpoint in enumerate(run.chosen, 1)}
     return {
         "name": run.name,
@@ -129,6 +138,7 @@ def _profile(decision: Decision, run: ProfileRun, numbers: "_Numbers", most: int
         "picker": run.plan.picker[2],
         "scored": len(scored.order),
         "tie": tie(decision, run, scored),
+        "without_what_is_learnt": None if unlearnt is None else _name(decision.endpoints[unlearnt]),
         "candidates": [
             {
                 **numbers.of(row),

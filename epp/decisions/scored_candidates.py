@@ -114,6 +114,26 @@ def _order(decision: Decision, rows: Indices, totals: Floats, stale: Mask, late:
     return rows[np.lexsort((-rank[rows], stale[rows], late[rows]))]
 
 
+def unlearnt_choice(decision: Decision, run: ProfileRun, scored: ScoredCandidates) -> int | None:
+    """The row that would have been the choice without what scorers learnt; None: that changes nothing, or is not known.
+
+    Of equally good ones the choice itself, else the first.
+    """
+    chosen = [row for row in scored.order.tolist() if run.chosen and decision.endpoints[row] is run.chosen[0]]
+    if not run.unlearnt or not chosen or not run.plan.takes_best:
+        return None
+    rows = np.arange(len(decision.endpoints)) if run.rows is None else run.rows
+    fresh = rows if run.fresh is None else rows[run.fresh]
+    totals = scored.totals.copy()
+    for (labels, weight), scores in zip(run.plan.scorers, scored.scores, strict=True):
+        if labels in run.unlearnt:
+            totals[fresh] += weight * (_column(run.unlearnt[labels], len(fresh)) - scores[fresh])
+    order = _order(decision, rows, totals, scored.stale, scored.late)
+    best, row = int(order[0]), chosen[0]
+    alike = scored.stale[best] == scored.stale[row] and scored.late[best] == scored.late[row]
+    return row if alike and totals[best] - totals[row] < _SAME else best
+
+
 def tie(decision: Decision, run: ProfileRun, scored: ScoredCandidates) -> dict[str, Any] | None:
     """The choice's tie with others, as JSON; None: there was none, or its picker does not take the best."""
     chosen = [row for row in scored.order.tolist() if run.chosen and decision.endpoints[row] is run.chosen[0]]

@@ -28,7 +28,8 @@ class FlowController:
     """An `AdmissionController`: priorities strictly one after the other, flows and requests as the policies say.
 
     A request goes at once if nothing of its priority or a higher one waits and the saturation of the pool is below the
-    ceiling of its priority. `pool`: all endpoints.
+    ceiling of its priority. `pool`: all endpoints. `foresee`: the seconds to the first byte of a request that comes to wait, where
+    it goes soonest; negative: not known.
     """
 
     waits_for_endpoints = True
@@ -38,8 +39,10 @@ class FlowController:
         settings: FlowControlSettings,
         detector: SaturationDetector,
         pool: Callable[[float], EndpointPool],
+        foresee: Callable[[WaitingRequest, float], float] | None = None,
     ) -> None:
         self._pool = pool
+        self._foresee = foresee
         self._arrived = 0
         self._empty = False
         self._empty_changed_at = -math.inf
@@ -115,6 +118,8 @@ class FlowController:
         self._arrived += 1
         queued = QueuedRequest(request, now, self._settings.request_ttl, self._arrived)
         queued.waiting = waiting
+        if self._foresee is not None and getattr(band.settings.ordering, "foresees", False):
+            queued.expected = self._foresee(waiting, now)
         self._bands.add(queued, now)
 
     def withdraw(self, waiting: WaitingRequest, now: float) -> None:
@@ -231,7 +236,8 @@ class FlowControlSwitch:
         if settings is None:
             self._end()
         elif self.controller is None:
-            self._begin(FlowController(self._bounded(settings), detector, self._datastore.pool))
+            foresee = self._director.foresee
+            self._begin(FlowController(self._bounded(settings), detector, self._datastore.pool, foresee))
         else:
             self.controller.reconfigure(self._bounded(settings), detector, now)
             self._director.waiting.wake()

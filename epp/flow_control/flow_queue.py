@@ -17,11 +17,11 @@ def bytes_held(request: InferenceRequest) -> int:
 class QueuedRequest:
     """`arrived_at`: seconds of the picker's clock. `ttl`: seconds that it may wait while the pool has endpoints; 0: no limit.
 
-    `size`: bytes that it holds. `rank`: what the ordering policy of its band made of it. `sequence`: its place in the order of
+    `expected`: seconds that a worker is expected to take for its first byte, negative: not known. `size`: bytes that it holds. `rank`: what the ordering policy of its band made of it. `sequence`: its place in the order of
     arrival. `waiting`: learns that it goes; set by the controller.
     """
 
-    __slots__ = ("arrived_at", "rank", "request", "sequence", "size", "ttl", "waiting")
+    __slots__ = ("arrived_at", "expected", "rank", "request", "sequence", "size", "ttl", "waiting")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class QueuedRequest:
         self.size = bytes_held(request)
         self.sequence = sequence
         self.rank = 0.0
+        self.expected = -1.0
         self.waiting: WaitingRequest
 
 

@@ -4,13 +4,12 @@ Deadlines: llm-d-router, plugins/flowcontrol/ordering/edf and slodeadline.
 """
 
 import math
-import re
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from epp.flow_control.flow_queue import QueuedRequest
 from epp.plugins.declaration import PluginDeclaration, Role
-from epp.request.control_headers import TTFT_SLO
+from epp.request.control_headers import ttft_slo
 
 
 class OrderingPolicy(Protocol):
@@ -36,12 +35,6 @@ FCFS_ORDERING_POLICY: Final = PluginDeclaration(
 )
 
 
-# bounded: at most 63 characters
-_MILLISECONDS: Final = re.compile(r"\+?[0-9]{1,60}")
-_MOST_MILLISECONDS: Final = (2**63 - 1) // 10**6
-"""Go counts a duration in nanoseconds, as an int64."""
-
-
 @dataclass(frozen=True, slots=True)
 class EarliestDeadlineFirst:
     """The Go picker's edf-ordering-policy: first the request whose time in the queue is up first, last those without a limit."""
@@ -52,23 +45,22 @@ class EarliestDeadlineFirst:
 
 @dataclass(frozen=True, slots=True)
 class SloDeadline:
-    """The Go picker's slo-deadline-ordering-policy: first the request whose first token is due first, by its header.
+    """The Go picker's slo-deadline-ordering-policy, by slack: first the request that must go first for its first token to come by
+    the time that its header names.
 
-    Requests without that header come last, and so do those whose header is no whole number of milliseconds.
+    That is this time minus what its worker is expected to take, where that is foreseen. Requests without the header come last,
+    and so do those whose header is no whole number of milliseconds.
     """
 
+    foresees: ClassVar[bool] = True
+    """`QueuedRequest.expected` is to be known before it is asked."""
+
     def rank(self, queued: QueuedRequest) -> float:
-        headers = queued.request.headers
-        milliseconds = _milliseconds(headers.get(TTFT_SLO[0], headers.get(TTFT_SLO[1], "")))
-        if milliseconds is None:
+        slo = ttft_slo(queued.request.headers)
+        if slo is None:
             return math.inf
-        return round(queued.arrived_at + milliseconds / 1000.0, 6)  # equal deadlines are equal numbers
-
-
-def _milliseconds(text: str) -> int | None:
-    found = _MILLISECONDS.fullmatch(text.strip()) if len(text) < 64 else None
-    value = None if found is None else int(found[0])
-    return None if value is None or value > _MOST_MILLISECONDS else value
+        # equal deadlines are equal numbers
+        return round(queued.arrived_at + slo - max(0.0, queued.expected), 6)
 
 
 EDF_ORDERING_POLICY: Final = PluginDeclaration(

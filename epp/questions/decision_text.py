@@ -35,6 +35,7 @@ def details(decision: Mapping[str, Any]) -> Iterator[str]:
     yield from _left_out(decision["left_out"])
     for profile in decision["profiles"]:
         yield from _profile(profile)
+    yield from _learnt(decision.get("learnt"))  # an older picker does not say
 
 
 def told_by(outcomes: Mapping[str, Any]) -> str:
@@ -141,6 +142,22 @@ def _profile(profile: Mapping[str, Any]) -> Iterator[str]:
         yield f"    and {profile['scored'] - len(profile['candidates'])} more"
     if profile["tie"] is not None:
         yield f"    {_tie(profile['tie'])}"
+    without = profile.get("without_what_is_learnt")
+    if without is not None:
+        chosen = [one for one in profile["candidates"] if one["chosen"] == 1]
+        same = any(one["destination"] == without["destination"] for one in chosen)
+        yield f"    without what is learnt: {'the same choice' if same else _plain(without['id'])}"
+
+
+def _learnt(learnt: Mapping[str, Any] | None) -> Iterator[str]:
+    """What requests cost, each number with its standard error."""
+    if learnt is None or learnt["seconds"] is None:
+        return
+    error = learnt["median_error"]
+    wrong = "" if error is None else f", the last predictions were wrong by {error:.0%} (median)"
+    yield f"  learnt of {learnt['answers']} answers{wrong}:"
+    for name, (seconds, spread) in learnt["seconds"].items():
+        yield f"    {name.replace('_', ' ')}: {seconds * 1000.0:.3g} ms, ± {spread * 1000.0:.2g}"
 
 
 def _tie(tie: Mapping[str, Any]) -> str:

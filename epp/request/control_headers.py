@@ -3,6 +3,8 @@
 llm-d's sidecar forwards to the address in `x-prefiller-host-port`: a client that could set it would reach any address.
 """
 
+import re
+from collections.abc import Mapping
 from typing import Final
 
 MOST_TEXT: Final = 200
@@ -31,6 +33,20 @@ _OTHERS: Final = frozenset(
 )
 CLIENT_HEADERS: Final = frozenset({*OBJECTIVE, *FAIRNESS_ID, *MODEL_REWRITE, *TTFT_SLO})
 """Control headers that clients may send to the picker."""
+
+
+# bounded: at most 63 characters
+_MILLISECONDS: Final = re.compile(r"\+?[0-9]{1,60}")
+_MOST_MILLISECONDS: Final = (2**63 - 1) // 10**6
+"""Go counts a duration in nanoseconds, as an int64."""
+
+
+def ttft_slo(headers: Mapping[str, str]) -> float | None:
+    """Seconds until its first token is due, as the client says; None: it does not, or not as a whole number of milliseconds."""
+    text = headers.get(TTFT_SLO[0], headers.get(TTFT_SLO[1], ""))
+    found = _MILLISECONDS.fullmatch(text.strip()) if len(text) < 64 else None
+    milliseconds = None if found is None else int(found[0])
+    return None if milliseconds is None or milliseconds > _MOST_MILLISECONDS else milliseconds / 1000.0
 
 
 def is_control_header(name: str) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from epp.endpoints.endpoint import Column, EndpointPool, Floats, Indices
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.decision import KeptScores, PluginLabels, ProfileRun, kept_scores
-from epp.scheduling.plugin import Scorer, Scores
+from epp.scheduling.plugin import LearningScorer, Scorer, Scores
 
 TIE_BREAK: Final = 1e-9
 """Subtracted for each request in flight: too small to outweigh any difference of scores, it decides between equal ones."""
@@ -47,7 +47,11 @@ def run_scorers(
 ) -> WeightedScores:
     if notes is None:
         return [(weighted.weight, weighted.scorer.score(request, pool)) for weighted in scorers]
-    return [(one.weight, notes.call(one.labels, one.scorer.score, request, pool)) for one in scorers]
+    scores = [(one.weight, notes.call(one.labels, one.scorer.score, request, pool)) for one in scorers]
+    for one in scorers:
+        if isinstance(one.scorer, LearningScorer):
+            notes.scored_unlearnt(one.labels, one.scorer.unlearnt_score(request, pool))
+    return scores
 
 
 def add_scores(total: Floats, weighted_scores: WeightedScores) -> Floats:

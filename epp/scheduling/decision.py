@@ -6,6 +6,7 @@ candidates, what each plugin said of them, and how long it took. No record refer
 """
 
 from collections.abc import Callable, Mapping, Sequence, Sized
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -86,6 +87,8 @@ class ProfileRun:
     in the order of `fresh`; None: nothing was scored. `late`: the rows that come last, None: none. `columns`: how many
     these are at most. `chosen`: empty if the profile refused.
 
+    `unlearnt`: by labels of a scorer, its scores without what was learnt, in the same order; empty: nothing learnt was used.
+
     `given`: how many candidates it had. `calls` of plugins are forgotten once they were read. `scored_from`: when the
     filters were done. `picked_from`: when all was scored.
     """
@@ -96,6 +99,7 @@ class ProfileRun:
     fresh: Indices | None = None
     published: KeptScores | None = None
     scores: KeptScores = ()
+    unlearnt: Mapping[PluginLabels, Any] = MappingProxyType({})
     chosen: tuple[Endpoint, ...] = ()
     calls: Sequence[PluginCall] = ()
     scored_from = NOT_YET
@@ -134,6 +138,12 @@ class ProfileRun:
         """What is left of them beside the endpoint of another profile."""
         self.columns += 1
         self.steps = (*self.steps, ("revision", rows_of_all(pool)))
+
+    def scored_unlearnt(self, labels: PluginLabels, scores: Any) -> None:
+        """None: nothing that was learnt was used."""
+        if scores is not None:
+            self.unlearnt = {**self.unlearnt, labels: scores}
+            self.columns += 1
 
     def begin_scores(self) -> None:
         self.scored_from = self.time()
@@ -241,6 +251,8 @@ class Decision:
     calls: Sequence[PluginCall] = ()
     clock: Callable[[], float] | None = None
     span: Span | None = None
+    learnt: Mapping[str, Any] | None = None
+    """Of an explained one, what its data producer had learnt."""
     chosen: tuple[Endpoint, ...] = ()
     helpers: Mapping[str, tuple[Endpoint, ...]] | None = None
 

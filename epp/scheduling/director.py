@@ -20,6 +20,7 @@ from epp.scheduling.picks_in_flight import PicksInFlight
 from epp.scheduling.plugin import (
     AdmissionController,
     AdmissionProvider,
+    ArrivalFollower,
     DataProducer,
     PredictingProducer,
 )
@@ -68,6 +69,7 @@ class Director:
 
     def _use(self, scheduler: Scheduler, detector: SaturationDetector, policy: Policy) -> None:
         self.picks.use(scheduler.producers)
+        self._arrivals = [one for one in scheduler.producers if isinstance(one, ArrivalFollower)]
         self._schedule, self._rehearse = scheduler.schedule, scheduler.rehearse
         self._detector = detector
         self._reader.policy = policy
@@ -138,6 +140,8 @@ class Director:
             return self._wait(context, now)
         if self._admissions.admits(request, candidates, now):
             return self._pick(context, candidates)
+        for follower in self._arrivals:
+            follower.arrived(request, candidates)
         return self._wait(context, now)
 
     def _wait(self, context: SchedulingContext, now: float) -> WaitingRequest:
@@ -220,6 +224,8 @@ class Director:
         for producer in self.producers:
             if isinstance(producer, PredictingProducer) and context.request.streaming:
                 decision.expected = producer.expected(context.request, candidates, pick.endpoints[0])
+            if isinstance(producer, PredictingProducer):
+                decision.learnt = producer.learnt()
         decision.picked(pick.endpoints, pick.helpers, pick.primary, pick.stages)
 
     def _allowed(self, subset: Subset | None) -> tuple[Endpoint, ...]:
@@ -235,6 +241,17 @@ class Director:
     def candidates(self, context: SchedulingContext, now: float) -> EndpointPool:
         """The endpoints that may serve a request now; raises `Rejection`."""
         return self.eligible.find(context, now)
+
+    def foresee(self, waiting: WaitingRequest, now: float) -> float:
+        """Seconds to the first byte of a request that comes to wait, where it would come soonest; negative: not known."""
+        for producer in self.producers:
+            if isinstance(producer, PredictingProducer):
+                with contextlib.suppress(Rejection):  # then there is no endpoint
+                    return producer.foresee(
+                        waiting.request,
+                        self.eligible.find(SchedulingContext(waiting.request, waiting.context.subset), now),
+                    )
+        return NOT_YET
 
     def schedule(self, context: SchedulingContext, now: float) -> Pick:
         """Pick for a request that waited, among the endpoints that may serve it now."""

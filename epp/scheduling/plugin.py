@@ -129,6 +129,14 @@ def producer_labels(producer: DataProducer) -> PluginLabels:
     return "DataProducer", kind, kind
 
 
+@runtime_checkable
+class ArrivalFollower(Protocol):
+    """A data producer that may refuse a request already when it comes to wait."""
+
+    def arrived(self, request: InferenceRequest, pool: EndpointPool) -> None:
+        """It cannot go at once. Raises `Rejection`: it is refused, and does not wait."""
+
+
 class AdmissionController(Protocol):
     """Decides when a request is scheduled, and keeps the order of those that wait. It has no timer and no clock.
 
@@ -211,6 +219,9 @@ class PredictingProducer(Protocol):
     def expected(self, request: InferenceRequest, pool: EndpointPool, endpoint: Endpoint) -> float:
         """Seconds to the first byte if the request went to that endpoint now; negative: not known."""
 
+    def foresee(self, request: InferenceRequest, pool: EndpointPool) -> float:
+        """The same at the endpoint where it is soonest, of a request that is not scheduled yet."""
+
     def learnt(self) -> Mapping[str, Any]:
         """What it knows of the pool, for /debug/endpoints."""
 
@@ -232,6 +243,14 @@ class DataConsumer(Protocol):
 
     @property
     def producers(self) -> tuple[DataProducer, ...]: ...
+
+
+@runtime_checkable
+class LearningScorer(Protocol):
+    """A scorer that uses numbers that its data producers learn."""
+
+    def unlearnt_score(self, request: InferenceRequest, pool: EndpointPool) -> Floats | None:
+        """What `score` would say without them, as a new column; None: they change nothing yet."""
 
 
 @runtime_checkable

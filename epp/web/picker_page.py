@@ -23,10 +23,11 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool, Key
 from epp.flow_control.controller import FlowController
 from epp.outliers.outlier_record import Cause, OutlierRecord
 from epp.scheduling.pick import Credit
+from epp.scheduling.plugin import PredictingProducer
 from epp.web.decision_view import DecisionView
 from epp.web.event_log import EventLog
 from epp.web.pick_history import INTERVAL, PickHistory
-from epp.web.pool_view import PoolView, absent, statuses
+from epp.web.pool_view import PoolView, absent, learnt, statuses
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class PickerParts:
     engine: Callable[[Endpoint], str | None] = attrgetter("engine")
     engines_detected: Callable[[], int] = int
     """`Scraper.engines_detected`."""
+    predicting: Callable[[], PredictingProducer | None] = lambda: None
     others: Callable[[], Mapping[Key, tuple[int, int, int]]] = dict
     """As of `PickHistory`."""
 
@@ -81,11 +83,13 @@ class PickerPage:
         view = PoolView(
             parts.pool, parts.saturation, self._statuses, self._history, parts.engine, parts.engines_detected
         )
+        view.predicting = parts.predicting
         topics: dict[str, Callable[[], bytes | None]] = {
             "status": self._status,
             "members": view.members,
             "load": view.load,
             "absent": lambda: absent(parts.absent()),
+            "learnt": lambda: learnt(parts.predicting()),
             "queues": lambda: _queues(parts.flow_control(), parts.clock()),
             "decisions": DecisionView(parts.decisions, parts.clock).topic,
             "events": self.events.topic,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from epp.endpoints.endpoint import NEVER, Endpoint, EndpointPool, Floats
 from epp.outliers.outlier_record import OutlierRecord, OutlierState
+from epp.scheduling.plugin import PredictingProducer
 from epp.web.pick_history import PickHistory
 
 _MOST_MODELS: Final = 3
@@ -75,6 +76,7 @@ class PoolView:
         engine: Callable[[Endpoint], str | None] = attrgetter("engine"),
         engines_detected: Callable[[], int] = int,
     ) -> None:
+        self.predicting: Callable[[], PredictingProducer | None] = lambda: None
         self._engine = engine
         self._engines_detected = engines_detected
         self._pool = pool
@@ -117,7 +119,17 @@ class PoolView:
             "share": np.round(recent.shares, 4).tolist(),
             "hits": np.round(recent.hits, 3).tolist(),
         }
+        producer = self.predicting()
+        if producer is not None:
+            known = [producer.learnt_of(endpoint) for endpoint in pool.endpoints]
+            document["slowness"] = [one.get("slowness") for one in known]
+            document["counter"] = [one.get("counter") for one in known]
         return msgspec.json.encode(document)  # NaN and infinity become null
+
+
+def learnt(producer: PredictingProducer | None) -> bytes:
+    """A topic of a LiveFeed: what requests cost, each number with its standard error; null: nobody learns it."""
+    return msgspec.json.encode(None if producer is None else producer.learnt())
 
 
 def absent(reasons: Mapping[str, str]) -> bytes:

@@ -6,6 +6,7 @@ by the prompt more than it does on average, the others do not.
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 _BEFORE: Final = 0.3
@@ -25,6 +26,8 @@ _KEPT: Final = 0.95
 _POOL_KEPT: Final = 0.99
 _PAGES: Final = 64
 """Some 3 s of them where a worker is in use."""
+_REST: Final = 0.5
+"""Seconds between two first bytes that are judged, once there were enough."""
 
 
 class KindSums:
@@ -49,33 +52,49 @@ _NO_SUMS: Final = KindSums()
 class CounterKind:
     """`begins`: whether it counts prompts with their first tokens; None: not known yet."""
 
-    __slots__ = ("_began_at", "_heard", "_own", "_pages", "_pool", "_tokens", "begins")
+    __slots__ = (
+        "_began_at",
+        "_due",
+        "_heard",
+        "_own",
+        "_pages",
+        "_pool",
+        "_rests_until",
+        "_tokens",
+        "begins",
+    )
 
     def __init__(self, pool: KindSums) -> None:
         self._pool = pool
         self.begins: bool | None = None
         self._tokens = self._began_at = 0.0
-        """Of the answer that is judged next, after `_AFTER`; 0: none. One at a time is enough, and cheap."""
+        """Of the answer that is judged next. One at a time is enough, and cheap."""
+        self._due = inf
+        """When it is judged; inf: there is none."""
+        self._rests_until = -inf
         # bounded: its maxlen
         self._pages: deque[tuple[float, float]] = deque(maxlen=_PAGES)
         self._own = KindSums()
         self._heard = 0
 
     def first_byte(self, tokens: float, at: float) -> None:
-        """The answer to a prompt of so many tokens began."""
-        if not self._tokens:
+        """The answer to a prompt of so many tokens began; 0: it is not known which."""
+        if tokens > 0.0 and self._due == inf and at >= self._rests_until:
             self._tokens, self._began_at = tokens, at
+            self._due = at + _AFTER
 
     def read(self, computed: float, now: float) -> None:
         """The counter on a page. One that became smaller is that of a new process."""
         pages = self._pages
         if pages and computed < pages[-1][1]:
             pages.clear()
-            self._tokens = 0.0
+            self._due = inf
         pages.append((now, computed))
-        if self._tokens and self._began_at + _AFTER <= now:
-            tokens, self._tokens = self._tokens, 0.0
-            self._judge(tokens, self._began_at, computed, now)
+        if self._due <= now:
+            self._due = inf
+            if self._heard >= _ENOUGH:
+                self._rests_until = now + _REST
+            self._judge(self._tokens, self._began_at, computed, now)
 
     def _judge(self, tokens: float, at: float, computed: float, now: float) -> None:
         since, before = -1.0, 0.0
@@ -105,13 +124,13 @@ class CounterKind:
 
     def savepoint(self) -> Callable[[], None]:
         """A function that makes it what it is now."""
-        numbers = (self.begins, self._heard, self._tokens, self._began_at)
+        numbers = (self.begins, self._heard, self._tokens, self._began_at, self._due, self._rests_until)
         own, pool = self._own, self._pool
         sums = [(one, one.count, one.found, one.products, one.squares) for one in (own, pool)]
         pages = self._pages.copy()
 
         def restore() -> None:
-            self.begins, self._heard, self._tokens, self._began_at = numbers
+            self.begins, self._heard, self._tokens, self._began_at, self._due, self._rests_until = numbers
             for one, *of_one in sums:
                 one.count, one.found, one.products, one.squares = of_one
             self._pages = pages

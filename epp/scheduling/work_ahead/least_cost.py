@@ -17,12 +17,12 @@ from typing import Final
 
 import numpy as np
 
-from epp.endpoints.endpoint import Column, EndpointPool, Floats
+from epp.endpoints.endpoint import EndpointPool, Floats
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.plugin import DataProducer
 from epp.scheduling.prefix.scorer import units_of_all
 from epp.scheduling.work_ahead.elsewhere import CANDIDATE, decodes
-from epp.scheduling.work_ahead.producer import WorkAheadProducer, of_rows, prompt_tokens
+from epp.scheduling.work_ahead.producer import WorkAheadProducer, of_rows, prompt_tokens, requests_at
 
 REQUEST_TOKENS: Final = 150.0
 INTERFERENCE: Final = 0.3
@@ -30,10 +30,6 @@ ADAPTER_LOAD_SECONDS: Final = 0.5
 """The costs that a configuration can set. benchmarks/README.md has the grid of values that were tried."""
 _SCALE: Final = 8192.0
 """The cost, in tokens, whose score is one half."""
-_WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member
-_RUNNING: Final = int(Column.RUNNING)
-_UNREPORTED: Final = int(Column.UNREPORTED)
-_INFLIGHT: Final = int(Column.INFLIGHT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +54,28 @@ class LeastCostScorer:
         cost += _SCALE
         return np.divide(_SCALE, cost, out=cost)
 
+    def unlearnt_score(self, request: InferenceRequest, pool: EndpointPool) -> Floats | None:
+        """With the constants in place of what first bytes taught. None too where a prompt may be computed elsewhere: that is more than a
+        score.
+        """
+        if not self.producer.model.learnt or CANDIDATE.of(request) is not None:
+            return None
+        restore = self.producer.use_constants()
+        try:
+            return self.score(request, pool)
+        finally:
+            restore()
+
     def cost(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         """In tokens of prompts, for each endpoint."""
         decoding = decodes(pool)
-        requests = _requests(pool, decoding)
+        requests = requests_at(pool, decoding)
+        missing = self._missing(request, pool)
+        self.producer.scored.keep(request, pool, missing, requests)
         cost: Floats = requests * self.interference
         if decoding is not None:  # where nobody decodes, nobody is slowed down
             cost *= decoding
         cost += 1.0
-        missing = self._missing(request, pool)
         cost *= missing
         columns, rows = self.producer.columns(pool)
         ahead, slowness = of_rows(columns.ahead_cost, rows), of_rows(columns.slowness, rows)
@@ -80,8 +89,7 @@ class LeastCostScorer:
             np.maximum(over, 0.0, out=over)
             over *= beyond
             cost += over
-        requests *= self.request_tokens
-        cost += requests
+        cost += requests * self.request_tokens
         loads = self.producer.adapter_loads(request, pool)
         if loads is not None:
             cost += loads * (self.adapter_load_seconds * self.producer.speed)
@@ -101,14 +109,3 @@ class LeastCostScorer:
         np.maximum(missing, 1.0, out=missing)
         self.producer.agree(missing, request, chain, held, pool)
         return missing
-
-
-def _requests(pool: EndpointPool, decoding: Floats | None) -> Floats:
-    """That wait or run at each endpoint."""
-    numbers = pool.numbers
-    requests: Floats = numbers[_WAITING] + numbers[_RUNNING]
-    requests += numbers[_UNREPORTED]
-    # a request that the page shows no more and whose answer has not come is stuck there, or decoded elsewhere by now
-    inflight: Floats = numbers[_INFLIGHT]
-    np.maximum(requests, inflight if decoding is None else inflight * decoding, out=requests)
-    return requests

@@ -72,6 +72,7 @@ class WorkLedger:
         "read_at",
         "room",
         "sent",
+        "slowness",
     )
 
     def __init__(self, pool: KindSums | None = None) -> None:
@@ -92,6 +93,8 @@ class WorkLedger:
         self._begun = 0.0
         self.kind = CounterKind(pool or KindSums())
         self.pace = WorkerPace()
+        self.slowness = 1.0
+        """How many times longer it takes than the average endpoint of its pool, as of its last page."""
         self._most_running = 0.0
         self.room = inf
         """Requests that ran at most while others waited; inf: none waited there."""
@@ -198,13 +201,13 @@ class WorkLedger:
             self.grown,
         )
         count, prompts = self._count, [(one, one.tokens, one.missing) for one in self._sent]
-        others = (self._begun, self._most_running, self.room, self.held)
+        others = (self._begun, self._most_running, self.room, self.held, self.slowness)
         restore_kind = self.kind.savepoint()
 
         def restore() -> None:
             self.ahead, self.done, self.busy, self._computed = numbers[:4]
             self.read_at, self._spare, self.sent, self.grown = numbers[4:]
-            self._begun, self._most_running, self.room, self.held = others
+            self._begun, self._most_running, self.room, self.held, self.slowness = others
             restore_kind()
             self._count = count
             self._sent = deque([one for one, _, _ in prompts])

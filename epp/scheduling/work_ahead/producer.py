@@ -14,6 +14,7 @@ from epp.endpoints.worker_metrics import PROMPT_TOKENS
 from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain, RequestData
 from epp.scheduling.peer_pick import PeerPick
 from epp.scheduling.plugin import SharedPrefixProducer
+from epp.scheduling.prefix.scorer import units_of_all
 from epp.scheduling.work_ahead.adapters import LoadedAdapters
 from epp.scheduling.work_ahead.agreement import Hashes, credit_preferred, hashes_of
 from epp.scheduling.work_ahead.cost_model import LEARNT_NUMBERS, UNKNOWN, CostModel, Known
@@ -65,6 +66,25 @@ class PoolColumns:
     """Made when they are needed."""
 
 
+class ScoredPool:
+    """What the last scorer read of each endpoint, so that it is not found out again for the one that is chosen."""
+
+    __slots__ = ("missing", "pool", "request", "requests")
+
+    def __init__(self) -> None:
+        self.request: InferenceRequest | None = None
+        self.pool: EndpointPool | None = None
+        self.missing: Floats = np.zeros(0)
+        """Tokens of the prompt that each endpoint does not hold."""
+        self.requests: Floats = self.missing
+
+    def keep(self, request: InferenceRequest, pool: EndpointPool, missing: Floats, requests: Floats) -> None:
+        self.request, self.pool, self.missing, self.requests = request, pool, missing, requests
+
+    def forget(self) -> None:
+        self.request = self.pool = None
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class WorkAheadProducer:
     """Keeps the work ahead of each endpoint. `prefixes`: knows which part of a prompt an endpoint holds.
@@ -75,6 +95,7 @@ class WorkAheadProducer:
 
     prefixes: SharedPrefixProducer
     model: CostModel = field(init=False, repr=False, default_factory=CostModel)
+    scored: ScoredPool = field(init=False, repr=False, default_factory=ScoredPool)
     _kind: KindSums = field(init=False, repr=False, default_factory=KindSums)
     _ledgers: dict[tuple[str, str], WorkLedger] = field(init=False, repr=False, default_factory=dict)
     _totals: PoolTotals = field(init=False, repr=False, default_factory=PoolTotals)
@@ -141,6 +162,7 @@ class WorkAheadProducer:
         savepoints = [*unread, self._totals.savepoint(), self._adapters.savepoint()]
 
         def restore() -> None:
+            self.scored.forget()
             for roll_back in savepoints:
                 roll_back()
             self._ledgers.clear()
@@ -184,23 +206,38 @@ class WorkAheadProducer:
         sent: _Sent = {}
         tokens = prompt_tokens(request)
         computed_at = COMPUTED_AT.of(request)
+        awaits = request.streaming and len(endpoints) == 1 and request.prompt_size > 0
         for endpoint in endpoints:
-            if endpoint.key in sent:  # a helper that was chosen too
+            key = endpoint.key
+            if key in sent:  # a helper that was chosen too
                 continue
-            missing = max(1.0, tokens - self.prefixes.held(request, endpoint))
-            if computed_at is not None and endpoint.key != computed_at:
-                missing = 1.0  # it gets the KV cache of the prompt
             ledger = self._ledger(endpoint)
+            missing, requests = self._look(request, pool, endpoint, tokens)
+            if computed_at is not None and key != computed_at:
+                missing = 1.0  # it gets the KV cache of the prompt
             awaited: AwaitedAnswer | None = None
-            if request.streaming and len(endpoints) == 1 and request.prompt_size:
-                awaited = self._await(request, pool, endpoint, ledger, missing)  # before it counts itself
+            if awaits:  # before it counts itself
+                awaited = self._await(request, key, ledger, missing, requests)
             prompt = ledger.send(tokens, missing, pool.now)
-            self._update_ahead(endpoint.key, ledger)
-            sent[endpoint.key] = ledger, prompt
+            self._update_ahead(key, ledger)
+            sent[key] = ledger, prompt
             if awaited is not None:
                 awaited.prompt, request.awaited = prompt, awaited
-            self._adapters.sent(endpoint.key, request.model)
+            self._adapters.sent(key, request.model)
+        self.scored.forget()
         self._sent.keep(request, sent)
+
+    def _look(
+        self, request: InferenceRequest, pool: EndpointPool, endpoint: Endpoint, tokens: float
+    ) -> tuple[float, float]:
+        """What of the prompt it does not hold, and the requests there: as the scorer read them, if it did."""
+        scored = self.scored
+        # what other pickers may know of the prompt counts in a score only
+        if scored.request is request and scored.pool is not None and not self._totals.others_send:
+            row = self._row(scored.pool, endpoint.key)
+            if row >= 0:
+                return scored.missing.item(row), scored.requests.item(row)
+        return max(1.0, tokens - self.prefixes.held(request, endpoint)), self._requests(pool, endpoint.key)
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """A response that is not streamed is complete; the others are ahead until the counter has grown by them."""
@@ -290,8 +327,63 @@ class WorkAheadProducer:
         """Seconds to the first byte if the request went to that endpoint now; negative: not known."""
         ledger = self._ledgers.get(endpoint.key, WorkLedger())
         missing = max(1.0, prompt_tokens(request) - self.prefixes.held(request, endpoint))
-        awaited = self._await(request, pool, endpoint, ledger, missing)
+        requests = self._requests(pool, endpoint.key)
+        awaited = self._await(request, endpoint.key, ledger, missing, requests)
         return UNKNOWN if awaited is None else awaited.seconds
+
+    def foresee(self, request: InferenceRequest, pool: EndpointPool) -> float:
+        """The same at the endpoint where it is soonest, of a request that is not scheduled yet."""
+        if not self.model.learnt or not request.streaming or not len(pool):
+            return UNKNOWN
+        self.prefixes.prepare(request, pool)
+        self.prepare(request, pool)
+        expected = self.expected_of_all(request, pool)
+        # it may wait for long, and is prepared again when it goes
+        request.prefixes.clear()
+        request.data.pop(self._seen, None)
+        return UNKNOWN if expected is None else float(expected.min())
+
+    def expected_of_all(self, request: InferenceRequest, pool: EndpointPool) -> Floats | None:
+        """Seconds to the first byte at each endpoint, of a request that was prepared; None: not known."""
+        of_all = self.model.numbers
+        if not self.model.learnt or not request.streaming or self._adapters.is_adapter(request.model):
+            return None
+        fixed, of_missing, of_ahead, of_request, of_beyond = of_all
+        columns, rows = self.columns(pool)
+        requests, tokens = requests_at(pool), prompt_tokens(request)
+        chain = self.prefixes.chain(request)
+        missing: Floats = np.full(len(pool), tokens)
+        if chain is not None:
+            held = units_of_all(self.prefixes.matches(request, pool), len(pool))
+            np.maximum(missing - held * chain.unit_tokens, 1.0, out=missing)
+        expected: Floats = missing * (of_missing / 1000.0) + of_rows(columns.ahead, rows) * (
+            of_ahead / 1000.0
+        )
+        expected += fixed
+        expected += requests * of_request
+        expected += np.maximum(requests - of_rows(columns.room, rows), 0.0) * of_beyond
+        expected *= of_rows(columns.slowness, rows)
+        return expected
+
+    @property
+    def error(self) -> float:
+        """The median share by which the last predictions were wrong."""
+        return self.model.error or 0.0
+
+    def use_constants(self) -> Callable[[], None]:
+        """Let costs be those of the constants, until the returned function is called."""
+        model, columns = self.model, list(self._last)
+        ahead, beyond, costs = model.ahead, model.beyond, [one.ahead_cost for one in columns]
+        model.ahead, model.beyond = 1.0, 0.0
+        for one in columns:
+            one.ahead_cost = one.ahead
+
+        def restore() -> None:
+            model.ahead, model.beyond = ahead, beyond
+            for one, cost in zip(columns, costs, strict=True):
+                one.ahead_cost = cost
+
+        return restore
 
     def learnt(self) -> Mapping[str, Any]:
         """Seconds that requests take on the average worker, each with its standard error, and what they change in a cost."""
@@ -326,29 +418,34 @@ class WorkAheadProducer:
     def _await(
         self,
         request: InferenceRequest,
-        pool: EndpointPool,
-        endpoint: Endpoint,
+        key: tuple[str, str],
         ledger: WorkLedger,
         missing: float,
+        requests: float,
     ) -> "AwaitedAnswer | None":
         """What is known of the endpoint, for the prediction and to learn from what comes. None: it would teach something else."""
-        if self._adapters.is_adapter(request.model):
+        if requests < 0.0 or self._adapters.is_adapter(request.model):
             return None
-        key = endpoint.key
-        columns, rows = self.columns(pool)
-        at = columns.rows.get(key)
-        row = at if rows is None else pool.row_by_key().get(key)
-        if at is None or row is None:
-            return None
-        number = pool.numbers.item
-        requests: float = number(_WAITING, row) + number(_RUNNING, row) + number(_UNREPORTED, row)
-        requests = max(requests, number(_INFLIGHT, row))
-        known = missing, ledger.ahead, requests, max(0.0, requests - ledger.room)
-        slowness: float = columns.slowness.item(at)
-        seconds = self.model.predict(known)
+        beyond = requests - ledger.room
+        known = missing, ledger.ahead, requests, max(0.0, beyond)
+        seconds, slowness = self.model.predict(known), ledger.slowness
         return AwaitedAnswer(
             self, key, ledger, known, slowness, seconds if seconds < 0.0 else seconds * slowness
         )
+
+    def _requests(self, pool: EndpointPool, key: tuple[str, str]) -> float:
+        """Those that wait or run there; negative: the pool does not have the endpoint."""
+        row = self._row(pool, key)
+        if row < 0:
+            return UNKNOWN
+        number = pool.numbers.item
+        requests: float = number(_WAITING, row) + number(_RUNNING, row) + number(_UNREPORTED, row)
+        return max(requests, number(_INFLIGHT, row))
+
+    def _row(self, pool: EndpointPool, key: tuple[str, str]) -> int:
+        if pool.selected_from is None:
+            return self._columns_of(pool.endpoints).rows.get(key, -1)
+        return pool.row_by_key().get(key, -1)
 
     def adapter_loads(self, request: InferenceRequest, pool: EndpointPool) -> Floats | None:
         """Loads of an adapter that must be done first, for each endpoint; None if the request is for no adapter."""
@@ -430,7 +527,7 @@ class WorkAheadProducer:
 
     def _update(self, key: tuple[str, str], ledger: WorkLedger) -> None:
         """It has read a page."""
-        slowness = self._totals.slowness(ledger)
+        slowness = ledger.slowness = self._totals.slowness(ledger)
         for columns in self._last:
             row = columns.rows.get(key)
             if row is not None:
@@ -479,6 +576,17 @@ def of_rows(column: Floats, rows: Indices | None) -> Floats:
         return column
     selected: Floats = column[rows]
     return selected
+
+
+def requests_at(pool: EndpointPool, decoding: Floats | None = None) -> Floats:
+    """Requests that wait or run at each endpoint, a new column. `decoding`: 0 for those that only compute prompts; None: none is so."""
+    numbers = pool.numbers
+    requests: Floats = numbers[_WAITING] + numbers[_RUNNING]
+    requests += numbers[_UNREPORTED]
+    # a request that the page shows no more and whose answer has not come is stuck there, or decoded elsewhere by now
+    inflight: Floats = numbers[_INFLIGHT]
+    np.maximum(requests, inflight if decoding is None else inflight * decoding, out=requests)
+    return requests
 
 
 def prompt_tokens(request: InferenceRequest) -> float:

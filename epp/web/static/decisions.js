@@ -262,7 +262,13 @@ function describeProfile(profile, whole) {
     make("h3", {}, `${title}${shown}`, make("span", { class: "aside" }, ` by ${profile.picker}`)),
     make("div", { class: "scroll" }, table),
     ...(profile.tie ? [make("p", { class: "sub" }, describeTie(profile.tie))] : []),
+    ...(profile.without_what_is_learnt ? [make("p", { class: "sub" }, describeUnlearnt(profile))] : []),
   ];
+}
+
+function describeUnlearnt({ candidates, without_what_is_learnt: { id, destination } }) {
+  const same = candidates.some((one) => one.chosen === 1 && one.destination === destination);
+  return same ? "Without what is learnt of workers the choice would be the same." : `Without what is learnt of workers it would have gone to ${id}.`;
 }
 
 function describeTie({ endpoints, fewest_in_flight: fewest, broken_by }) {

@@ -113,6 +113,35 @@ function showQueues(queues) {
   tile("tile-queued", queues === null ? UNKNOWN : count(sum(bands.map((band) => band.waiting)) ?? 0), queues === null ? "flow control is off" : "in the picker");
 }
 
+// What the first byte of an answer waits for, by the names of docs/routing.md.
+const COSTS = {
+  fixed: "Each request",
+  thousand_tokens_missing: "1,000 tokens of its prompt that the worker does not hold",
+  thousand_tokens_ahead: "1,000 tokens of other prompts that are ahead of it",
+  request_there: "A request that is there already",
+  request_beyond_room: "A request there for which the worker has no room",
+};
+const learntTable = new Table(byId("learnt"), {
+  caption: "What the first byte of an answer waits for, on the average worker",
+  key: (row) => row.name,
+  words: () => "",
+  columns: [
+    { label: "Each adds", value: (row) => row.at, create: () => make("span"), update: (cell, row) => setText(cell.firstChild, COSTS[row.name] ?? row.name) },
+    { label: "Seconds", numeric: true, value: (row) => row.seconds, update: (cell, row) => setText(cell, number(row.seconds, 4)) },
+    { label: "±", title: "The standard error", numeric: true, value: (row) => row.spread, update: (cell, row) => setText(cell, number(row.spread, 4)) },
+  ],
+});
+
+function showLearnt(learnt) {
+  byId("learnt-panel").hidden = learnt === null;
+  if (learnt === null) return;
+  const rows = Object.entries(learnt.seconds ?? {}).map(([name, [seconds, spread]], at) => ({ name, seconds, spread, at }));
+  byId("learnt-empty").hidden = rows.length > 0;
+  const wrong = learnt.median_error === null ? "" : `; the last predictions were wrong by ${percent(learnt.median_error)} (median)`;
+  setText(byId("learnt-note"), rows.length ? `learnt of ${count(learnt.answers)} answers${wrong}` : "");
+  learntTable.show(rows);
+}
+
 const TONES = { came: "good", back: "good", went: "quiet", late: "busy", "on trial": "busy", avoided: "busy", unreachable: "bad", ejected: "bad" };
 
 function showHappened(events) {
@@ -125,6 +154,7 @@ follow({
   members: (said) => { members = said; },
   load: showLoad,
   absent: showAbsent,
+  learnt: showLearnt,
   queues: showQueues,
   decisions: decisions.show,
   events: showHappened,

@@ -1,7 +1,7 @@
 // The table of endpoints.
 
 import { byId, make, makeMeter, setAttribute, setCut, setMeter, setStatus, setText } from "./dom.js";
-import { count, duration, percent, UNKNOWN } from "./format.js";
+import { count, duration, number, percent, UNKNOWN } from "./format.js";
 import { Table } from "./table.js";
 
 // By number, as epp/web/pool_view.py counts them. `usable`: requests go there.
@@ -62,6 +62,15 @@ export function poolTable() {
       meter("KV cache", "kv_usage", "As the worker's metrics page says", (share) => (share >= 0.95 ? "bad" : share >= 0.8 ? "busy" : null)),
       meter("Picks", "share", "Its share of the picks of the last minutes"),
       numeric("Prefix hits", "hits", (share) => percent(share), "The share of its prompts that it was believed to hold in its cache"),
+      {
+        ...numeric("Slowness", "slowness", (slowness) => number(slowness), "How many times longer it takes than the average worker of its pool, as learnt"),
+        optional: true,
+        update: (cell, row) => {
+          setText(cell, number(row.slowness));
+          cell.classList.toggle("unknown", row.slowness === null);
+          setAttribute(cell, "title", row.counter === null ? null : `Its counter of prompt tokens tells of: ${row.counter}`);
+        },
+      },
       numeric("Age", "age", (age) => (age === null ? UNKNOWN : duration(age)), "Of its numbers"),
     ],
   });
@@ -90,6 +99,8 @@ function row(endpoint, load, at) {
     kv_usage: load.kv_usage[at],
     share: load.share[at],
     hits: load.hits[at],
+    slowness: load.slowness?.[at] ?? null,
+    counter: load.counter?.[at] ?? null,
     age: load.age[at],
   };
 }

@@ -216,7 +216,7 @@ Q = {"type": "queue-scorer"}
         (
             {"plugins": [{"type": "latency-scorer"}]},
             "plugins[0].type: ",
-            "use queue-scorer and active-request-scorer",
+            "use least-cost-scorer",
         ),
         ({"plugins": [Q, Q]}, "plugins[1].name: ", "already the name"),
         ({"plugins": [{"name": "q"}]}, "plugins[0].type: ", "required"),

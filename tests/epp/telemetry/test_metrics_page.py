@@ -41,6 +41,7 @@ from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.waiting import Dequeued, WaitingRequests
 from epp.scheduling.work_ahead.cost_model import WorkerPace
 from epp.scheduling.work_ahead.producer import WorkAheadProducer
+from epp.scheduling.work_ahead.slo_admitter import LATENCY_SLO_ADMITTER, LatencySloAdmitter
 from epp.scraping.scraper import ScrapeErrors
 from epp.telemetry.counters import Telemetry
 from epp.telemetry.flow_control_metrics import BandGauges, RevocationMetrics
@@ -124,6 +125,8 @@ def everything(picking: Any) -> Iterator[Metric]:
     programs.picked(pick.request, pick.endpoints)
     yield from program_metrics([programs])
     yield from prefix_metrics([PrefixCacheProducer()])
+    admitter = LatencySloAdmitter(WorkAheadProducer(PrefixCacheProducer()))
+    yield from LATENCY_SLO_ADMITTER.metrics([admitter])
     yield from kv_event_metrics([PrecisePrefixCacheProducer(KvEventSettings(), PrefixCacheProducer())])
     load = InFlightLoadProducer()
     load.picked(pick.request, pick.endpoints)

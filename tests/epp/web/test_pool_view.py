@@ -8,7 +8,7 @@ from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, En
 from epp.outliers.outlier_record import Cause, OutlierRecord, OutlierState
 from epp.scheduling.pick import Credit
 from epp.web.pick_history import PickHistory
-from epp.web.pool_view import EndpointStatus, PoolView, absent, statuses
+from epp.web.pool_view import EndpointStatus, PoolView, absent, learnt, statuses
 
 NOW = 100.0
 STALE_AFTER = 2.0
@@ -95,6 +95,23 @@ def test_members_are_told_again_only_if_they_changed() -> None:
     second = json.loads(shown.members() or b"")
     assert [one["id"] for one in second["endpoints"]] == ["a", "b"]
     assert json.loads(shown.load())["version"] == second["version"] == first["version"] + 1
+
+
+class Learner:
+    """A `PredictingProducer`, as far as the page asks it."""
+
+    def learnt_of(self, of: Endpoint) -> dict[str, Any]:
+        return {"slowness": 1.5, "counter": "begun answers"} if of.id == "a" else {}
+
+
+def test_what_is_learnt_of_workers_is_shown_where_somebody_learns() -> None:
+    shown = view(pool(a=numbers(), b=numbers()))
+    shown.members()
+    assert "slowness" not in json.loads(shown.load())
+    shown.predicting = Learner  # type: ignore[assignment]
+    load = json.loads(shown.load())
+    assert (load["slowness"], load["counter"]) == ([1.5, None], ["begun answers", None])
+    assert learnt(None) == b"null"
 
 
 def test_a_detected_engine_is_shown_once_its_page_was_read() -> None:

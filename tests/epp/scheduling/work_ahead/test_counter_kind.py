@@ -46,6 +46,14 @@ def test_another_program_is_found_out() -> None:
     assert watch("end", 30.0, kind, start=30.0).begins is False
 
 
+def test_the_answer_to_a_prompt_that_was_withdrawn_says_nothing() -> None:
+    kind = CounterKind(KindSums())
+    for number in range(200):
+        kind.first_byte(0.0, 0.3 * number)
+        kind.read(1e3 * number, 0.3 * number + 0.1)
+    assert kind.begins is None
+
+
 def test_pages_of_the_past_are_no_pages() -> None:
     kind = CounterKind(KindSums())
     for number in range(1_000):

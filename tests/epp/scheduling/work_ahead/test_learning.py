@@ -1,11 +1,15 @@
 """What first bytes teach a picker, and what that changes in its picks: two workers, time by hand."""
 
+import json
 from operator import itemgetter
 
 import pytest
 
+from epp.decisions.document import describe
+from epp.questions.decision_text import details
 from epp.scheduling.pick import Pick
-from tests.epp.scheduling.work_ahead.test_plugins import Pool, went
+from epp.web.pool_view import learnt as shown_on_page
+from tests.epp.scheduling.work_ahead.test_plugins import HEADERS, Pool, went
 
 
 def tokens(count: int, beginning: str = "x") -> str:
@@ -68,6 +72,30 @@ def test_what_is_ahead_counts_as_much_as_was_learnt() -> None:
         assert (went(pool.send(tokens(4000, "held"))) == went(holder)) is goes_to_the_cache, learnt
 
 
+def test_an_explanation_says_what_was_learnt_and_where_the_constants_would_have_sent_it() -> None:
+    pool = Pool()
+    teach(pool, 30, ahead=0.0)
+    pool.now += 3.01
+    for row in range(2):
+        pool.page(row, computed=1e6)
+    holder = pool.send(tokens(4000, "held"))
+    pool.now += 0.5
+    pool.send(tokens(9000, "long"))
+    assert went(pool.send(tokens(12_000, "more"))) == went(holder)
+    body = json.dumps({"model": "m", "stream": True, "prompt": tokens(4000, "held")}).encode()
+    costs = pool.scorer.producer.columns(pool.store.pool(pool.now))[0].ahead_cost.tolist()
+    decision = pool.director.explain(HEADERS, body, None, pool.now)
+    said = describe(decision, pool.now, float, 10)
+    assert said["choice"]["id"] == went(holder)
+    [profile] = said["profiles"]
+    other = {"w0": "w1", "w1": "w0"}[went(holder)]
+    assert profile["without_what_is_learnt"]["id"] == other
+    text = "\n".join(details(said))
+    assert f"without what is learnt: {other}" in text
+    assert "thousand tokens missing: " in text
+    assert pool.scorer.producer.columns(pool.store.pool(pool.now))[0].ahead_cost.tolist() == costs
+
+
 def test_only_streamed_answers_of_the_picked_worker_teach() -> None:
     pool = Pool()
     assert pool.send(tokens(100), stream=False).request.awaited is None
@@ -91,6 +119,7 @@ def test_what_is_learnt_is_shown_with_its_spread() -> None:
     assert number == pytest.approx(0.2, rel=0.2)
     assert 0 < spread < 0.1
     (shown, _) = [pool.scorer.producer.learnt_of(one) for one in pool.store.endpoints]
+    assert json.loads(shown_on_page(pool.scorer.producer))["seconds"]["fixed"]
     assert shown["counter"] in ("not known yet", "begun answers", "something else")
     assert shown["agrees"]
 
