@@ -74,12 +74,8 @@ def build_parser() -> argparse.ArgumentParser:
     place.add_argument("namespace", help="of the workers, as they registered")
     place.add_argument("component", help="of the workers in it, such as decode")
     shared = CommandParser(add_help=False, parents=[place, as_json])
-    listing = commands.add_parser(
-        "list", parents=[url, as_json], help="the ready instances now; without names: what is there"
-    )
-    listing.add_argument("namespace", nargs="?", help="of the workers, as they registered")
-    listing.add_argument("component", nargs="?", help="of the workers in it, such as decode")
-    _add_list_flags(listing)
+    now = "the ready instances now; without names: what is there"
+    _add_list_flags(commands.add_parser("list", parents=[url, as_json], help=now))
     watching = commands.add_parser(
         "watch", parents=[shared], help="the ready instances and their changes, until Ctrl-C"
     )
@@ -103,6 +99,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_list_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("namespace", nargs="?", help="of the workers, as they registered")
+    parser.add_argument("component", nargs="?", help="of the workers in it, such as decode")
     patience = "how long the source may take to answer (default: 10)"
     parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help=patience)
     parser.add_argument("--metadata", action="store_true", help="their metadata too")

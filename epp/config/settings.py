@@ -1,6 +1,6 @@
 """The settings of a picker process: each flag is declared on the field that it sets, and nowhere else.
 
-The parser, --help and shell completion follow; tests say what to paste into the chart's schema.
+The parser, --help and shell completion follow, and by release/derived.py the page's table and the chart's schema.
 """
 
 from collections.abc import Mapping, Sequence

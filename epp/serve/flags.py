@@ -35,6 +35,13 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _worker_flags(parser)
+    _own_flags(parser)
+    add_log_format(parser)
+    parser.add_argument("--version", action=ShowVersion)
+    return parser
+
+
+def _own_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--config-file",
@@ -72,9 +79,6 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print the commands and Envoy's configuration as a shell script, and end",
     )
-    add_log_format(parser)
-    add("--version", action=ShowVersion)
-    return parser
 
 
 def _worker_flags(parser: argparse.ArgumentParser) -> None:

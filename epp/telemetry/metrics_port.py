@@ -216,6 +216,12 @@ GUARDED: Final = ProgramPage.PATHS | {DECISIONS_PATH, EXPLAIN_PATH}
 """What tells of requests; the picker's other pages tell of workers and counts."""
 
 
+_OPEN: Final = (
+    "the metrics page is served to every client that reaches %s; restrict it with --metrics-endpoint-auth, "
+    "--metrics-client-ca-file or a NetworkPolicy"
+)
+
+
 class PageAddresses(NamedTuple):
     """`host:port` of each port; `debug` None: there is none."""
 
@@ -252,11 +258,7 @@ async def serve_metrics(
         opened = served_at(host, port, app, "the metrics port", "--metrics-port", tls=tls, handed=given)
         metrics = await stack.enter_async_context(opened)
         if reviewed_at is None and settings.metrics_client_ca_file is None and not is_loopback(host):
-            log.info(
-                "the metrics page is served to every client that reaches %s; restrict it with --metrics-endpoint-auth, "
-                "--metrics-client-ca-file or a NetworkPolicy",
-                metrics,
-            )
+            log.info(_OPEN, metrics)
         if settings.debug_address is None or debug_app is None:
             yield PageAddresses(metrics)
             return

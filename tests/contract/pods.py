@@ -5,7 +5,7 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from discovery import RegistrationError
 from discovery.instance import COMPONENT_LABEL, NAMESPACE_LABEL
@@ -130,12 +130,15 @@ class FakePodRegistry:
         return open_pod(self._url, Announcement(port=self._target_port, contract=contract), environment)
 
 
+class Settling(Protocol):
+    async def settle(self) -> None: ...
+
+
 class SettlingSource:
     """Looks once the kubelet has caught up with what the workers said; elsewhere that takes no time."""
 
-    needs_documents = False
-
-    def __init__(self, source: Source, kubelet: FakeKubelet) -> None:
+    def __init__(self, source: Source, kubelet: Settling) -> None:
+        self.needs_documents = source.needs_documents
         self._source = source
         self._kubelet = kubelet
 

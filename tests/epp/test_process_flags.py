@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from epp.__main__ import main
+from tests.epp.config.test_security_flags import handshake
 from tests.in_process import run_here
 
 LOCAL = [
@@ -75,33 +76,27 @@ async def test_errors_only() -> None:
     assert await logged("--zap-log-level=error", "--health-checking=false") == []
 
 
-async def handshake(address: str, ciphers: str) -> str | None:
-    """The cipher that a client with TLS 1.2 and these gets; None: it is refused."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])
-    context.set_ciphers(ciphers)
-    host, port = address.rsplit(":", 1)
-    try:
-        _, writer = await asyncio.open_connection(host, int(port), ssl=context)
-    except (ssl.SSLError, OSError):
-        return None
-    name: str = writer.get_extra_info("cipher")[0]
-    writer.close()
-    return name
-
-
 async def test_grpc_offers_only_the_suites_named() -> None:
     suites = "--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
     async with picker("--transport=grpc", suites) as (_, where):
         assert (
-            await handshake(where["grpc"], "ECDHE-ECDSA-AES256-GCM-SHA384") == "ECDHE-ECDSA-AES256-GCM-SHA384"
+            await handshake(
+                where["grpc"], version=ssl.TLSVersion.TLSv1_2, ciphers="ECDHE-ECDSA-AES256-GCM-SHA384"
+            )
+            == "ECDHE-ECDSA-AES256-GCM-SHA384"
         )
-        assert await handshake(where["grpc"], "ECDHE-ECDSA-AES128-GCM-SHA256") is None
+        assert (
+            await handshake(
+                where["grpc"], version=ssl.TLSVersion.TLSv1_2, ciphers="ECDHE-ECDSA-AES128-GCM-SHA256"
+            )
+            is None
+        )
     async with picker("--transport=grpc") as (_, where):
         assert (
-            await handshake(where["grpc"], "ECDHE-ECDSA-AES128-GCM-SHA256") == "ECDHE-ECDSA-AES128-GCM-SHA256"
+            await handshake(
+                where["grpc"], version=ssl.TLSVersion.TLSv1_2, ciphers="ECDHE-ECDSA-AES128-GCM-SHA256"
+            )
+            == "ECDHE-ECDSA-AES128-GCM-SHA256"
         )
 
 

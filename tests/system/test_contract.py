@@ -10,8 +10,9 @@ from discovery import (
     ServiceDiscovery,
     SourceDiscovery,
 )
-from discovery.source import Candidate, ComponentKey, Report, Source
 from registry import ServiceRegistry
+from tests.contract.pods import SettlingSource
+from tests.contract.test_pods import test_readiness_is_membership_and_its_loss_has_a_reason  # noqa: F401  # it holds here too
 from tests.contract.test_sources import *  # this is the suite
 from tests.contract.test_sources import OpenRegistry, a_worker, next_event
 from tests.eventually import eventually
@@ -20,30 +21,6 @@ from tests.system.cluster import Cluster, pod_address
 from tests.system.kubelet import Kubelet, running_kubelet
 from tests.system.patient_client import patient_client
 from tests.system.pod_registry import PodRegistry
-
-
-class SettlingSource(Source):
-    """Looks once kubelet and the controller have caught up with what the workers said; elsewhere that takes no time."""
-
-    def __init__(self, source: Source, kubelet: Kubelet) -> None:
-        self._source = source
-        self._kubelet = kubelet
-
-    async def run(self, key: ComponentKey, report: Report) -> None:
-        await self._kubelet.settle()
-        await self._source.run(key, report)
-
-    def suspect(self, key: ComponentKey, instance_id: str) -> None:
-        self._source.suspect(key, instance_id)
-
-    async def components(self) -> list[ComponentKey]:
-        return await self._source.components()
-
-    async def explain(self, key: ComponentKey) -> list[Candidate]:
-        return await self._source.explain(key)
-
-    async def aclose(self) -> None:
-        await self._source.aclose()
 
 
 @pytest.fixture
@@ -80,23 +57,6 @@ async def open_registry(cluster: Cluster, kubelet: Kubelet) -> AsyncIterator[Ope
     yield open_one
     for one in opened:
         await one.aclose()
-
-
-@pytest.mark.parametrize("status", ["not_ready", "draining"])
-async def test_readiness_is_membership_and_its_loss_has_a_reason(
-    service: ServiceDiscovery, open_registry: OpenRegistry, status: str
-) -> None:
-    """A probe knows only yes and no: what terminates, the control plane says by itself."""
-    handle = await open_registry().register_instance("prod", "decode")
-    async with service.watch("prod", "decode") as stream:
-        handle.set_ready("ready")
-        assert isinstance(await next_event(stream), InstanceAddedEvent)
-        handle.set_ready(status)
-        removed = await next_event(stream)
-        assert isinstance(removed, InstanceRemovedEvent)
-        assert removed.reason == "not_ready"
-        handle.set_ready("ready")
-        assert isinstance(await next_event(stream), InstanceAddedEvent)
 
 
 async def test_31_a_registered_worker_is_no_instance_until_it_is_ready(
