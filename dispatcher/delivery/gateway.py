@@ -83,7 +83,6 @@ class Gateway:
         self._origin = URL(url).origin()
         self._prefix = urlsplit(url).path.rstrip("/")
         self._tls = tls
-        self._max_answer = max_answer
         self._memory = memory or AnswerMemory()
         self._resend_within = resend_within
         self._now = now

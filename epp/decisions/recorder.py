@@ -26,7 +26,7 @@ class PickRecorder:
     what only they need is forgotten. `clock`: measures plugins, in seconds.
     """
 
-    __slots__ = ("_asked", "_clock", "_left", "_next_second", "_readers", "_ring", "_whole_a_second")
+    __slots__ = ("_asked", "_clock", "_left", "_next_second", "_readers", "_ring", "_whole_a_second", "keep")
 
     def __init__(
         self,
@@ -36,6 +36,10 @@ class PickRecorder:
         whole_a_second: int = WHOLE_A_SECOND,
     ) -> None:
         self._ring = ring
+        # no method: every pick would pay for a call more
+        self.keep: Callable[[Pick, tuple[Endpoint, ...], float], None] = (
+            _forget if ring is None else ring.add_pick
+        )
         self._readers = list(readers)
         self._clock = clock
         self._whole_a_second = whole_a_second
@@ -84,14 +88,16 @@ class PickRecorder:
         if self._ring is not None:
             self._ring.add(decision)
 
-    def add_pick(self, pick: Pick, endpoints: tuple[Endpoint, ...], now: float) -> None:
-        """The request has its pick, among all these endpoints; what becomes of it is noted in the pick."""
-        if pick.decision is not None and pick.decision.whole:
-            self._read(pick.decision)
-        if self._ring is not None:
-            self._ring.add_pick(pick, endpoints, now)
+    def noted(self, decision: Decision) -> None:
+        """The request has its pick, and a record of its own."""
+        if decision.whole:
+            self._read(decision)
 
     def _read(self, decision: Decision) -> None:
         for read in self._readers:
             read(decision)
         decision.forget_calls()
+
+
+def _forget(pick: Pick, endpoints: tuple[Endpoint, ...], now: float) -> None:
+    """No decisions are kept."""

@@ -280,10 +280,12 @@ class Director:
             decision.picked(pick.endpoints, pick.helpers, pick.primary, pick.stages)
         self.picks.add(pick, candidates.now)
         if self.decisions is not None:
-            pick.decision = decision
+            if decision is not None:
+                pick.decision = decision
+                self.decisions.noted(decision)
             selected = candidates.selected_from
             endpoints = candidates.endpoints if selected is None else selected[0]
-            self.decisions.add_pick(pick, endpoints, candidates.now)
+            self.decisions.keep(pick, endpoints, candidates.now)
         return pick
 
     def served(self, pick: Pick, destination: str, now: float) -> None:

@@ -168,5 +168,9 @@ class DecisionLog(Protocol):
     def add(self, decision: Decision) -> None:
         """The request was refused, or its client left."""
 
-    def add_pick(self, pick: Pick, endpoints: tuple[Endpoint, ...], now: float) -> None:
-        """The request has its pick, among all these endpoints; what becomes of it is noted in the pick."""
+    def noted(self, decision: Decision) -> None:
+        """The request has its pick, and a record of its own."""
+
+    @property
+    def keep(self) -> Callable[[Pick, tuple[Endpoint, ...], float], None]:
+        """To be called with each pick, all endpoints, and the time; what becomes of the pick is noted in it."""

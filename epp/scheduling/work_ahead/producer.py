@@ -22,7 +22,6 @@ from epp.scheduling.work_ahead.counter_kind import KindSums
 from epp.scheduling.work_ahead.elsewhere import COMPUTED_AT
 from epp.scheduling.work_ahead.ledger import PoolTotals, SentPrompt, WorkLedger
 
-WORK_AHEAD_PRODUCER: Final = "work-ahead-producer"
 _WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member
 _RUNNING: Final = int(Column.RUNNING)
 _SCRAPED_AT: Final = int(Column.SCRAPED_AT)
