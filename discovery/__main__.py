@@ -83,16 +83,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--metadata", action="store_true", help="follow their metadata and reachability too"
     )
     commands.add_parser("explain", parents=[shared], help="every candidate, and why it is no instance")
-    _add_serve_flags(
-        commands.add_parser(
-            "serve", parents=[place], help="a page of who is there, and metrics, until Ctrl-C"
-        )
-    )
-    _add_eds_flags(
-        commands.add_parser(
-            "eds", parents=[place], help="keep an Envoy cluster's endpoints current, until Ctrl-C"
-        )
-    )
+    page = "a page of who is there, and metrics, until Ctrl-C"
+    _add_serve_flags(commands.add_parser("serve", parents=[place], help=page))
+    current = "keep an Envoy cluster's endpoints current, until Ctrl-C"
+    _add_eds_flags(commands.add_parser("eds", parents=[place], help=current))
     checking = commands.add_parser("check", help="test a worker's wire contract")
     checking.add_argument("url", metavar="URL", help="http://host:port")
     return parser

@@ -195,6 +195,7 @@ def build_config(
         raise problems.error(lambda place: written.line(corrected.as_written(place)), written.text)
     plugins.forget_kept()
     outliers, slow_start = _failing_workers(document)
+    waits = flow_control_steps(document.flow_control, flow_control, detector.built, detector.name)
     return PickerConfig(
         scheduler=built.scheduler,
         detector=detector.built,
@@ -212,15 +213,10 @@ def build_config(
         flow_control=flow_control,
         outliers=outliers,
         slow_start=slow_start,
-        steps=(
-            *flow_control_steps(document.flow_control, flow_control, detector.built, detector.name),
-            *_outlier_steps(outliers, slow_start),
-            *built.steps,
-        ),
+        steps=(*waits, *_outlier_steps(outliers, slow_start), *built.steps),
         warnings=(
-            *_warnings(document, plugins, flow_control=flow_control is not None),
+            *_warnings(document, plugins, detector, flow_control=flow_control is not None),
             *plugins.unread(built.scheduler.producers),
-            *detector_warnings(detector.built, detector.name),
         ),
     )
 
@@ -346,7 +342,9 @@ def _is_passthrough(document: ConfigDocument, plugins: Plugins, problems: Proble
     return bool(found) and all(plugin and plugin.type == PASSTHROUGH_PARSER.type for plugin in found)
 
 
-def _warnings(document: ConfigDocument, plugins: Plugins, *, flow_control: bool) -> Iterator[str]:
+def _warnings(
+    document: ConfigDocument, plugins: Plugins, detector: _Detector, *, flow_control: bool
+) -> Iterator[str]:
     if not document.api_version.startswith("llm-d.ai/"):
         yield f"apiVersion {document.api_version} is an older name; use llm-d.ai/v1alpha1"
     yield from plugins.warnings()
@@ -360,6 +358,7 @@ def _warnings(document: ConfigDocument, plugins: Plugins, *, flow_control: bool)
     ):
         if getattr(document, name) is not None:
             yield f"the top-level {to_camel(name)} is an older field; use {newer}"
+    yield from detector_warnings(detector.built, detector.name)
 
 
 def _outlier_steps(outliers: OutlierSettings | None, slow_start: SlowStartSettings | None) -> Iterator[str]:
