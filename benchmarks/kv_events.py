@@ -53,7 +53,7 @@ def publish(ports: list[int]) -> None:
     """Of all workers, from a process of its own. Payloads are made before: only number and time are set."""
     import zmq
 
-    from tests.epp.kv_events.engine_messages import removed, stored, vllm
+    from examples.simulator.kv_messages import removed, stored, vllm
 
     context, rng = zmq.Context(), random.Random(1)
     sockets = [context.socket(zmq.PUB) for _ in ports]
@@ -138,7 +138,7 @@ def _memory(workers: int, blocks: int) -> None:
 
 
 def _longest_turn() -> None:
-    from tests.epp.kv_events.engine_messages import removed, stored, vllm
+    from examples.simulator.kv_messages import removed, stored, vllm
 
     index, rng = CacheIndex(), random.Random(1)
     stream = KvEventStream(index, index.add_publisher(), can_replay=False)

@@ -1,6 +1,7 @@
 """`python -m examples.simulator`: runs one simulated worker; parses its options."""
 
 import argparse
+import importlib.util
 import logging
 import secrets
 import sys
@@ -12,6 +13,7 @@ import registry
 from adsum.command_line import FAILED, Parser, print_error
 from discovery.errors import AdsumError
 from discovery.instance import check_component, check_instance_id, check_namespace
+from examples.simulator.kv_messages import KvFormat
 from examples.simulator.openai_api import Profile
 from examples.simulator.scheduler_model import Limits
 from examples.simulator.worker import Announcement, Settings, serve_until_stopped
@@ -63,7 +65,20 @@ def _settings(options: argparse.Namespace) -> Settings:
         pad_metrics_bytes=options.pad_metrics_bytes,
         drain_timeout=options.drain_timeout,
         faults=options.faults,
+        kv_events=_kv_format(options.kv_events),
+        kv_ports=(options.kv_events_port, options.kv_replay_port),
+        kv_buffer_steps=options.kv_buffer_steps,
     )
+
+
+def _kv_format(given: str | None) -> KvFormat | None:
+    """`auto`: what pickers find by themselves, if pyzmq is installed."""
+    installed = importlib.util.find_spec("zmq") is not None
+    if given is None or (given == "auto" and not installed):
+        return None
+    if not installed:
+        raise ValueError("--kv-events needs pyzmq, which is not installed: pip install 'adsum[kv]'")
+    return KvFormat.VLLM if given == "auto" else KvFormat(given)
 
 
 def _profile(options: argparse.Namespace, limits: Limits) -> Profile:
@@ -110,7 +125,29 @@ def _parser() -> argparse.ArgumentParser:
     _add_registration(parser)
     _add_serving(parser)
     _add_machine(parser)
+    _add_kv_events(parser)
     return parser
+
+
+def _add_kv_events(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("KV events")
+    group.add_argument(
+        "--kv-events",
+        choices=["auto", *KvFormat],
+        help="publish what the prefix cache holds, as vLLM, SGLang or TensorRT-LLM do, or their older versions; "
+        "auto: as vLLM, if pyzmq is installed; default: not at all",
+    )
+    for name, text in (("events", "of events"), ("replay", "of what is sent again")):
+        group.add_argument(
+            f"--kv-{name}-port", type=_port, default=0, help=f"the port {text}; 0: any free one"
+        )
+    group.add_argument(
+        "--kv-buffer-steps",
+        type=int,
+        default=10_000,
+        metavar="N",
+        help="batches that can be sent again; 0: none",
+    )
 
 
 def _add_registration(parser: argparse.ArgumentParser) -> None:
@@ -145,7 +182,8 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
         "--faults",
         action="store_true",
         help="a POST to /fault chooses one, by its name as the body: curl -d stall http://127.0.0.1:PORT/fault; "
-        "error (500 to everything), stall (no answer), flap (error every other second), none",
+        "error (500 to everything), stall (no answer), flap (error every other second), none; with --kv-events also "
+        "lost-batches, no-events, sleep, restart, sparse-groups",
     )
     group.add_argument(
         "--pad-metrics-bytes", type=int, default=0, metavar="N", help="47000 is a real vLLM's page"

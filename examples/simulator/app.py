@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
@@ -19,6 +20,9 @@ from examples.simulator.scheduler_model import Work
 from examples.simulator.state import WorkerState
 from examples.simulator.tokens import block_digests
 
+if TYPE_CHECKING:
+    from examples.simulator.kv_events import CacheEvents
+
 SERVED_BY_HEADER = "x-served-by"
 REQUEST_ID_HEADER = "x-request-id"
 
@@ -27,7 +31,7 @@ _BODY_LIMIT = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ModelServer:
-    """The HTTP handlers. `block_size`: tokens in one KV block. `faults`: None: it has none."""
+    """The HTTP handlers. `block_size`: tokens in one KV block. `faults`: None: it has none. `kv_events` None: it publishes none."""
 
     profile: Profile
     pacer: Pacer
@@ -35,6 +39,7 @@ class ModelServer:
     state: WorkerState
     block_size: int
     faults: Faults | None = None
+    kv_events: "CacheEvents | None" = None
 
     def app(self) -> web.Application:
         """Serve it with `handler_cancellation=True`, or the request of a client that disconnects runs to its end."""
@@ -48,7 +53,20 @@ class ModelServer:
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/health", self._health)
+        self._add_kv_events(app)
         return app
+
+    def _add_kv_events(self, app: web.Application) -> None:
+        """What the worker that it stands for has, vLLM if it publishes nothing. TensorRT-LLM says all that only over gRPC."""
+        kind = "vllm" if self.kv_events is None else self.kv_events.format
+        if kind == "vllm":
+            app.router.add_get("/kv_event_sources", self._kv_event_sources)
+            app.router.add_post("/v1/completions/render", self._render)
+            app.router.add_post("/v1/chat/completions/render", self._render)
+        if kind == "sglang":
+            app.router.add_get("/server_info", self._server_info)
+        if kind != "trtllm":
+            app.router.add_post("/tokenize", self._tokenize)
 
     async def _sign(self, request: web.Request, response: web.StreamResponse) -> None:
         response.headers[SERVED_BY_HEADER] = self.profile.instance_id
@@ -74,6 +92,24 @@ class ModelServer:
     async def _health(self, request: web.Request) -> web.Response:
         ready = self.state.status is InstanceStatus.READY
         return _json({"status": self.state.status.value}, status=200 if ready else 503)
+
+    async def _kv_event_sources(self, request: web.Request) -> web.Response:
+        return _json({} if self.kv_events is None else self.kv_events.sources())
+
+    async def _server_info(self, request: web.Request) -> web.Response:
+        return _json({"kv_events": None if self.kv_events is None else self.kv_events.server_info()})
+
+    async def _render(self, request: web.Request) -> web.Response:
+        chat = request.path.startswith("/v1/chat/")
+        tokens = openai_api.tokens_of(await request.read(), chat=chat, profile=self.profile)
+        rendered = {"request_id": uuid.uuid4().hex, "token_ids": tokens, "sampling_params": {}}
+        return _json(rendered if chat else [rendered])
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        tokens = openai_api.tokens_of(body, chat=b'"messages"' in body, profile=self.profile)
+        answer: dict[str, Any] = {"count": len(tokens), "max_model_len": self.profile.max_model_len}
+        return _json(answer | {"tokens": tokens})
 
     async def _generate(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         started = time.monotonic()
@@ -128,8 +164,10 @@ class ModelServer:
         return Work(
             prompt_tokens=len(generation.prompt),
             output_tokens=len(generation.answer),
-            digests=block_digests(generation.model, tokens, self.block_size),
+            digests=block_digests(f"{generation.model}\0{generation.salt}", tokens, self.block_size),
             adapter=generation.adapter,
+            tokens=tokens,
+            salt=generation.salt,
         )
 
 

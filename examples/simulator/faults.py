@@ -4,8 +4,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from aiohttp import web
+
+if TYPE_CHECKING:
+    from examples.simulator.kv_events import CacheEvents
 
 PATH = "/fault"
 _SERVED = "/v1/"
@@ -27,18 +31,30 @@ class Fault(StrEnum):
 
 
 class Faults:
-    """`POST /fault` with a name as its body chooses one; requests that stall go on when it is over."""
+    """`POST /fault` with a name as its body chooses one; requests that stall go on when it is over.
 
-    def __init__(self) -> None:
+    `kv_events`: has faults of its own (`KvFault`).
+    """
+
+    def __init__(self, kv_events: "CacheEvents | None" = None) -> None:
+        self._kv_events = kv_events
         self._fault = Fault.NONE
         self._changed = asyncio.Event()
         self._asked = 0
 
     async def choose(self, request: web.Request) -> web.Response:
         """Answers 400 for a name that is none."""
-        name = await request.text()
-        if name not in set(Fault):
-            return web.Response(status=400, text=f"{name[:60]!r} is no fault; expected {', '.join(Fault)}")
+        name, known = await request.text(), list[str](Fault)
+        if self._kv_events is not None:
+            from examples.simulator.kv_events import KvFault
+
+            known += list(KvFault)
+            if name in (*KvFault, Fault.NONE):
+                await self._kv_events.suffer(None if name == Fault.NONE else KvFault(name))
+                if name != Fault.NONE:
+                    return web.Response()
+        if name not in known:
+            return web.Response(status=400, text=f"{name[:60]!r} is no fault; expected {', '.join(known)}")
         self._fault = Fault(name)
         self._changed.set()
         self._changed = asyncio.Event()

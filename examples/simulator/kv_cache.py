@@ -1,15 +1,18 @@
 """Models vLLM's KV cache: blocks in use, and a prefix cache in the blocks that are not (automatic prefix caching)."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 
 class KVCache:
     """`num_blocks` blocks. A block is *private* (being filled by one request), *pinned* (full, shared by the requests
     that use it) or *idle* (full, unused, evicted when room is needed: least recently used first, leaves before roots).
+
+    `removed`: called with each block that no request can reuse any longer.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, removed: Callable[[bytes], None] = lambda digest: None) -> None:
+        self._removed = removed
         self._num_blocks = num_blocks
         self._private = 0
         self._pins: dict[bytes, int] = {}
@@ -60,13 +63,19 @@ class KVCache:
             return False
         self._private += private
         while self.used + len(self._idle) > self._num_blocks:
-            self._idle.popitem(last=False)
+            self._removed(self._idle.popitem(last=False)[0])
         return True
 
-    def publish(self, digest: bytes) -> None:
-        """Turn a private block that is full into a pinned one, which other requests can share."""
+    def publish(self, digest: bytes) -> bool:
+        """Turn a private block that is full into a pinned one, which other requests can share; whether it is a new one."""
+        is_new = digest not in self._pins and digest not in self._idle
         self._private -= 1
         self._pin(digest)
+        return is_new
+
+    def forget(self) -> None:
+        """Drop what no request uses, and tell nobody: as vLLM does when it sleeps."""
+        self._idle.clear()
 
     def release(self, digests: Sequence[bytes], private: int) -> None:
         """Free a request's blocks, the last one first: like vLLM, a leaf is evicted before the prefix that others share."""

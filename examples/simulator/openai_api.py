@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from examples.simulator.tokens import echo, tokenize
+from examples.simulator.tokens import echo, token_id, tokenize
 
 DONE = b"data: [DONE]\n\n"
 
@@ -47,6 +47,7 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
     stream_options: _StreamOptions | None = None
     max_tokens: int | None = None
     n: int | None = 1
+    cache_salt: str | None = None
 
 
 class _CompletionRequest(_Request, frozen=True):
@@ -86,6 +87,7 @@ class Generation:
     finish_reason: str
     stream: bool
     include_usage: bool
+    salt: str = ""
 
 
 def parse(body: bytes, *, chat: bool, profile: Profile) -> Generation:
@@ -113,7 +115,13 @@ def parse(body: bytes, *, chat: bool, profile: Profile) -> Generation:
         finish_reason="stop" if limit is None and len(answer) <= remaining else "length",
         stream=bool(request.stream),
         include_usage=options.include_usage,
+        salt=request.cache_salt or "",
     )
+
+
+def tokens_of(body: bytes, *, chat: bool, profile: Profile) -> list[int]:
+    """The tokens of the prompt of such a request; raises ApiError as `parse`."""
+    return [token_id(token) for token in parse(body, chat=chat, profile=profile).prompt]
 
 
 @dataclass(frozen=True, slots=True)

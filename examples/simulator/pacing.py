@@ -1,7 +1,7 @@
 """Advances the scheduler model in real time and delivers each request's tokens."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import anyio
@@ -29,13 +29,22 @@ class TokenStream:
 
 
 class Pacer:
-    """Runs a `SchedulerModel` in real time, `speed` times as fast. Tokens come only while `run` runs."""
+    """Runs a `SchedulerModel` in real time, `speed` times as fast. Tokens come only while `run` runs.
 
-    def __init__(self, scheduler_model: SchedulerModel, *, speed: float = 1.0) -> None:
+    `advanced`: called after each step, before its tokens are delivered.
+    """
+
+    def __init__(
+        self,
+        scheduler_model: SchedulerModel,
+        speed: float = 1.0,
+        advanced: Callable[[], None] = lambda: None,
+    ) -> None:
         if speed <= 0:
             raise ValueError(f"speed must be more than 0, not {speed}")
         self._scheduler = scheduler_model
         self._speed = speed
+        self._advanced = advanced
         self._changed = asyncio.Event()
         self._streams: dict[int, TokenStream] = {}
         self._last_key = 0
@@ -45,7 +54,9 @@ class Pacer:
         while True:
             self._changed.clear()
             now = self._now()
-            for token in self._scheduler.advance(now):
+            emitted = self._scheduler.advance(now)
+            self._advanced()
+            for token in emitted:
                 if (stream := self._streams.get(token.key)) is not None:
                     stream.put(token)
             wake_at = self._scheduler.next_event(now)

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from examples.simulator.adapters import AdapterSlots
 from examples.simulator.kv_cache import KVCache
@@ -49,12 +49,24 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request. `digests`: one for each full block of prompt and output, in order."""
+    """One request. `digests`: one for each full block of prompt and output, in order. `tokens`, `salt`: what they are made of."""
 
     prompt_tokens: int
     output_tokens: int
     digests: tuple[bytes, ...] = ()
     adapter: str | None = None
+    tokens: Sequence[str] = ()
+    salt: str = ""
+
+
+class CacheListener(Protocol):
+    """Hears what enters and leaves the prefix cache."""
+
+    def stored(self, work: Work, begin: int, end: int) -> None:
+        """These blocks of a request are new in it."""
+
+    def removed(self, digest: bytes) -> None:
+        """A block was evicted."""
 
 
 class Emitted(NamedTuple):
@@ -129,10 +141,11 @@ class _Plan:
 class SchedulerModel:
     """Requests wait, run in one batch, share the KV cache, and finish. Not thread-safe."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, listener: CacheListener | None = None) -> None:
         self.limits = limits
         self.totals = Totals()
-        self._cache = KVCache(limits.num_blocks)
+        self._listener = listener
+        self._cache = KVCache(limits.num_blocks, *(() if listener is None else (listener.removed,)))
         self._adapters = AdapterSlots(limits.max_lora, limits.adapter_load_seconds)
         self._waiting: OrderedDict[int, _Sequence] = OrderedDict()
         self._running: OrderedDict[int, _Sequence] = OrderedDict()
@@ -224,6 +237,10 @@ class SchedulerModel:
             self._step = replace(self._step, ends_at=self._step.ends_at + seconds)
         self._adapters.postpone(seconds)
 
+    def forget_cache(self) -> None:
+        """The prefix cache is emptied, and no event says so."""
+        self._cache.forget()
+
     def cached_blocks(self, digests: Sequence[bytes]) -> int:
         """How many of these, from the first on, a request could reuse."""
         return self._cache.match(digests)
@@ -310,10 +327,18 @@ class SchedulerModel:
 
     def _publish(self, sequence: _Sequence) -> None:
         full = sequence.work.digests[sequence.hashed : sequence.computed // self.limits.block_size]
-        for digest in full:
-            self._cache.publish(digest)
+        begin = sequence.hashed
+        for at, digest in enumerate(full, begin):
+            if not self._cache.publish(digest):
+                self._tell_stored(sequence.work, begin, at)
+                begin = at + 1
         sequence.hashed += len(full)
+        self._tell_stored(sequence.work, begin, sequence.hashed)
         sequence.private -= len(full)
+
+    def _tell_stored(self, work: Work, begin: int, end: int) -> None:
+        if self._listener is not None and begin < end:
+            self._listener.stored(work, begin, end)
 
     def _emit(self, sequence: _Sequence, at: float) -> Emitted:
         sequence.emitted += 1

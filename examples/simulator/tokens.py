@@ -1,8 +1,11 @@
-"""A tokenizer without a vocabulary: a token is up to four characters and the whitespace before them."""
+"""A tokenizer without a vocabulary: a token is up to four characters and the whitespace before them. Its number is a hash."""
 
 import hashlib
 import re
+import zlib
+from array import array
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import chain, islice, repeat
 
 _TOKEN = re.compile(r"\s{0,16}\S{1,4}|\s{1,16}")
@@ -27,6 +30,14 @@ def echo(text: str, count: int | None) -> list[str]:
     return list(islice(chain(once, chain.from_iterable(repeat(again))), count))
 
 
+@lru_cache(65_536)
+def token_id(token: str) -> int:
+    """The number of a token; of `#123`, which stands for a token that a client sent as a number, that number."""
+    if token[0] == "#" and token[1:].isdecimal():
+        return int(token[1:]) & 0xFFFF_FFFF
+    return zlib.crc32(token.encode("utf-8", "surrogatepass")) >> 1
+
+
 def block_digests(salt: str, tokens: Sequence[str], block_size: int) -> tuple[bytes, ...]:
     """One digest for each full block, over it and its predecessor's digest, like vLLM's block hashes: equal digests mean
     equal prefixes."""
@@ -36,6 +47,6 @@ def block_digests(salt: str, tokens: Sequence[str], block_size: int) -> tuple[by
 def _chain(salt: str, tokens: Sequence[str], block_size: int) -> Iterator[bytes]:
     digest = salt.encode("utf-8", "surrogatepass")
     for start in range(0, len(tokens) - block_size + 1, block_size):
-        block = "\0".join(tokens[start : start + block_size]).encode("utf-8", "surrogatepass")
+        block = array("I", map(token_id, tokens[start : start + block_size])).tobytes()
         digest = hashlib.blake2b(digest + b"\0" + block, digest_size=16).digest()
         yield digest

@@ -6,7 +6,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 from aiohttp import web
@@ -14,12 +14,16 @@ from aiohttp import web
 from discovery.instance import InstanceStatus
 from examples.simulator.app import ModelServer
 from examples.simulator.faults import Faults
+from examples.simulator.kv_messages import KvFormat
 from examples.simulator.metrics_page import MetricsPage
 from examples.simulator.openai_api import Profile
 from examples.simulator.pacing import Pacer
 from examples.simulator.scheduler_model import Limits, SchedulerModel
 from examples.simulator.state import WorkerState
 from registry import ServiceRegistry
+
+if TYPE_CHECKING:
+    from examples.simulator.kv_events import CacheEvents
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +47,10 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The parsed command line. `announcement` None: serve without registering. `faults`: it has them on request."""
+    """The parsed command line. `announcement` None: serve without registering. `faults`: it has them on request.
+
+    `kv_events`: how it publishes what its prefix cache holds, None: not at all; at `kv_ports`, of events and of replays.
+    """
 
     profile: Profile
     limits: Limits
@@ -54,6 +61,9 @@ class Settings:
     pad_metrics_bytes: int = 0
     drain_timeout: float = 30.0
     faults: bool = False
+    kv_events: KvFormat | None = None
+    kv_ports: tuple[int, int] = (0, 0)
+    kv_buffer_steps: int = 10_000
 
 
 async def serve_until_stopped(settings: Settings, ready: Callable[[int], None]) -> None:
@@ -63,12 +73,18 @@ async def serve_until_stopped(settings: Settings, ready: Callable[[int], None]) 
     not available and AdsumError if the worker cannot be registered.
     """
     state = WorkerState()
-    pacer = Pacer(SchedulerModel(settings.limits), speed=settings.speed)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) as signals:
         async with anyio.create_task_group() as tasks, AsyncExitStack() as stack:
+            kv_events = await _kv_events(settings, stack)
+            model = SchedulerModel(settings.limits, kv_events)
+            advanced = () if kv_events is None else (kv_events.flush,)
+            pacer = Pacer(model, settings.speed, *advanced)
+            if kv_events is not None:
+                kv_events.forget_cache = model.forget_cache
             tasks.start_soon(pacer.run)
             stack.callback(tasks.cancel_scope.cancel)
-            port = await stack.enter_async_context(_serving(_model_server(settings, pacer, state), settings))
+            server = _model_server(settings, pacer, state, kv_events)
+            port = await stack.enter_async_context(_serving(server, settings))
             publish = await _register(settings, port, stack)
             _set_status(state, publish, InstanceStatus.READY)
             ready(port)
@@ -99,10 +115,30 @@ def metadata(settings: Settings, port: int) -> dict[str, Any]:
     }
 
 
-def _model_server(settings: Settings, pacer: Pacer, state: WorkerState) -> ModelServer:
+async def _kv_events(settings: Settings, stack: AsyncExitStack) -> "CacheEvents | None":
+    if settings.kv_events is None:
+        return None
+    # imports pyzmq
+    from examples.simulator.kv_events import CacheEvents
+    from examples.simulator.kv_publisher import KvEventPublisher
+
+    publisher = KvEventPublisher(
+        settings.host,
+        settings.kv_ports,
+        topic_in_replay=not settings.kv_events.endswith("-old"),
+        buffer_steps=settings.kv_buffer_steps,
+    )
+    await stack.enter_async_context(publisher)
+    return CacheEvents(settings.kv_events, publisher, settings.limits.block_size)
+
+
+def _model_server(
+    settings: Settings, pacer: Pacer, state: WorkerState, kv_events: "CacheEvents | None"
+) -> ModelServer:
     page = MetricsPage(settings.profile.model, settings.limits, pad_bytes=settings.pad_metrics_bytes)
-    faults = Faults() if settings.faults else None
-    return ModelServer(settings.profile, pacer, page, state, settings.limits.block_size, faults)
+    faults = Faults(kv_events) if settings.faults else None
+    block_size = settings.limits.block_size
+    return ModelServer(settings.profile, pacer, page, state, block_size, faults, kv_events)
 
 
 @asynccontextmanager

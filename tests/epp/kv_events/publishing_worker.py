@@ -14,7 +14,7 @@ import zmq
 import zmq.asyncio
 from aiohttp import web
 
-from tests.epp.kv_events.engine_messages import AllBlocksCleared, removed, stored, vllm
+from examples.simulator.kv_messages import AllBlocksCleared, removed, stored, vllm
 
 SIZE = 16
 _END = b"\xff" * 8

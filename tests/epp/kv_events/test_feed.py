@@ -4,7 +4,7 @@ import asyncio
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,11 @@ from epp.kv_events.feed import KvEventFeed
 from epp.scheduling.director import Director
 from epp.scheduling.kv_events.event_stream import Knowledge
 from epp.scheduling.kv_events.producer import PrecisePrefixCacheProducer
+from epp.scheduling.kv_events.prompt_tokens import pack_tokens
 from epp.scheduling.pick import Pick
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.waiting import WaitingRequest
-from tests.epp.kv_events.engine_messages import full, stored, vllm
+from examples.simulator.kv_messages import full, stored, vllm
 from tests.epp.kv_events.model_files import write_model
 from tests.epp.kv_events.publishing_worker import SIZE, PublishingWorker
 from tests.eventually import eventually
@@ -67,7 +68,7 @@ def with_flow_control(text: str) -> str:
 class Pool:
     """A picker's parts over some workers."""
 
-    def __init__(self, workers: list[PublishingWorker], text: str) -> None:
+    def __init__(self, workers: Sequence[Any], text: str) -> None:
         self.store = Datastore()
         loaded = load_config(text, rng=random.Random(1))
         self.director = Director(self.store, loaded.scheduler, loaded.detector, Policy(), random.Random(2))
@@ -125,6 +126,13 @@ class Pool:
 
     def is_exact(self) -> bool:
         return self.knowledge() == [Knowledge.EXACT] * len(self.store.endpoints)
+
+    def match(self, tokens: list[int], salt: str = "") -> int:
+        """Leading blocks that the only worker says it holds."""
+        ((stream,),) = self.producer.streams().values()
+        index, holdings = self.producer.index, stream.holdings
+        root = index.root(None, salt)
+        return index.match(pack_tokens(tokens), root, holdings.bit, 16).get(holdings.bit, 0)
 
     def blocks(self, worker: int) -> int:
         (stream,) = self.producer.streams()[f"w{worker}", "a"]

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from epp.kv_events.tokenizer_files import ModelTokenizer, TokenizerFiles, UncertainPromptError
 from epp.scheduling.kv_events.cache_index import CacheIndex
-from tests.epp.kv_events.engine_messages import stored, vllm
+from examples.simulator.kv_messages import stored, vllm
 from tests.epp.kv_events.model_files import words, write_model
 from tests.epp.kv_events.steps import done, read_batch
 

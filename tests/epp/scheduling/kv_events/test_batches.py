@@ -16,7 +16,7 @@ from epp.scheduling.kv_events.batches import (
     BlocksStored,
     batch_steps,
 )
-from tests.epp.kv_events.engine_messages import (
+from examples.simulator.kv_messages import (
     AllBlocksCleared,
     BlockRemoved,
     OldCleared,

@@ -9,7 +9,7 @@ import pytest
 from epp.scheduling.kv_events.cache_index import CacheHoldings, CacheIndex
 from epp.scheduling.kv_events.event_stream import Knowledge, KvEventStream
 from epp.scheduling.kv_events.prompt_tokens import pack_tokens
-from tests.epp.kv_events.engine_messages import AllBlocksCleared, removed, stored, vllm
+from examples.simulator.kv_messages import AllBlocksCleared, removed, stored, vllm
 from tests.epp.kv_events.steps import done
 
 SIZE = 16

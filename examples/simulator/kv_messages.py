@@ -1,9 +1,11 @@
-"""KV events as the engines encode them: their classes, with the options that decide what is on the wire.
+"""KV events as workers encode them: the classes of vLLM, SGLang and TensorRT-LLM, with the options that decide what is on the wire.
 
 vLLM 0.33 (distributed/kv_events.py), SGLang 0.5.23 (disaggregation/kv_events.py), TensorRT-LLM (_torch/pyexecutor/kv_cache_events.py),
-and the array form of vLLM before PR 42892.
+and the array forms of vLLM before PR 42892 and of SGLang before it followed.
 """
 
+from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -125,3 +127,61 @@ def stored(
 
 def removed(*hashes: Any, medium: str = "GPU", **more: Any) -> BlockRemoved:
     return BlockRemoved(list(hashes), medium, **more)
+
+
+class KvFormat(StrEnum):
+    """Whose messages, as maps; the old ones as arrays."""
+
+    VLLM = "vllm"
+    VLLM_OLD = "vllm-old"
+    SGLANG = "sglang"
+    SGLANG_OLD = "sglang-old"
+    TRTLLM = "trtllm"
+
+
+_SIGNED = (KvFormat.SGLANG, KvFormat.SGLANG_OLD)
+
+
+def block_name(format: KvFormat, digest: bytes) -> int:
+    """What a worker calls a block: the last 64 bits of its digest, of SGLang the first, which it takes as signed."""
+    return int.from_bytes(digest[:8] if format in _SIGNED else digest[-8:], "big", signed=format in _SIGNED)
+
+
+def stored_event(
+    format: KvFormat,
+    names: Sequence[int],
+    tokens: Sequence[int],
+    parent: int | None,
+    adapter: str | None,
+    salt: str,
+) -> Any:
+    """Blocks of equal size; `salt`: said where it begins a prompt."""
+    size, hashes = len(tokens) // len(names), list[Any](names)
+    given: dict[str, Any] = {"lora_id": None, "medium": "GPU", "lora_name": adapter}
+    salted = [*([adapter] if adapter else []), salt] if salt and parent is None else None
+    if format is KvFormat.VLLM_OLD:
+        return OldStored(hashes, parent, list(tokens), size, **given)
+    if format is KvFormat.SGLANG_OLD:
+        return OldStored(hashes, parent, list(tokens), size, lora_id=None, medium="GPU")
+    if format is KvFormat.SGLANG:
+        return SglangStored(hashes, parent, list(tokens), size, **given, cache_salt=salt or None)
+    extra = None if salted is None else [salted, *[None] * (len(hashes) - 1)]
+    if format is KvFormat.TRTLLM:
+        return TrtllmStored(hashes, parent, list(tokens), size, **given, extra_keys=extra)
+    return BlockStored(hashes, parent, list(tokens), size, **given, extra_keys=extra)
+
+
+def removed_event(format: KvFormat, names: Sequence[int]) -> Any:
+    if format in (KvFormat.VLLM_OLD, KvFormat.SGLANG_OLD):
+        return OldRemoved(list(names), "GPU")
+    return removed(*names)
+
+
+def cleared_event(format: KvFormat) -> Any:
+    return OldCleared() if format in (KvFormat.VLLM_OLD, KvFormat.SGLANG_OLD) else AllBlocksCleared()
+
+
+def encode_batch(format: KvFormat, events: Sequence[Any], time: float) -> bytes:
+    if format in (KvFormat.VLLM, KvFormat.VLLM_OLD):
+        return vllm(*events, ts=time)
+    return full(*events, ts=time)
