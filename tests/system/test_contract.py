@@ -11,8 +11,8 @@ from discovery import (
     SourceDiscovery,
 )
 from registry import ServiceRegistry
+from tests.contract import test_pods
 from tests.contract.pods import SettlingSource
-from tests.contract.test_pods import test_readiness_is_membership_and_its_loss_has_a_reason  # noqa: F401  # it holds here too
 from tests.contract.test_sources import *  # this is the suite
 from tests.contract.test_sources import OpenRegistry, a_worker, next_event
 from tests.eventually import eventually
@@ -21,6 +21,11 @@ from tests.system.cluster import Cluster, pod_address
 from tests.system.kubelet import Kubelet, running_kubelet
 from tests.system.patient_client import patient_client
 from tests.system.pod_registry import PodRegistry
+
+# in place of that of the suite
+test_readiness_is_membership_and_its_loss_has_a_reason = (
+    test_pods.test_readiness_is_membership_and_its_loss_has_a_reason
+)
 
 
 @pytest.fixture
@@ -42,7 +47,7 @@ def worker(worker_host: str) -> FakeWorker:
 @pytest.fixture
 async def service(cluster: Cluster, kubelet: Kubelet) -> AsyncIterator[SourceDiscovery]:
     source = SettlingSource(await cluster.source(), kubelet)
-    async with SourceDiscovery(source, client=patient_client()) as opened:
+    async with SourceDiscovery(source, client=patient_client(), sync_timeout=60.0) as opened:
         yield opened
 
 
