@@ -5,6 +5,7 @@ something at least every KEEPALIVE, and one that is silent for SILENT is taken t
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Never, Protocol
@@ -118,7 +119,12 @@ class PeerLink:
     async def _until_ended(self) -> None:
         await self._ended.wait()
 
-    async def _tell(self, stream: Duplex) -> Never:
+    async def _tell(self, stream: Duplex) -> None:
+        with contextlib.suppress(*BROKEN):
+            await self._tell_news(stream)
+        await self._ended.wait()  # whoever reads of the stream hears why it is over
+
+    async def _tell_news(self, stream: Duplex) -> Never:
         publisher, position = self._publisher, -1
         while True:
             self.wake.clear()

@@ -60,7 +60,7 @@ class Reader:
         home = folder / "home"
         home.mkdir()
         (home / ".curlrc").write_text(
-            'silent\nshow-error\nmax-time=60\nretry=30\nretry-connrefused\nretry-delay=1\nwrite-out="%{stderr}status %{http_code}\\n"\n'
+            'silent\nshow-error\nmax-time=60\nretry=120\nretry-connrefused\nretry-delay=1\nwrite-out="%{stderr}status %{http_code}\\n"\n'
         )
         here = Path(__file__).parent / "stand_ins"
         path = [str(here), str(Path(sys.executable).parent), os.environ["PATH"]]

@@ -4,6 +4,7 @@ import asyncio
 import socket
 
 import pytest
+from grpc import aio
 
 from adsum.tasks import background
 from epp.peers.credentials import PeerCredentials
@@ -61,3 +62,19 @@ async def test_long_entries_of_a_log_are_several_messages() -> None:
     assert [entry for part in parts for entry in part] == entries
     assert max(sum(map(len, part)) for part in parts) < MOST_MESSAGE / 2
     assert len(parts) < 20
+
+
+async def test_a_stream_that_ends_while_it_is_written_to_leaves_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Ended:
+        async def read(self) -> object:
+            return aio.EOF
+
+        async def write(self, message: bytes) -> None:
+            raise asyncio.InvalidStateError("the RPC is over")
+
+    [link] = peers_with_one().links.values()
+    async with asyncio.timeout(60):
+        await link.converse(Ended())
+    assert caplog.messages == []
