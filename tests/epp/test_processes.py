@@ -192,18 +192,18 @@ async def test_none_outlives_the_process_that_started_them() -> None:
         await eventually(lambda: not any(map(is_there, there.values())))
 
 
-def test_the_folder_of_one_that_was_killed_is_removed_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with private_folder() as lives:
-        (tmp_path / "adsum-epp-starts").mkdir()
-        (left := tmp_path / "adsum-epp-left").mkdir()
-        (left / "lock").touch()
-        with private_folder() as other:
-            assert {*tmp_path.iterdir()} == {lives, other, tmp_path / "adsum-epp-starts"}
-        assert lives.is_dir()
-    assert [one.name for one in tmp_path.iterdir()] == ["adsum-epp-starts"]
+def test_the_folder_of_one_that_was_killed_is_removed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as short:  # a socket's path has little room
+        monkeypatch.setattr(tempfile, "tempdir", short)
+        shared = Path(short)
+        with private_folder() as lives:
+            (shared / "adsum-epp-starts").mkdir()
+            (left := shared / "adsum-epp-left").mkdir()
+            (left / "lock").touch()
+            with private_folder() as other:
+                assert {*shared.iterdir()} == {lives, other, shared / "adsum-epp-starts"}
+            assert lives.is_dir()
+        assert [one.name for one in shared.iterdir()] == ["adsum-epp-starts"]
 
 
 async def test_wrong_input_and_a_taken_port_are_said_as_by_one(tmp_path: Path) -> None:

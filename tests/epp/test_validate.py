@@ -60,7 +60,7 @@ TOLD = [
     ),
     (
         "line 11: plugins[2].type: 'latency-scorer' is a plugin of the Go picker that adsum does not have; use "
-        "queue-scorer and active-request-scorer: no latency is predicted"
+        "least-cost-scorer, which foresees first tokens and needs no predictor; nothing foresees later tokens"
     ),
     "line 13: plugins[3]: unknown field 'wieght'; known: type, name, parameters",
     "line 15: plugins[5]: expected a mapping, found 5",
