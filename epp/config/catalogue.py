@@ -76,7 +76,7 @@ def _declared() -> Iterator[PluginDeclaration]:
 
 PLUGINS: Final[Mapping[str, PluginDeclaration]] = {declared.type: declared for declared in _declared()}
 DEFAULTS: Final[Mapping[Role, str]] = {one.role: one.type for one in PLUGINS.values() if one.is_default}
-"""What a file gets that names none of the role."""
+"""By role the plugin type that a file gets if it names none."""
 
 _PREFIX: Final = (
     "use prefix-cache-scorer without prefixMatchInfoProducerName: it estimates caches from what it routed"

@@ -101,7 +101,7 @@ class _Reader:
 def flow_control_steps(
     flow: FlowControl, settings: FlowControlSettings | None, detector: SaturationDetector, detector_name: str
 ) -> Iterator[str]:
-    """What it does with a request, for people; None: nothing, as it is off."""
+    """Lines for people that say what flow control does with a request; none if it is off (`settings` None)."""
     if settings is None:
         return
     full, empty = _ttl(settings.request_ttl), _ttl(settings.no_endpoint_ttl)

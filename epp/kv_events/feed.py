@@ -417,7 +417,7 @@ class _FollowedWorker(NamedTuple):
 
 
 async def no_peers(key: Key, events: str) -> None:
-    """There are none."""
+    """What `ask_peers` is while this picker knows no other."""
 
 
 def _check_installed(settings: KvEventSettings) -> None:

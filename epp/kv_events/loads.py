@@ -7,11 +7,10 @@ from typing import Final
 
 import msgspec
 
+from epp.endpoints.datastore import PUSHED_COUNTS
 from epp.endpoints.load import Load
 
 _MOST_BYTES: Final = 4096
-_FRESH: Final = 3.0
-"""Seconds for which a rank's numbers count."""
 
 
 class LoadStat(msgspec.Struct, array_like=True, tag="LoadStat"):
@@ -47,7 +46,7 @@ class RankLoads:
     def hear(self, rank: int, stat: LoadStat, now: float) -> Load | None:
         """The load of the worker; None: not all of its ranks have told theirs lately."""
         self._latest[rank] = now, stat
-        stats = [one for at, one in self._latest.values() if now - at < _FRESH]
+        stats = [one for at, one in self._latest.values() if now - at < PUSHED_COUNTS]
         if len(stats) < self._ranks:
             return None
         capacity, tokens = sum(one.capacity for one in stats), sum(one.tokens for one in stats)

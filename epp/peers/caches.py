@@ -6,7 +6,7 @@ know the call.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import grpc
@@ -88,16 +88,30 @@ class PeerCaches:
         finally:
             call.cancel()
 
-    async def _answer(self, request: bytes, context: object) -> AsyncIterator[bytes]:
-        """Nothing, if not all is known here."""
-        if len(request) > _MOST_REQUEST:
-            raise PeerFaultError(f"{len(request)} bytes; expected at most {_MOST_REQUEST}")
-        wanted = msgspec.msgpack.decode(request, type=_Wanted)
-        if max(len(wanted.id), len(wanted.incarnation)) > 2 * MOST_TEXT:
-            return
-        async with self._answering:
-            found = await self._feed.snapshot((wanted.id, wanted.incarnation), wanted.events)
-            if found is not None:
-                for part in written(found):
-                    yield part
+    async def _answer(self, request: bytes, context: "aio.ServicerContext[bytes, bytes]") -> None:
+        """Writes nothing, if not all is known here."""
+        try:
+            wanted = _read_wanted(request)
+        except PeerFaultError as fault:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(fault))
+        try:
+            # a peer that does not read would keep the others from being answered
+            async with asyncio.timeout(_TIMEOUT), self._answering:
+                found = await self._feed.snapshot((wanted.id, wanted.incarnation), wanted.events)
+                for part in () if found is None else written(found):
+                    await context.write(part)
                     await asyncio.sleep(_SLOWLY)
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"it took more than {_TIMEOUT:g} s")
+
+
+def _read_wanted(request: bytes) -> _Wanted:
+    if len(request) > _MOST_REQUEST:
+        raise PeerFaultError(f"{len(request)} bytes; expected at most {_MOST_REQUEST}")
+    try:
+        wanted = msgspec.msgpack.decode(request, type=_Wanted)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise PeerFaultError(f"no name of a publisher: {str(error)[:200]}") from error
+    if max(len(wanted.id), len(wanted.incarnation)) > 2 * MOST_TEXT:
+        raise PeerFaultError(f"a name of more than {2 * MOST_TEXT} characters")
+    return wanted

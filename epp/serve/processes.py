@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import logging
+import os
 import shutil
 import signal
 import sys
@@ -87,10 +88,13 @@ def private_folder() -> Iterator[Path]:
 
 
 def _remove_left(folder: Path) -> None:
-    """Remove the folder of a picker that does not live any more; those of other users cannot be entered."""
-    with suppress(OSError), (folder / _LOCK).open("rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
+    """Remove the folder of a picker that does not live any more; those of other users stay."""
+    with suppress(OSError):
+        if folder.lstat().st_uid != os.geteuid():  # what is in it could be a FIFO, at which `open` waits
+            return
+        with (folder / _LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def open_ports(settings: Settings) -> dict[str, HandedPort]:

@@ -204,6 +204,11 @@ def test_the_folder_of_one_that_was_killed_is_removed_by_the_next(monkeypatch: p
                 assert {*shared.iterdir()} == {lives, other, shared / "adsum-epp-starts"}
             assert lives.is_dir()
         assert [one.name for one in shared.iterdir()] == ["adsum-epp-starts"]
+        (of_another := shared / "adsum-epp-another").mkdir()
+        os.mkfifo(of_another / "lock")  # opening it would wait for ever
+        monkeypatch.setattr(os, "geteuid", lambda: -1)
+        with private_folder():
+            assert of_another.is_dir()
 
 
 async def test_wrong_input_and_a_taken_port_are_said_as_by_one(tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ async def ask(prompts: Sequence[str], fronts: Sequence[RunningEnvoy], apart: flo
 
 
 async def all_told(pickers: Sequence[PickerProgram], picks: int) -> bool:
-    """Whether each picker made a part of the picks: one is told in some 30 bytes or more."""
-    least = 10 * picks / len(pickers)
+    """Whether each picker made its part of the picks: a pick is told in some 60 bytes or more."""
+    least = 30 * picks / len(pickers)
     statuses = [await one.page("status") for one in pickers]
     return all(peer["bytes_in"] > least for status in statuses for peer in status["peers"]["connected"])
 
@@ -118,13 +118,20 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("envoys", "count"), [(1, 2), (1, 3), (2, 2), (2, 3)])
 async def test_equal_requests_at_once_fill_the_workers_evenly(root: Path, envoys: int, count: int) -> None:
     """And none of them is in flight anywhere once all are answered."""
+    spreads = []
     async with stage(root, envoys, count) as (workers, pickers, fronts):
-        prompts = [f"{number:04d} " + "hello " * 200 for number in range(AT_ONCE)]
-        async with background(answer_together(workers)):
-            assert await ask(prompts, fronts, apart=0.0) == {200: AT_ONCE}
-        counts = [one.asked for one in workers]
-        # 5 % on a quiet machine; on a busy one pickers hear late of each other
-        assert max(counts) - min(counts) <= 0.15 * AT_ONCE / WORKERS, counts
+        for turn in range(3):  # on a busy machine pickers hear late of each other now and then
+            for one in workers:
+                one.asked = 0
+                one.may_answer.clear()
+            prompts = [f"{turn}{number:03d} " + "hello " * 200 for number in range(AT_ONCE)]
+            async with background(answer_together(workers)):
+                assert await ask(prompts, fronts, apart=0.0) == {200: AT_ONCE}
+            counts = [one.asked for one in workers]
+            spreads.append(max(counts) - min(counts))
+            if spreads[-1] <= 0.05 * AT_ONCE / WORKERS:
+                break
+        assert min(spreads) <= 0.05 * AT_ONCE / WORKERS, spreads
         await eventually(lambda: all_told(pickers, AT_ONCE))
         for picker in pickers:
             await eventually(lambda picker=picker: is_idle(picker))

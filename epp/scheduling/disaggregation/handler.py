@@ -237,7 +237,7 @@ class DisaggParameters(Section):
 
     @property
     def decider(self) -> str:
-        """Of prefill."""
+        """The name of the plugin that decides about prefill, by whichever name the file gives it; empty: none."""
         return self.deciders.prefill or self.prefill_decider_plugin_name or self.decider_plugin_name
 
 
@@ -324,12 +324,8 @@ DISAGG_PROFILE_HANDLER: Final = PluginDeclaration(
     build=_build,
     metrics=disagg_metrics,
 )
-PD_PROFILE_HANDLER: Final = PluginDeclaration(
-    type="pd-profile-handler",
-    role=Role.HANDLER,
-    parameters=PdParameters,
-    build=_build_older,
-    metrics=disagg_metrics,
+PD_PROFILE_HANDLER: Final = replace(
+    DISAGG_PROFILE_HANDLER, type="pd-profile-handler", parameters=PdParameters, build=_build_older
 )
 DISAGG_HEADERS_HANDLER: Final = only_parameters(
     "disagg-headers-handler", Role.REQUEST_HEADERS, HeadersParameters

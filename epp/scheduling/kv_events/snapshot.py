@@ -70,7 +70,7 @@ class SnapshotError(ValueError):
 
 
 def written(snapshot: CacheSnapshot) -> Iterator[bytes]:
-    """As messages."""
+    """The messages that a SnapshotReader puts together: a header, then the columns in pieces."""
     held = snapshot.held
     header = _Header(
         _VERSION,
@@ -88,10 +88,10 @@ def written(snapshot: CacheSnapshot) -> Iterator[bytes]:
 
 
 class SnapshotReader:
-    """Puts the messages together. `most_blocks`: more are refused before they come."""
+    """Puts the messages together. `most_blocks`: more are refused before they come. Each call raises SnapshotError for what is no
+    snapshot."""
 
     def __init__(self, header: bytes, most_blocks: int) -> None:
-        """Raises SnapshotError."""
         if len(header) > MOST_HEADER:
             raise SnapshotError(f"a header of {len(header):,} bytes; expected at most {MOST_HEADER:,}")
         try:
@@ -114,13 +114,11 @@ class SnapshotReader:
         self._data = bytearray()
 
     def add(self, part: bytes) -> None:
-        """Raises SnapshotError."""
         self._data += part
         if len(self._data) > sum(self._sizes):
             raise SnapshotError("more than its header says")
 
     def snapshot(self) -> CacheSnapshot:
-        """Raises SnapshotError."""
         if len(self._data) != sum(self._sizes):
             raise SnapshotError(f"{len(self._data):,} bytes; its header says {sum(self._sizes):,}")
         columns, at = [], 0

@@ -31,7 +31,7 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
 """
 PROMPT = {"model": "m", "prompt": "x"}
 FROZEN = 60.0
-"""Seconds that a request may take, at most, while its picker is frozen; it takes 3 to 5."""
+"""Seconds that a request may take, at most, while its picker is frozen; it takes 3 to 8."""
 
 
 class Worker:
