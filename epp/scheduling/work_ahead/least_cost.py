@@ -21,8 +21,9 @@ from epp.endpoints.endpoint import EndpointPool, Floats
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.plugin import DataProducer
 from epp.scheduling.prefix.scorer import units_of_all
+from epp.scheduling.work_ahead.columns import of_rows, prompt_tokens, requests_at
 from epp.scheduling.work_ahead.elsewhere import CANDIDATE, decodes
-from epp.scheduling.work_ahead.producer import WorkAheadProducer, of_rows, prompt_tokens, requests_at
+from epp.scheduling.work_ahead.producer import WorkAheadProducer
 
 REQUEST_TOKENS: Final = 150.0
 INTERFERENCE: Final = 0.3

@@ -16,7 +16,15 @@ from epp.scheduling.peer_pick import PeerPick
 from epp.scheduling.plugin import SharedPrefixProducer
 from epp.scheduling.prefix.scorer import units_of_all
 from epp.scheduling.work_ahead.adapters import LoadedAdapters
-from epp.scheduling.work_ahead.agreement import Hashes, credit_preferred, hashes_of
+from epp.scheduling.work_ahead.agreement import credit_preferred, hashes_of
+from epp.scheduling.work_ahead.columns import (
+    PoolColumns,
+    ScoredPool,
+    of_rows,
+    prompt_tokens,
+    requests_at,
+    requests_of,
+)
 from epp.scheduling.work_ahead.cost_model import LEARNT_NUMBERS, UNKNOWN, CostModel, Known
 from epp.scheduling.work_ahead.counter_kind import KindSums
 from epp.scheduling.work_ahead.elsewhere import COMPUTED_AT
@@ -27,8 +35,6 @@ _RUNNING: Final = int(Column.RUNNING)
 _SCRAPED_AT: Final = int(Column.SCRAPED_AT)
 _MAX_LORA: Final = int(Column.MAX_LORA)
 _PERIOD: Final = int(Column.PERIOD)
-_UNREPORTED: Final = int(Column.UNREPORTED)
-_INFLIGHT: Final = int(Column.INFLIGHT)
 _NO_COUNTER: Final = (
     "%s: its metrics page has no counter of prompt tokens that grows as they are computed; "
     "the length of its queue says what is ahead of it"
@@ -43,45 +49,6 @@ _IN_TIME: Final = 1.0
 
 _Sent: TypeAlias = dict[tuple[str, str], tuple[WorkLedger, SentPrompt]]
 """By key of the endpoint."""
-
-
-@dataclass(eq=False, slots=True)
-class PoolColumns:
-    """What is known of the endpoints of one pool, in the order of its rows."""
-
-    endpoints: tuple[Endpoint, ...]
-    ahead: Floats
-    slowness: Floats
-    scraped_at: Floats
-    """The page that `ahead` takes into account."""
-    rows: dict[tuple[str, str], int]
-    ahead_cost: Floats
-    """What `ahead` costs, in missing tokens."""
-    room: Floats
-    """Requests that each endpoint can run at a time; inf: not known."""
-    limited: bool
-    """Whether it is known of any."""
-    hashes: Hashes | None = None
-    """Made when they are needed."""
-
-
-class ScoredPool:
-    """What the last scorer read of each endpoint, so that it is not found out again for the one that is chosen."""
-
-    __slots__ = ("missing", "pool", "request", "requests")
-
-    def __init__(self) -> None:
-        self.request: InferenceRequest | None = None
-        self.pool: EndpointPool | None = None
-        self.missing: Floats = np.zeros(0)
-        """Tokens of the prompt that each endpoint does not hold."""
-        self.requests: Floats = self.missing
-
-    def keep(self, request: InferenceRequest, pool: EndpointPool, missing: Floats, requests: Floats) -> None:
-        self.request, self.pool, self.missing, self.requests = request, pool, missing, requests
-
-    def forget(self) -> None:
-        self.request = self.pool = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -143,22 +110,17 @@ class WorkAheadProducer:
     def rehearse(self, request: InferenceRequest, pool: EndpointPool) -> Callable[[], None]:
         """Pages count as read when a request comes, and this is none."""
         known, last = dict(self._ledgers), list(self._last)
-        columns = [
-            (
-                one.ahead.copy(),
-                one.slowness.copy(),
-                one.scraped_at.copy(),
-                one.ahead_cost.copy(),
-                one.room.copy(),
-            )
-            for one in last
-        ]
         unread = [
             ledger.savepoint()
             for endpoint, at in zip(pool.endpoints, pool.numbers[_SCRAPED_AT].tolist(), strict=True)
             if (ledger := known.get(endpoint.key)) is not None and ledger.read_at != at
         ]
-        savepoints = [*unread, self._totals.savepoint(), self._adapters.savepoint()]
+        savepoints = [
+            *(columns.savepoint() for columns in last),
+            *unread,
+            self._totals.savepoint(),
+            self._adapters.savepoint(),
+        ]
 
         def restore() -> None:
             self.scored.forget()
@@ -167,9 +129,6 @@ class WorkAheadProducer:
             self._ledgers.clear()
             self._ledgers.update(known)
             self._last[:] = last
-            for one, (ahead, slowness, scraped_at, ahead_cost, room) in zip(last, columns, strict=True):
-                one.ahead, one.slowness, one.scraped_at = ahead, slowness, scraped_at
-                one.ahead_cost, one.room = ahead_cost, room
 
         self.prepare(request, pool)
         return restore
@@ -435,11 +394,7 @@ class WorkAheadProducer:
     def _requests(self, pool: EndpointPool, key: tuple[str, str]) -> float:
         """Those that wait or run there; negative: the pool does not have the endpoint."""
         row = self._row(pool, key)
-        if row < 0:
-            return UNKNOWN
-        number = pool.numbers.item
-        requests: float = number(_WAITING, row) + number(_RUNNING, row) + number(_UNREPORTED, row)
-        return max(requests, number(_INFLIGHT, row))
+        return UNKNOWN if row < 0 else requests_of(pool, row)
 
     def _row(self, pool: EndpointPool, key: tuple[str, str]) -> int:
         if pool.selected_from is None:
@@ -567,27 +522,3 @@ class AwaitedAnswer:
 
     def ended(self) -> None:
         self._producer.over(self)
-
-
-def of_rows(column: Floats, rows: Indices | None) -> Floats:
-    """The numbers of a selection; None: all."""
-    if rows is None:
-        return column
-    selected: Floats = column[rows]
-    return selected
-
-
-def requests_at(pool: EndpointPool, decoding: Floats | None = None) -> Floats:
-    """Requests that wait or run at each endpoint, a new column. `decoding`: 0 for those that only compute prompts; None: none is so."""
-    numbers = pool.numbers
-    requests: Floats = numbers[_WAITING] + numbers[_RUNNING]
-    requests += numbers[_UNREPORTED]
-    # a request that the page shows no more and whose answer has not come is stuck there, or decoded elsewhere by now
-    inflight: Floats = numbers[_INFLIGHT]
-    np.maximum(requests, inflight if decoding is None else inflight * decoding, out=requests)
-    return requests
-
-
-def prompt_tokens(request: InferenceRequest) -> float:
-    """As `InferenceRequest.prompt_tokens`, and not rounded up: a counter would seem to lag by half a token a prompt."""
-    return max(1.0, request.prompt_size / TOKEN_BYTES)

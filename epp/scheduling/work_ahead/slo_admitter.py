@@ -21,7 +21,8 @@ from epp.request.inference_request import InferenceRequest, RequestData
 from epp.request.rejection import Rejection
 from epp.scheduling.plugin import RequestFollower
 from epp.scheduling.prefix.declarations import prefix_cache
-from epp.scheduling.work_ahead.producer import WorkAheadProducer, requests_at
+from epp.scheduling.work_ahead.columns import requests_at
+from epp.scheduling.work_ahead.producer import WorkAheadProducer
 
 OUT_OF_TIME: Final = "rejected-slo"
 _RETRY_AFTER: Final = 1.0

@@ -1,0 +1,97 @@
+"""The work ahead of all endpoints of a pool, in columns that scorers read as they are."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from epp.endpoints.endpoint import Column, Endpoint, EndpointPool, Floats, Indices
+from epp.request.inference_request import TOKEN_BYTES, InferenceRequest
+from epp.scheduling.work_ahead.agreement import Hashes
+
+_WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member
+_RUNNING: Final = int(Column.RUNNING)
+_UNREPORTED: Final = int(Column.UNREPORTED)
+_INFLIGHT: Final = int(Column.INFLIGHT)
+
+
+@dataclass(eq=False, slots=True)
+class PoolColumns:
+    """What is known of the endpoints of one pool, in the order of its rows."""
+
+    endpoints: tuple[Endpoint, ...]
+    ahead: Floats
+    slowness: Floats
+    scraped_at: Floats
+    """The page that `ahead` takes into account."""
+    rows: dict[tuple[str, str], int]
+    ahead_cost: Floats
+    """What `ahead` costs, in missing tokens."""
+    room: Floats
+    """Requests that each endpoint can run at a time; inf: not known."""
+    limited: bool
+    """Whether it is known of any."""
+    hashes: Hashes | None = None
+    """Made when they are needed."""
+
+    def savepoint(self) -> Callable[[], None]:
+        """Return what puts the numbers back as they are now."""
+        ahead, slowness, scraped_at = self.ahead.copy(), self.slowness.copy(), self.scraped_at.copy()
+        ahead_cost, room = self.ahead_cost.copy(), self.room.copy()
+
+        def roll_back() -> None:
+            self.ahead, self.slowness, self.scraped_at = ahead, slowness, scraped_at
+            self.ahead_cost, self.room = ahead_cost, room
+
+        return roll_back
+
+
+class ScoredPool:
+    """What the last scorer read of each endpoint, so that it is not found out again for the one that is chosen."""
+
+    __slots__ = ("missing", "pool", "request", "requests")
+
+    def __init__(self) -> None:
+        self.request: InferenceRequest | None = None
+        self.pool: EndpointPool | None = None
+        self.missing: Floats = np.zeros(0)
+        """Tokens of the prompt that each endpoint does not hold."""
+        self.requests: Floats = self.missing
+
+    def keep(self, request: InferenceRequest, pool: EndpointPool, missing: Floats, requests: Floats) -> None:
+        self.request, self.pool, self.missing, self.requests = request, pool, missing, requests
+
+    def forget(self) -> None:
+        self.request = self.pool = None
+
+
+def of_rows(column: Floats, rows: Indices | None) -> Floats:
+    """The numbers of a selection; None: all."""
+    if rows is None:
+        return column
+    selected: Floats = column[rows]
+    return selected
+
+
+def requests_at(pool: EndpointPool, decoding: Floats | None = None) -> Floats:
+    """Requests that wait or run at each endpoint, a new column. `decoding`: 0 for those that only compute prompts; None: none is so."""
+    numbers = pool.numbers
+    requests: Floats = numbers[_WAITING] + numbers[_RUNNING]
+    requests += numbers[_UNREPORTED]
+    # a request that the page shows no more and whose answer has not come is stuck there, or decoded elsewhere by now
+    inflight: Floats = numbers[_INFLIGHT]
+    np.maximum(requests, inflight if decoding is None else inflight * decoding, out=requests)
+    return requests
+
+
+def requests_of(pool: EndpointPool, row: int) -> float:
+    """The same at one endpoint."""
+    number = pool.numbers.item
+    requests: float = number(_WAITING, row) + number(_RUNNING, row) + number(_UNREPORTED, row)
+    return max(requests, number(_INFLIGHT, row))
+
+
+def prompt_tokens(request: InferenceRequest) -> float:
+    """As `InferenceRequest.prompt_tokens`, and not rounded up: a counter would seem to lag by half a token a prompt."""
+    return max(1.0, request.prompt_size / TOKEN_BYTES)
