@@ -9,7 +9,7 @@ from epp.request.inference_api import while_it_waits
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import SchedulingContext
-from epp.scheduling.plugin import AdmissionController
+from epp.scheduling.plugin import AdmissionController, FrontAdmission
 from epp.scheduling.saturation import SATURATED, SaturationDetector
 from epp.scheduling.waiting import RequestScheduler, WaitingRequest, WaitingRequests
 
@@ -65,9 +65,12 @@ class Admissions:
         self.waiting = WaitingRequests(scheduler, datastore, self._withdraw)
 
     def use(self, admission: AdmissionController) -> None:
-        """Let this one decide from now on. What waits for another one goes."""
+        """Let this one decide from now on. What waits for another one goes, unless that stands behind this one."""
         if admission is not self.current:
-            self._replaced.append(self.current)
+            kept = _parts(admission)
+            # the first part last, so that it is closed first: what waits for it goes on to the next one
+            gone = [one for one in _parts(self.current) if not any(one is other for other in kept)]
+            self._replaced += reversed(gone)
             self._set(admission)
             self.waiting.wake()
 
@@ -112,3 +115,12 @@ class Admissions:
     def _withdraw(self, waiting: WaitingRequest, now: float) -> None:
         for admission in (self.current, *self._replaced):
             admission.withdraw(waiting, now)
+
+
+def _parts(admission: AdmissionController) -> list[AdmissionController]:
+    """This one, and those that it stands in front of."""
+    found = [admission]
+    while isinstance(admission, FrontAdmission):
+        admission = admission.behind
+        found.append(admission)
+    return found

@@ -180,6 +180,14 @@ class AdmissionController(Protocol):
 
 
 @runtime_checkable
+class FrontAdmission(Protocol):
+    """An AdmissionController that hands requests on to the one `behind`, which its `close` leaves alone: that may stay in force."""
+
+    @property
+    def behind(self) -> AdmissionController: ...
+
+
+@runtime_checkable
 class AdmissionProvider(Protocol):
     """A data producer for which requests have to wait. With flow control they do so only if its `before_flow_control` is true."""
 

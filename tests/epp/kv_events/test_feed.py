@@ -89,10 +89,13 @@ class Pool:
         if loaded.flow_control is not None:
             self.switch.use(loaded.flow_control, loaded.detector, 0.0)
 
-    def reconfigure(self) -> None:
-        loaded = load_config(self.text, rng=random.Random(1), before=self.plugins)
+    def reconfigure(self, text: str | None = None) -> None:
+        loaded = load_config(text or self.text, rng=random.Random(1), before=self.plugins)
+        self.plugins = loaded.plugins
+        change = self.feed.prepare(loaded)
         self.director.reconfigure(loaded.scheduler, loaded.detector, Policy())
         self.use_flow_control(loaded)
+        change()
 
     def dispatch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -425,6 +428,37 @@ async def test_with_flow_control_tokens_are_asked_for_too() -> None:
             assert not waiting.done(), "an equal configuration lets it go"
             picker.director.release(picks.pop(), 0.0)
             assert (await waiting).endpoints
+
+
+async def test_what_waits_stays_when_the_plugin_comes_or_goes() -> None:
+    one, other = two()
+    estimated = yaml.safe_load(with_flow_control(config()))
+    estimated["plugins"] = [{"type": "prefix-cache-scorer"}, *estimated["plugins"][2:]]
+    without = yaml.safe_dump(estimated)
+    async with one, other:
+        picker = Pool([one, other], with_flow_control(config()))
+        async with picker.feed:
+            await until(picker.is_exact)
+            picks = [await picker.pick("x" * 64) for _ in range(6)]
+            controller = picker.switch.controller
+            assert controller is not None
+
+            def queued() -> int:
+                return sum(len(band.waiting) for band in controller.bands)
+
+            waiting = [asyncio.create_task(picker.pick(PROMPT)) for _ in range(3)]
+            await until(lambda: queued() == 3)
+            one.token_delay = other.token_delay = 3600.0
+            waiting.append(asyncio.create_task(picker.pick(OTHER)))  # for its tokens
+            await until(lambda: len(picker.director.waiting) == 4)
+            for text, wait in ((without, 4), (picker.text, 4), (without, 4)):
+                picker.reconfigure(text)
+                await asyncio.sleep(0.05)
+                assert queued() == wait
+            assert not any(one.done() for one in waiting)
+            for pick in picks:
+                picker.director.release(pick, 0.0)
+            assert len(await asyncio.gather(*waiting)) == 4
 
 
 async def test_salts_are_other_prompts() -> None:
