@@ -1,28 +1,34 @@
 """Chooses a worker for each stage of a request, by a profile for each, and tells the decode worker's sidecar the others.
 
-Names, orders, headers and metrics: llm-d-router, plugins/scheduling/profilehandler/disagg, August 2026.
+Names, orders and headers: llm-d-router, plugins/scheduling/profilehandler/disagg, August 2026.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily
 from pydantic import Field, model_validator
 
 from adsum.config.sections import parsed_by
 from epp.endpoints.endpoint import Endpoint
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role, only_parameters
-from epp.plugins.labels import OTHER, PREFIX, label_value
 from epp.plugins.section import Section
-from epp.request.inference_request import InferenceRequest, RequestData
+from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.disaggregation.deciders import PREFIX_BASED_PD_DECIDER, Decider
+from epp.scheduling.disaggregation.decisions import (
+    DECODE,
+    ENCODE,
+    NO_WORKER,
+    OLDER_TYPE,
+    OTHER_REVISION,
+    PREFILL,
+    StageDecisions,
+    disagg_metrics,
+)
 from epp.scheduling.pairing import pairs
 from epp.scheduling.pick import Pick
-from epp.scheduling.plugin import DataProducer, PrefixMatchProducer, RequestFollower
+from epp.scheduling.plugin import DataProducer, PrefixMatchProducer
 from epp.scheduling.prefix.declarations import prefix_matches
 from epp.scheduling.profile_handlers import RANK_HEADER
 from epp.scheduling.profile_result import ProfileResult, Results
@@ -31,18 +37,8 @@ from epp.scheduling.work_ahead.elsewhere import COMPUTED_AT
 PREFILL_HEADER: Final = "x-prefiller-host-port"
 """One address: some sidecars take the first of several, others none (https://github.com/ai-dynamo/dynamo/pull/13405)."""
 ENCODE_HEADER: Final = "x-encoder-hosts-ports"
-PREFILL: Final = "prefill"
-DECODE: Final = "decode"
-ENCODE: Final = "encode"
-_DECISIONS: Final = {
-    (False, False): "decode-only",
-    (False, True): "prefill-decode",
-    (True, False): "encode-decode",
-    (True, True): "encode-prefill-decode",
-}
-"""By whether encode and prefill are apart."""
-_MOST_MODELS: Final = 1000
-"""Models that are counted by name: clients choose them."""
+NOBODY_PAIRS: Final = "no worker for prefill has the revision of the decode worker"
+SAME_WORKER: Final = "the same worker does both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +58,15 @@ class StagePlan:
     primary_port: int = 0
 
 
-class DisaggProfileHandler(RequestFollower):
-    """A profile handler, which as a data producer learns which of its picks are made. `name`: in the file, as `type`."""
+class DisaggProfileHandler:
+    """A profile handler. `name`: in the file, as `type`; `counts`: learns which of its decisions become picks."""
 
     def __init__(self, stages: StagePlan, prefixes: PrefixMatchProducer, type: str, name: str) -> None:
         self.stages = stages
         self.type = type
         self.name = name
-        self.decisions: Counter[tuple[str, str]] = Counter()
-        """By model and kind."""
+        self.counts = StageDecisions()
         self._prefixes = prefixes
-        self._decided: RequestData[str] = RequestData()
 
     @property
     def producers(self) -> tuple[DataProducer, ...]:
@@ -124,47 +118,42 @@ class DisaggProfileHandler(RequestFollower):
         if isinstance(decode, Rejection):
             raise decode
         endpoints, helpers, headers = decode.endpoints, dict[str, tuple[Endpoint, ...]](), dict[str, str]()
-        prefill, without = _prefill_worker(results.get(stages.prefill), endpoints[0])
+        prefill, *without = _prefill_worker(results.get(stages.prefill), endpoints[0])
+        told, fallbacks = [without[0]] * bool(without[0]), [(PREFILL, without[1])] * bool(without[1])
         if prefill is not None:
             helpers[PREFILL], headers[PREFILL_HEADER] = (prefill,), prefill.destination
             endpoints = tuple([one for one in endpoints if pairs(one, prefill)])
             COMPUTED_AT.keep(request, prefill.key)
         encode = results.get(stages.encode)
         if isinstance(encode, Rejection):
-            without = "; ".join(filter(None, (f"no worker for encode: {encode.message}", without)))
+            told.insert(0, f"no worker for encode: {encode.message}")
+            fallbacks.append((ENCODE, NO_WORKER))
         elif encode is not None:
             helpers[ENCODE] = encode.endpoints
             headers[ENCODE_HEADER] = ",".join([one.destination for one in encode.endpoints])
         if stages.primary_port:
             headers[RANK_HEADER] = endpoints[0].destination
             endpoints = tuple([replace(one, port=stages.primary_port) for one in endpoints])
-        decision = _DECISIONS[ENCODE in helpers, PREFILL in helpers]
-        self._decided.keep(request, decision)
+        decision = self.counts.decide(
+            request, encode=ENCODE in helpers, prefill=PREFILL in helpers, fallbacks=fallbacks
+        )
         pick = Pick(request, endpoints, primary=stages.decode, helpers=helpers, headers=headers)
-        pick.stages = f"{decision}: {without}" if without else decision
+        pick.stages = ": ".join([decision, *["; ".join(told)] * bool(told)])
         return pick
-
-    def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
-        decision = self._decided.of(request)
-        if decision is not None:
-            # bounded: _MOST_MODELS, each with the kinds of decisions
-            known = len(self.decisions) < _MOST_MODELS * len(_DECISIONS)
-            model = label_value(request.model) or "unknown"
-            self.decisions[model if known or (model, decision) in self.decisions else OTHER, decision] += 1
 
 
 def _prefill_worker(
     result: ProfileResult | Rejection | None, decode: Endpoint
-) -> tuple[Endpoint | None, str]:
-    """Who computes the prompt for that decode worker; None: it does so itself, and if that was not meant, why."""
+) -> tuple[Endpoint | None, str, str]:
+    """Who computes the prompt for that decode worker. None: it does so itself, and if that was not meant, why, in words and as a label."""
     if result is None:
-        return None, ""
+        return None, "", ""
     if isinstance(result, Rejection):
-        return None, f"no worker for prefill: {result.message}"
+        return None, f"no worker for prefill: {result.message}", NO_WORKER
     worker = next((one for one in result.endpoints if pairs(one, decode)), None)
     if worker is None:
-        return None, "no worker for prefill has the revision of the decode worker"
-    return (None, "the same worker does both") if worker.key == decode.key else (worker, "")
+        return None, NOBODY_PAIRS, OTHER_REVISION
+    return (None, SAME_WORKER, "") if worker.key == decode.key else (worker, "", "")
 
 
 def _first(result: object) -> Endpoint | None:
@@ -276,7 +265,7 @@ def _handler(
     stages: StagePlan, type: str, producer: str | None, context: PluginContext
 ) -> DisaggProfileHandler:
     handler = DisaggProfileHandler(stages, prefix_matches(producer, context), type, context.name)
-    context.follow(handler)
+    context.follow(handler.counts)
     return handler
 
 
@@ -303,20 +292,6 @@ def _build_older(given: PdParameters, context: PluginContext) -> DisaggProfileHa
     return _handler(stages, PD_PROFILE_HANDLER.type, given.prefix_match_info_producer_name, context)
 
 
-def disagg_metrics(handlers: Sequence[DisaggProfileHandler]) -> Iterator[Metric]:
-    """A file has one handler. The families of each type have two prefixes; the older one tells no plugins apart."""
-    help_text = "Picks, by which stages of the request are apart."
-    for handler in handlers:
-        name = "disagg_decision" if handler.type == DISAGG_PROFILE_HANDLER.type else "pd_decision"
-        labels = ("plugin_name", "plugin_type", "model_name", "decision_type")
-        newer = CounterMetricFamily(PREFIX + name, help_text, labels=labels)
-        older = CounterMetricFamily(f"llm_d_inference_scheduler_{name}", help_text, labels=labels[2:])
-        for values, count in handler.decisions.items():
-            newer.add_metric((handler.name, handler.type, *values), count)
-            older.add_metric(values, count)
-        yield from (newer, older)
-
-
 DISAGG_PROFILE_HANDLER: Final = PluginDeclaration(
     type="disagg-profile-handler",
     role=Role.HANDLER,
@@ -325,7 +300,7 @@ DISAGG_PROFILE_HANDLER: Final = PluginDeclaration(
     metrics=disagg_metrics,
 )
 PD_PROFILE_HANDLER: Final = replace(
-    DISAGG_PROFILE_HANDLER, type="pd-profile-handler", parameters=PdParameters, build=_build_older
+    DISAGG_PROFILE_HANDLER, type=OLDER_TYPE, parameters=PdParameters, build=_build_older
 )
 DISAGG_HEADERS_HANDLER: Final = only_parameters(
     "disagg-headers-handler", Role.REQUEST_HEADERS, HeadersParameters

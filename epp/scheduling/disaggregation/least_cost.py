@@ -11,10 +11,19 @@ from typing import Final
 import numpy as np
 
 from epp.endpoints.endpoint import DECODE_ROLES, PREFILL_ROLES, ROLE_LABEL, Endpoint, EndpointPool, Mask
-from epp.plugins.declaration import PluginDeclaration, Role
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.section import NoParameters
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
-from epp.scheduling.disaggregation.handler import PREFILL, PREFILL_HEADER
+from epp.scheduling.disaggregation.decisions import (
+    NO_WORKER,
+    OLD_NUMBERS,
+    OTHER_REVISION,
+    PREFILL,
+    StageDecisions,
+    disagg_metrics,
+)
+from epp.scheduling.disaggregation.handler import NOBODY_PAIRS, PREFILL_HEADER, SAME_WORKER
 from epp.scheduling.pairing import pairs
 from epp.scheduling.pick import Pick
 from epp.scheduling.profile_handlers import SingleProfileHandler
@@ -23,14 +32,18 @@ from epp.scheduling.work_ahead.elsewhere import CANDIDATE, COMPUTED_AT, Elsewher
 
 
 class LeastCostProfileHandler(SingleProfileHandler):
-    """A `StagedHandler`. The profile runs for prefill under the name `stage`."""
+    """A `StagedHandler`. The profile runs for prefill under the name `stage`. `name`: in the file; `counts`: learns which of its decisions
+    become picks.
+    """
 
-    __slots__ = ("_everyone", "_has_stages")
+    __slots__ = ("_everyone", "_has_stages", "counts", "name")
 
     type = "least-cost-profile-handler"
     stage: Final = PREFILL
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = type) -> None:
+        self.name = name
+        self.counts = StageDecisions()
         self._everyone: tuple[Endpoint, ...] = ()
         self._has_stages = False
 
@@ -72,43 +85,44 @@ class LeastCostProfileHandler(SingleProfileHandler):
         prefill = results.get(PREFILL)
         pick = super().result(request, _without(results, PREFILL))
         elsewhere = CANDIDATE.of(request)
-        worker = None if elsewhere is None else elsewhere.worker
-        if elsewhere is None or worker is None:
-            pick.stages = f"decode-only: {_why_nobody(prefill)}"
-            return pick
-        chosen, decode = pick.endpoints, pick.endpoints[0]
-        row = elsewhere.row(decode)
+        if elsewhere is None or elsewhere.worker is None:
+            return self._alone(pick, *_why_nobody(prefill))
+        decode = pick.endpoints[0]
+        worker, row = elsewhere.worker_for(decode), elsewhere.row(decode)
         if row is None:
-            pick.stages = f"decode-only: the numbers of {decode.id} are too old"
-            return pick
+            return self._alone(pick, f"the numbers of {decode.id} are too old", OLD_NUMBERS)
+        if worker is None:
+            return self._alone(pick, NOBODY_PAIRS, OTHER_REVISION)
         local, remote = elsewhere.local.item(row), elsewhere.remote.item(row)
         costs = f"the prompt costs {remote:,.0f} tokens with {worker.id}, {local:,.0f} without"
         if not elsewhere.apart.item(row):
-            same = worker.key == decode.key or not pairs(worker, decode)
-            pick.stages = (
-                f"decode-only: {worker.id} is no other worker of that revision"
-                if same
-                else f"decode-only: {costs}"
-            )
-            return pick
+            return self._alone(pick, SAME_WORKER if worker.key == decode.key else costs)
         COMPUTED_AT.keep(request, worker.key)
-        fallbacks = tuple([one for one in chosen if pairs(one, worker)])
+        fallbacks = tuple([one for one in pick.endpoints if pairs(one, worker)])
         headers, helpers = {PREFILL_HEADER: worker.destination}, {PREFILL: (worker,)}
         apart = Pick(request, fallbacks, primary=pick.primary, helpers=helpers, headers=headers)
-        apart.stages = f"prefill-decode: {costs}"
+        apart.stages = f"{self.counts.decide(request, prefill=True)}: {costs}"
         return apart
+
+    def _alone(self, pick: Pick, why: str, fallback: str = "") -> Pick:
+        """`fallback`: it was not even possible to compare."""
+        decision = self.counts.decide(pick.request, fallbacks=[(PREFILL, fallback)] * bool(fallback))
+        pick.stages = f"{decision}: {why}"
+        return pick
 
 
 def _without(results: Results, name: str) -> Mapping[str, ProfileResult | Rejection]:
     return {one: result for one, result in results.items() if one != name}
 
 
-def _why_nobody(prefill: ProfileResult | Rejection | None) -> str:
+def _why_nobody(prefill: ProfileResult | Rejection | None) -> tuple[str, str]:
+    """In words, and as a label."""
     if prefill is None:
-        return "there is no prompt"
+        return "there is no prompt", ""
     if isinstance(prefill, Rejection):
-        return f"no worker for prefill: {prefill.message}"
-    return f"the numbers of {prefill.endpoints[0].id} are too old, or nothing says what a prompt costs"
+        return f"no worker for prefill: {prefill.message}", NO_WORKER
+    why = f"the numbers of {prefill.endpoints[0].id} are too old, or nothing says what a prompt costs"
+    return why, OLD_NUMBERS
 
 
 def _decodes(endpoint: Endpoint) -> bool:
@@ -120,8 +134,12 @@ def _prefills(endpoint: Endpoint) -> bool:
     return endpoint.labels.get(ROLE_LABEL) in PREFILL_ROLES
 
 
+def _build(given: NoParameters, context: PluginContext) -> LeastCostProfileHandler:
+    handler = LeastCostProfileHandler(context.name)
+    context.follow(handler.counts)
+    return handler
+
+
 LEAST_COST_PROFILE_HANDLER: Final = PluginDeclaration(
-    type=LeastCostProfileHandler.type,
-    role=Role.HANDLER,
-    build=lambda given, context: LeastCostProfileHandler(),
+    type=LeastCostProfileHandler.type, role=Role.HANDLER, build=_build, metrics=disagg_metrics
 )

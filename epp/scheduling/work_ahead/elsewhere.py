@@ -7,13 +7,24 @@ slowness x (a x ahead + missing x (1 + interference x requests)) + ...
 transfer: a fixed part and a part for each token that the decode worker lacks.
 """
 
+from collections.abc import Sequence
+from math import inf
 from typing import Final
 
 import numpy as np
 
-from epp.endpoints.endpoint import DECODE_ROLES, ROLE_LABEL, Endpoint, EndpointPool, Floats, Key, Mask
+from epp.endpoints.endpoint import (
+    DECODE_ROLES,
+    ROLE_LABEL,
+    Endpoint,
+    EndpointPool,
+    Floats,
+    Indices,
+    Key,
+    Mask,
+)
 from epp.request.inference_request import RequestData
-from epp.scheduling.pairing import REVISION_LABEL, pairs
+from epp.scheduling.pairing import REVISION_LABEL
 
 TRANSFER_TOKENS: Final = 400.0
 """What each transfer costs: a second request and the connection to the other worker, some 40 ms."""
@@ -29,15 +40,17 @@ CANDIDATE: Final[RequestData["Elsewhere"]] = RequestData()
 class Elsewhere:
     """First hears what a prompt costs on each worker for prefill; once one is chosen, compares for each decode worker.
 
-    `worker`: the one that was chosen; None: not yet. `apart`: where a request is cheaper with it than without; `local` and
-    `remote`: the costs of the prompt both ways, in tokens of the average worker.
+    `worker`: the one that was chosen; None: not yet. During a rollout the cheapest one of each other revision counts beside it, for the
+    decode workers of that revision. `apart`: where a request is cheaper with its worker than without; `local` and `remote`: the
+    costs of the prompt both ways, in tokens of the average worker.
     """
 
-    __slots__ = ("_cost", "_costs", "_pool", "apart", "local", "remote", "worker")
+    __slots__ = ("_costs", "_found", "_pool", "apart", "local", "remote", "worker")
 
     def __init__(self) -> None:
         self.worker: Endpoint | None = None
-        self._cost = 0.0
+        # bounded: the revisions of the workers
+        self._found: dict[str | None, tuple[Endpoint, float]] = {}
         self._pool: EndpointPool | None = None
         self._costs = self.local = self.remote = np.zeros(0)
         self.apart: Mask = np.zeros(0, dtype=np.bool_)
@@ -48,22 +61,39 @@ class Elsewhere:
 
     def choose(self, worker: Endpoint) -> None:
         """Take this one, unless its numbers are so old that its cost is not known."""
-        row = self.row(worker)
-        if row is not None:
-            self.worker, self._cost = worker, self._costs.item(row) + TRANSFER_TOKENS
+        pool, row = self._pool, self.row(worker)
+        if pool is not None and row is not None:
+            self.worker = worker
+            self._take(worker, row)
+            for revision, rows in pool.note("revisions", lambda: _by_revision(pool)).items():
+                if revision not in self._found:
+                    late = pool.late()
+                    punctual = rows if late is None else rows[~late[rows]]
+                    if len(punctual):
+                        cheapest = int(punctual[self._costs[punctual].argmin()])
+                        self._take(pool.endpoints[cheapest], cheapest)
         self._pool = None
+
+    def _take(self, worker: Endpoint, row: int) -> None:
+        cost = self._costs.item(row) + TRANSFER_TOKENS
+        self._found[worker.labels.get(REVISION_LABEL)] = worker, cost
+
+    def worker_for(self, decode: Endpoint) -> Endpoint | None:
+        """Who would compute the prompt for it; None: nobody of its revision."""
+        found = self._found.get(decode.labels.get(REVISION_LABEL))
+        return None if found is None else found[0]
 
     def compare(
         self, local: Floats, ahead: Floats, missing: Floats, slowness: Floats, pool: EndpointPool
     ) -> Floats:
         """The lower cost of the prompt and of what is ahead of it, before `slowness` counts. `local`: at the decode worker."""
-        worker = self.worker
-        if worker is None:
+        if self.worker is None:
             return local
-        about = ("pairs", worker.key, worker.labels.get(REVISION_LABEL))
-        paired: Mask = pool.note(about, lambda: _paired(worker, pool))
-        remote: Floats = np.maximum(ahead, (self._cost + missing * TRANSFER_SHARE) / slowness)
-        self.apart = (remote < local) & paired
+        keys = tuple([(revision, worker.key) for revision, (worker, _) in self._found.items()])
+        offers = pool.note(("offers", keys), lambda: _offers(keys, pool))
+        costs: Floats = np.array([cost for _, cost in self._found.values()] + [inf])[offers]
+        remote: Floats = np.maximum(ahead, (costs + missing * TRANSFER_SHARE) / slowness)
+        self.apart = remote < local
         self._pool, self.local, self.remote = pool, local * slowness, remote * slowness
         return np.where(self.apart, remote, local)
 
@@ -72,9 +102,19 @@ class Elsewhere:
         return None if self._pool is None else self._pool.row_by_key().get(endpoint.key)
 
 
-def _paired(worker: Endpoint, pool: EndpointPool) -> Mask:
-    paired = [pairs(one, worker) and one.key != worker.key for one in pool.endpoints]
-    return np.array(paired, dtype=np.bool_)
+def _by_revision(pool: EndpointPool) -> dict[str | None, Indices]:
+    # bounded: the endpoints
+    rows: dict[str | None, list[int]] = {}
+    for row, one in enumerate(pool.endpoints):
+        rows.setdefault(one.labels.get(REVISION_LABEL), []).append(row)
+    return {revision: np.array(found) for revision, found in rows.items()}
+
+
+def _offers(keys: Sequence[tuple[str | None, Key]], pool: EndpointPool) -> Indices:
+    """For each endpoint, which of the workers would compute its prompts; -1: none, or itself."""
+    number = {revision: (at, key) for at, (revision, key) in enumerate(keys)}
+    found = [(one, number.get(one.labels.get(REVISION_LABEL))) for one in pool.endpoints]
+    return np.array([-1 if offer is None or offer[1] == one.key else offer[0] for one, offer in found])
 
 
 def decodes(pool: EndpointPool) -> Floats | None:

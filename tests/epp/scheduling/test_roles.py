@@ -13,6 +13,8 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
+from epp.scheduling.disaggregation.decisions import disagg_metrics
+from epp.scheduling.disaggregation.handler import NOBODY_PAIRS
 from epp.scheduling.pairing import REVISION_LABEL
 from epp.scheduling.pick import Pick
 from epp.scheduling.request_reader import Policy
@@ -130,10 +132,47 @@ def test_who_waits_for_prefill_costs_something_and_is_slowed_down_by_nobody() ->
 
 def test_two_revisions_are_not_paired() -> None:
     pick = ask(director_of(store_of("decode", "prefill", revisions="ab")))
-    assert (pick.headers, pick.stages) == ({}, "decode-only: prefill-2 is no other worker of that revision")
+    assert (pick.headers, pick.stages) == ({}, f"decode-only: {NOBODY_PAIRS}")
     pick = ask(director_of(store_of("decode", "decode", "prefill", revisions="bab")))
     assert [one.id for one in pick.endpoints] == ["decode-1"], "nor is a fallback"
     assert pick.headers == {PREFILLER: "10.0.0.3:8000"}
+
+
+def test_each_decode_worker_is_compared_with_the_cheapest_prefill_worker_of_its_revision() -> None:
+    store = store_of("decode", "decode", "prefill", "prefill", revisions="abab")
+    store.observe(store.endpoints[0], Load(waiting=0, running=200, kv_usage=0), NOW, period=1e9)
+    store.observe(store.endpoints[3], Load(waiting=5, running=0, kv_usage=0), NOW, period=1e9)
+    pick = ask(director_of(store))
+    assert (pick.endpoints[0].id, pick.helpers["prefill"][0].id) == ("decode-2", "prefill-4")
+    assert pick.stages == "prefill-decode: the prompt costs 7,750 tokens with prefill-4, 42,000 without"
+
+
+def test_decisions_and_fallbacks_are_counted_once_they_are_picks() -> None:
+    def counted(*workers: str, tokens: int = 6000, **more: Any) -> list[tuple[str, str, float]]:
+        made = load_config(DEFAULT_CONFIG, rng=random.Random(1))
+        director = Director(
+            store_of(*workers, **more), made.scheduler, made.detector, Policy(), random.Random(2)
+        )
+        director.explain({":path": "/v1/completions"}, body_of(tokens), None, NOW)
+        ask(director, tokens)
+        handler: Any = made.scheduler.handler
+        samples = [one for family in disagg_metrics([handler]) for one in family.samples]
+        labels = [
+            one.labels.get("decision_type") or f"{one.labels['stage']} {one.labels['reason']}"
+            for one in samples
+        ]
+        told = zip((one.name for one in samples), labels, (one.value for one in samples), strict=True)
+        return [one for one in told if not one[0].startswith("llm_d_inference_scheduler")]
+
+    decided, fell_back = "llm_d_epp_disagg_decision_total", "llm_d_epp_disagg_fallbacks_total"
+    assert counted("decode", "prefill") == [(decided, "prefill-decode", 1)]
+    assert counted("decode", "prefill", tokens=60) == [(decided, "decode-only", 1)]
+    assert counted("decode", "prefill", gone="prefill") == [
+        (decided, "decode-only", 1),
+        (fell_back, "prefill no_worker", 1),
+    ]
+    assert counted("decode", "prefill", revisions="ab")[1] == (fell_back, "prefill other_revision", 1)
+    assert counted("decode", "decode") == []
 
 
 def test_who_only_computes_prompts_or_encodes_gets_no_request() -> None:

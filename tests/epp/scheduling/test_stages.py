@@ -17,7 +17,7 @@ from epp.endpoints.load import Load
 from epp.questions.decision_text import details
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
-from epp.scheduling.disaggregation.handler import disagg_metrics
+from epp.scheduling.disaggregation.decisions import disagg_metrics
 from epp.scheduling.pairing import REVISION_LABEL
 from epp.scheduling.pick import Pick
 from epp.scheduling.request_reader import Policy
@@ -177,12 +177,14 @@ def test_an_explanation_tells_the_stages_and_counts_nothing() -> None:
     assert document["stages"] == why
     assert f"  {why}" in list(details(document))
     handler = config.scheduler.handler
-    assert not handler.decisions  # type: ignore[attr-defined]
+    assert not handler.counts.decisions  # type: ignore[attr-defined]
     director.release(direct(director, {}), NOW)
     samples = [one for family in disagg_metrics([handler]) for one in family.samples]  # type: ignore[list-item]
-    assert [(one.name, one.labels["decision_type"], one.value) for one in samples] == [
+    told = [(one.name, one.labels.get("decision_type") or one.labels["reason"], one.value) for one in samples]
+    assert told == [
         ("llm_d_epp_disagg_decision_total", "decode-only", 1),
         ("llm_d_inference_scheduler_disagg_decision_total", "decode-only", 1),
+        ("llm_d_epp_disagg_fallbacks_total", "no_worker", 1),
     ]
 
 

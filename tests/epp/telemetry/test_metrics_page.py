@@ -28,7 +28,8 @@ from epp.outliers.settings import OutlierSettings
 from epp.peers.peer_metrics import PeerMetrics
 from epp.plugins.labels import REQUEST_LABELS
 from epp.request.rejection import Rejection
-from epp.scheduling.disaggregation.handler import DisaggProfileHandler, StagePlan, disagg_metrics
+from epp.scheduling.disaggregation.decisions import disagg_metrics
+from epp.scheduling.disaggregation.handler import DisaggProfileHandler, StagePlan
 from epp.scheduling.in_flight_load.plugins import in_flight_metrics
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.kv_events.declaration import kv_event_metrics
@@ -117,10 +118,12 @@ def everything(picking: Any) -> Iterator[Metric]:
     eviction = InFlightEviction(UtilizationDetector())
     eviction.revocations.issue(5)
     yield from RevocationMetrics("pool", lambda: eviction, lambda: 1.0).collect()
-    for type in ("disagg-profile-handler", "pd-profile-handler"):
-        handler = DisaggProfileHandler(StagePlan(), PrefixCacheProducer(), type, "name")
-        handler.decisions["m", "decode-only"] += 1
-        yield from disagg_metrics([handler])
+    types = "disagg-profile-handler", "pd-profile-handler"
+    handlers = [DisaggProfileHandler(StagePlan(), PrefixCacheProducer(), one, "name") for one in types]
+    for handler in handlers:
+        handler.counts.decisions["m", "decode-only"] += 1
+        handler.counts.fallbacks["prefill", "no_worker"] += 1
+    yield from disagg_metrics(handlers)
     programs = ProgramAware(ProgramAwareSettings(), lambda: 1.0)
     programs.picked(pick.request, pick.endpoints)
     yield from program_metrics([programs])
