@@ -42,7 +42,7 @@ from epp.peers.link import (
 from epp.peers.publisher import PickPublisher
 from epp.peers.subscriber import PeerFaultError, PickSubscriber
 from epp.picking import Picking
-from epp.scheduling.plugin import ChainProducer
+from epp.scheduling.plugin import ChainProducer, TeachingProducer
 from epp.wire.grpc_aio import server_credentials
 
 TELL_INTERVAL: Final = 0.01
@@ -55,8 +55,10 @@ _START: Final = 5.0
 """Seconds that the start waits, at most, for what the others tell: more than two attempts to reach one that does not answer."""
 _LOOK_AGAIN: Final = 5.0
 """Seconds until a source of peers that failed is asked again."""
-_EJECTIONS: Final = 0.1
-"""Seconds between two looks at what is ejected."""
+_LOOK: Final = 0.1
+"""Seconds between two looks at what is ejected, and what was learnt."""
+_TEACH: Final = 1.0
+"""Seconds between two looks whether something was learnt that is to be told."""
 _MOST_STREAMS: Final = 256
 COMPONENT_SUFFIX: Final = "-picker"
 PORT_LABEL: Final = "adsum-peer-port"
@@ -161,7 +163,7 @@ class Peers(ResourceOwner):
         self._outcomes.elsewhere = self.ended_elsewhere
         self._kv_events.ask_peers = self._caches.ask
         self._stack.callback(self._stop_publisher)
-        self._start(self._share_ejections())
+        self._start(self._share_seldom())
         self._stack.push_async_callback(self._dialing.aclose)
         tried = [self._dial_soon(name) for name in self._processes]
         if self._url is not None:
@@ -175,6 +177,7 @@ class Peers(ResourceOwner):
                     await one.wait()
         except TimeoutError:
             log.info("not all peers have told what they send yet; this picker starts without")
+        self._heed()  # so that the first pick knows what they learnt
         self._stack.callback(self._begin_end)
 
     def _open_credentials(self) -> PeerCredentials:
@@ -203,15 +206,27 @@ class Peers(ResourceOwner):
         ours = [entry for entry in entries if self.name.encode() in entry]
         self._outcomes.hear(ours, self._clock())
 
-    async def _share_ejections(self) -> Never:
+    async def _share_seldom(self) -> Never:
         told: Sequence[Endpoint] = ()
+        taught_at = self._clock()
         while True:
-            await asyncio.sleep(_EJECTIONS)
+            await asyncio.sleep(_LOOK)
             if (ejected := self._outliers.ejected) != told:
                 told = ejected
                 self.publisher.ejected(ejected)
-            heard = [link.subscriber.ejected for link in self.links.values()]
-            self._outliers.heed_peers(key for keys in heard for key in keys)
+            if (now := self._clock()) - taught_at >= _TEACH:
+                taught_at = now
+                self.publisher.teach()
+            self._heed()
+
+    def _heed(self) -> None:
+        """What the others told that no pick of theirs says."""
+        heard = [link.subscriber for link in self.links.values()]
+        self._outliers.heed_peers(key for one in heard for key in one.ejected)
+        fits = [one.learnt for one in heard if one.learnt is not None]
+        for producer in self._director.producers:
+            if isinstance(producer, TeachingProducer):
+                producer.heed_fits(fits)
 
     def _wake(self) -> None:
         asyncio.get_running_loop().call_later(TELL_INTERVAL, self._flush)

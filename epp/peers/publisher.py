@@ -16,11 +16,11 @@ from itertools import chain, islice, takewhile
 from typing import Final
 
 from epp.endpoints.endpoint import Endpoint, Key
-from epp.peers.messages.peers_pb2 import News, Picks
+from epp.peers.messages.peers_pb2 import Learnt, News, Picks
 from epp.request.control_headers import MOST_TEXT
 from epp.request.inference_request import PrefixChain
 from epp.scheduling.pick import Pick
-from epp.scheduling.plugin import ChainProducer, DataProducer
+from epp.scheduling.plugin import ChainProducer, DataProducer, TeachingProducer
 
 MOST_KEPT_BYTES: Final = 1024 * 1024
 MOST_KEPT: Final = 2048
@@ -143,6 +143,8 @@ class PickPublisher:
         self._full: list[KeptNews] = []
         self.position = 0
         self._ejected: Sequence[Key] = ()
+        self._teaches: TeachingProducer | None = None
+        self._learnt = Learnt()
         self._begin()
 
     def _begin(self) -> None:
@@ -159,6 +161,7 @@ class PickPublisher:
     def use(self, producers: Sequence[DataProducer]) -> None:
         """The data producers of the next picks."""
         self._chains_of = next((one for one in producers if isinstance(one, ChainProducer)), None)
+        self._teaches = next((one for one in producers if isinstance(one, TeachingProducer)), None)
 
     def picked(self, pick: Pick) -> None:
         pick.told = number = self._next
@@ -201,6 +204,15 @@ class PickPublisher:
         self._news.ejections.SetInParent()
         self._changed()
 
+    def teach(self) -> None:
+        """Tell what was learnt of costs, if that is new. To be called from time to time."""
+        fit = None if self._teaches is None else self._teaches.own_fit
+        learnt = Learnt() if fit is None else Learnt(seconds=fit.seconds, answers=fit.answers)
+        if learnt.seconds != self._learnt.seconds:
+            self._learnt = learnt
+            self._news.learnt.CopyFrom(learnt)
+            self._changed()
+
     def flush(self, now: float) -> None:
         """Keep all that happened since the last time, as one message, or as several if it is much."""
         if self._endpoints.is_full or self._models.is_full:
@@ -239,7 +251,7 @@ class PickPublisher:
         parts, picks = list[News](), iter(older)
         while some := list(islice(picks, PART)):
             parts.append(self._part(some))
-        news = News(anew=True)
+        news = News(anew=True, learnt=self._learnt)
         news.ejections.endpoints[:] = [self._endpoints.number(key) for key in self._ejected]
         for key, number in self._endpoints.all():
             news.endpoints.add(number=number, id=key[0], incarnation=key[1])

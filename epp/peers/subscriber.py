@@ -6,15 +6,16 @@ Who sends what makes no sense is believed nothing: the caller ends the connectio
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from operator import add
 from typing import Final
 
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Key
-from epp.peers.messages.peers_pb2 import News, Picks
+from epp.peers.messages.peers_pb2 import Learnt, News, Picks
 from epp.peers.publisher import HASH_BYTES, MOST_BLOCKS, MOST_CHAINS, unpacked
 from epp.request.control_headers import MOST_TEXT
-from epp.scheduling.peer_pick import PeerPick
+from epp.scheduling.peer_pick import Fit, PeerPick
 from epp.scheduling.picks_in_flight import PicksInFlight
 from epp.scheduling.plugin import ChainProducer, DataProducer, SharingProducer
 
@@ -33,6 +34,10 @@ MOST_CHAIN: Final = 2048
 MOST_PROMPT: Final = 1 << 30
 """Bytes."""
 MOST_UNITS: Final = 1 << 24
+MOST_NUMBERS: Final = 32
+"""Of what a peer learnt: more than any version has."""
+MOST_SECONDS: Final = 3600.0
+"""Of each of these."""
 OLD: Final = 5.0
 """Seconds. What is older is claimed in prefix caches and in flight, but no longer ahead of anything."""
 
@@ -55,6 +60,16 @@ def _check_size(news: News) -> None:
     ):
         if count > most:
             raise PeerFaultError(f"{count} {what} in one message; expected {most} at most")
+
+
+def _read_fit(told: Learnt) -> Fit | None:
+    """None: it has learnt nothing."""
+    count = len(told.seconds)
+    if count > MOST_NUMBERS:
+        raise PeerFaultError(f"{count} numbers that it learnt; expected {MOST_NUMBERS} at most")
+    if any(not isfinite(one) or not 0.0 <= one <= MOST_SECONDS for one in told.seconds):
+        raise PeerFaultError(f"it learnt {list(told.seconds)}; expected seconds from 0 to {MOST_SECONDS:g}")
+    return Fit(tuple(told.seconds), told.answers) if count else None
 
 
 class _OpenPick(PeerPick):
@@ -97,6 +112,7 @@ class PickSubscriber:
         self._sharing: Sequence[SharingProducer] = ()
         self._chained: Sequence[ChainProducer] = ()
         self.ejected: frozenset[Key] = frozenset()
+        self.learnt: Fit | None = None
         self.other_layout = False
         """Whether its block hashes cannot be used here: its configuration has other blocks."""
 
@@ -127,6 +143,8 @@ class PickSubscriber:
             self._count(since)
         if news.HasField("ejections"):
             self.ejected = frozenset([self._key(number) for number in news.ejections.endpoints])
+        if news.HasField("learnt"):
+            self.learnt = _read_fit(news.learnt)
 
     def _hear_outcomes(self, news: News) -> None:
         for move in news.moves:
@@ -146,7 +164,7 @@ class PickSubscriber:
         for kept in self._chains, self._endpoints, self._models:
             kept.clear()
         self._blocks = self._last = 0
-        self.ejected = frozenset()
+        self.ejected, self.learnt = frozenset(), None
 
     def _name(self, names: dict[int, Key], told: Iterable[tuple[int, Key]]) -> None:
         for number, name in told:

@@ -155,7 +155,8 @@ def _learnt(learnt: Mapping[str, Any] | None) -> Iterator[str]:
         return
     error = learnt["median_error"]
     wrong = "" if error is None else f", the last predictions were wrong by {error:.0%} (median)"
-    yield f"  learnt of {learnt['answers']} answers{wrong}:"
+    others = f", and by {learnt['peers']} other pickers" if learnt.get("peers") else ""
+    yield f"  learnt of {learnt['answers']} answers{others}{wrong}:"
     for name, (seconds, spread) in learnt["seconds"].items():
         yield f"    {name.replace('_', ' ')}: {seconds * 1000.0:.3g} ms, ± {spread * 1000.0:.2g}"
 

@@ -1,8 +1,19 @@
-"""A request that another picker scheduled, as far as that one tells of it."""
+"""What another picker tells: a request that it scheduled, and what it learnt of costs."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from epp.endpoints.endpoint import Endpoint, Key
+
+
+class Fit(NamedTuple):
+    """What one picker learnt of what requests cost: seconds of each kind, none negative, and how many answers it learnt them from.
+
+    Who learns by other kinds cannot use it.
+    """
+
+    seconds: tuple[float, ...]
+    answers: int
 
 
 class PeerPick:

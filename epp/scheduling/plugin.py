@@ -7,7 +7,7 @@ from adsum.histogram import Histogram
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Key, Mask
 from epp.request.inference_request import InferenceRequest, PrefixChain
 from epp.scheduling.decision import PluginLabels
-from epp.scheduling.peer_pick import PeerPick
+from epp.scheduling.peer_pick import Fit, PeerPick
 from epp.scheduling.pick import Credit, Pick
 from epp.scheduling.profile_result import Results
 from epp.scheduling.waiting import WaitingRequest
@@ -235,6 +235,18 @@ class PredictingProducer(Protocol):
 
     def learnt_of(self, endpoint: Endpoint) -> Mapping[str, Any]:
         """What it knows of one endpoint."""
+
+
+@runtime_checkable
+class TeachingProducer(Protocol):
+    """A data producer that learns what requests cost, and from what other pickers learnt of it."""
+
+    @property
+    def own_fit(self) -> Fit | None:
+        """What it learnt itself; None: nothing that is of use."""
+
+    def heed_fits(self, fits: Sequence[Fit]) -> None:
+        """All that other pickers tell now."""
 
 
 @runtime_checkable

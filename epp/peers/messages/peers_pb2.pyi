@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class News(_message.Message):
-    __slots__ = ("hello", "anew", "age_ms", "endpoints", "models", "layout", "picks", "moves", "served", "failed", "ended", "ejections", "log_entries")
+    __slots__ = ("hello", "anew", "age_ms", "endpoints", "models", "layout", "picks", "moves", "served", "failed", "ended", "ejections", "log_entries", "learnt")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ANEW_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class News(_message.Message):
     ENDED_FIELD_NUMBER: _ClassVar[int]
     EJECTIONS_FIELD_NUMBER: _ClassVar[int]
     LOG_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    LEARNT_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     anew: bool
     age_ms: int
@@ -34,7 +35,8 @@ class News(_message.Message):
     ended: _containers.RepeatedScalarFieldContainer[int]
     ejections: Ejections
     log_entries: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., anew: _Optional[bool] = ..., age_ms: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., layout: _Optional[int] = ..., picks: _Optional[_Union[Picks, _Mapping]] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., served: _Optional[_Iterable[int]] = ..., failed: _Optional[_Iterable[int]] = ..., ended: _Optional[_Iterable[int]] = ..., ejections: _Optional[_Union[Ejections, _Mapping]] = ..., log_entries: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    learnt: Learnt
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., anew: _Optional[bool] = ..., age_ms: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., layout: _Optional[int] = ..., picks: _Optional[_Union[Picks, _Mapping]] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., served: _Optional[_Iterable[int]] = ..., failed: _Optional[_Iterable[int]] = ..., ended: _Optional[_Iterable[int]] = ..., ejections: _Optional[_Union[Ejections, _Mapping]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., learnt: _Optional[_Union[Learnt, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("version", "oldest", "name")
@@ -115,3 +117,11 @@ class Ejections(_message.Message):
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     endpoints: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, endpoints: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Learnt(_message.Message):
+    __slots__ = ("seconds", "answers")
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    seconds: _containers.RepeatedScalarFieldContainer[float]
+    answers: int
+    def __init__(self, seconds: _Optional[_Iterable[float]] = ..., answers: _Optional[int] = ...) -> None: ...

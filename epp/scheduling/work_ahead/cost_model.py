@@ -8,17 +8,23 @@ any other one that is wrong.
 
 What a model says is used only while it is clearly better than one number for all: where headers come before a prompt is
 computed, or prompts are all alike, the times tell nothing, and the constants of the configuration hold.
+
+What other pickers learnt of the same workers counts too. One that has no answers of its own begins with the fit in the middle
+of theirs. Then a fit of theirs counts, by the answers behind it, as long as it foresees the answers that came here nearly as well
+as what was learnt here: so who tells what is wrong moves nothing that the own answers contradict.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from math import inf, log2
+from operator import mul
 from statistics import median
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from adsum.histogram import Histogram
+from epp.scheduling.peer_pick import Fit
 
 _KEPT: Final = 400
 """Answers that are learnt from; older ones are forgotten. A multiple of what is taken in at a time."""
@@ -66,6 +72,10 @@ Answer: TypeAlias = tuple[float, float, float, float, float, float]
 LEARNT_NUMBERS: Final = (
     "fixed", "thousand_tokens_missing", "thousand_tokens_ahead", "request_there", "request_beyond_room"
 )  # fmt: skip
+_TYPICAL: Final[Known] = (1000.0, 1000.0, 4.0, 0.0)
+"""By what they foresee of it, the fits of others are put in order."""
+_NEARLY, _MARGIN = 2.0, 0.05
+"""The squared error, to that of the own fit and to that of one number for all, up to which another picker's fit counts."""
 
 
 class WorkerPace:
@@ -88,13 +98,18 @@ class WorkerPace:
 
 class CostModel:
     """`learnt`: whether its numbers are used. `ahead`: missing tokens that one token ahead costs; `beyond`: that a request costs
-    for which the worker has no room yet. `in_time`: whether first bytes are heard of when they come.
+    for which the worker has no room yet. `in_time`: whether first bytes are heard of when they come. `peers`: how many fits of
+    others are in the numbers.
     """
 
     __slots__ = (
         "_count",
         "_due",
+        "_errors",
+        "_fit",
+        "_fits",
         "_next",
+        "_of_peers",
         "_pending",
         "_recent",
         "_rows",
@@ -105,6 +120,7 @@ class CostModel:
         "in_time",
         "learnt",
         "numbers",
+        "peers",
         "predictions",
         "variances",
     )
@@ -117,7 +133,15 @@ class CostModel:
         self.numbers = [0.0, 0.0, 0.0, 0.0, 0.0]
         """Seconds: fixed, for a thousand missing tokens, for a thousand ahead, for a request there, for one beyond the room."""
         self.variances = [0.0, 0.0, 0.0, 0.0, 0.0]
-        """The squares of the standard errors of the numbers."""
+        """The squares of the standard errors of what was learnt here."""
+        self.peers = 0
+        self._fit = self.numbers
+        """What the own answers say, and whether that is clearly better than one number for all."""
+        self._fits = False
+        self._errors: tuple[Any, float, float] | None = None
+        """Of the own answers: their rows, scaled, and the squared errors of the own fit and of one number."""
+        # bounded: by the peers that are connected
+        self._of_peers: Sequence[Fit] = ()
         self._rows: Any = np.zeros((_KEPT, 6))
         # bounded: _KEPT, with those of _pending
         self._workers: list[WorkerPace] = []
@@ -132,13 +156,24 @@ class CostModel:
 
     def predict(self, known: Known) -> float:
         """Seconds to the first byte on an average worker; UNKNOWN until that is learnt."""
-        return self._sum(known) if self.learnt else UNKNOWN
+        return _sum(self.numbers, known) if self.learnt else UNKNOWN
 
-    def _sum(self, known: Known) -> float:
-        missing, ahead, requests, beyond = known
-        fixed, of_missing, of_ahead, of_request, of_beyond = self.numbers
-        tokens = (of_missing * missing + of_ahead * ahead) / _THOUSAND
-        return fixed + tokens + of_request * requests + of_beyond * beyond
+    @property
+    def own(self) -> Fit | None:
+        """What was learnt here, for other pickers; None: nothing that is of use."""
+        return Fit(tuple(self._fit), self._count) if self._fits else None
+
+    def heed_peers(self, fits: Sequence[Fit]) -> bool:
+        """All that other pickers have learnt. Returns whether the numbers are others now.
+
+        Who has learnt nothing itself keeps what it heard last: workers are the same when the picker that knew them is gone.
+        """
+        if fits == self._of_peers or not (fits or self._fits):
+            return False
+        self._of_peers = fits
+        before = self.learnt, self.numbers
+        self._merge()
+        return (self.learnt, self.numbers) != before
 
     def wants(self, now: float) -> bool:
         """Whether to learn from an answer that is heard of now."""
@@ -159,7 +194,7 @@ class CostModel:
             self.predictions.observe(predicted)
             self._recent.append(error)
         if self._count >= _FEWEST:
-            worker.came(self._sum(known), seconds)
+            worker.came(_sum(self._fit, known), seconds)
         missing, ahead, requests, beyond = known
         pending = self._pending
         pending.append((1.0, missing / _THOUSAND, ahead / _THOUSAND, requests, beyond, max(seconds, _SMALL)))
@@ -193,12 +228,13 @@ class CostModel:
         rows = self._rows[: len(agree)][agree]
         count = len(rows)
         if count < _FEWEST:
-            self._use(False)
+            self._fits, self._errors = False, None
+            self._merge()
             return
         seconds = rows[:, 5]
-        least = 0.0 if self.learnt else float(np.median(seconds))
-        found = self.numbers
-        for _ in range(1 if self.learnt else _TRIES):
+        least = 0.0 if self._fits else float(np.median(seconds))
+        found = self._fit
+        for _ in range(1 if self._fits else _TRIES):
             foreseen = rows[:, :5] @ found
             scale = np.maximum(np.maximum(seconds, foreseen), least)
             scale *= np.sqrt(_CLOSE + np.abs(foreseen - seconds) / scale)
@@ -214,10 +250,38 @@ class CostModel:
         error = max(0.0, error)
         of_one = max(1e-9, total - products[0] ** 2 / table[0][0])
         ratio = error / (count - 4) / (of_one / (count - 1))
-        self.numbers = found
+        self._fit = found
         variance = error / max(1, count - 5)
         self.variances = [variance / max(table[at][at], 1e-9) for at in range(5)]
-        self._use(found[1] > 1e-6 and ratio < (_NO_BETTER if self.learnt else _BETTER))
+        self._fits = found[1] > 1e-6 and ratio < (_NO_BETTER if self._fits else _BETTER)
+        self._errors = scaled, error, of_one
+        self._merge()
+
+    def _merge(self) -> None:
+        """Use what was learnt here and by others, as far as the own answers bear it out."""
+        fits = self._borne_out()
+        self.peers = len(fits)
+        if self._errors is None and not self._fits:
+            self._use(fits[0].seconds if fits else self._fit, learnt=bool(fits))
+            return
+        if self._fits:
+            fits.append(Fit(tuple(self._fit), self._count))
+        # what is told of more answers than are kept is of those that are kept
+        weights = [min(fit.answers, _KEPT) for fit in fits]
+        total = sum(weights)
+        columns = zip(*[fit.seconds for fit in fits], strict=True)
+        merged = [sum(map(mul, weights, column)) / total for column in columns] if self.peers else self._fit
+        self._use(merged, learnt=bool(fits))
+
+    def _borne_out(self) -> list[Fit]:
+        fits = [
+            fit for fit in self._of_peers if len(fit.seconds) == len(LEARNT_NUMBERS) and fit.seconds[1] > 1e-6
+        ]
+        if self._errors is None:
+            return _middle(fits)
+        rows, of_own, of_one = self._errors
+        most = min(_NEARLY * of_own, of_one) + _MARGIN * of_one if self._fits else _BETTER * of_one
+        return [fit for fit in fits if ((rows[:, :5] @ fit.seconds - rows[:, 5]) ** 2).sum() <= most]
 
     def _compare(self) -> None:
         """The middle of all is right, not what was learnt: that may come from those who are wrong."""
@@ -227,7 +291,8 @@ class CostModel:
         for worker in workers:
             worker.agrees = abs(worker.off - off) < _FAR_OFF and worker.wild <= wild
 
-    def _use(self, learnt: bool) -> None:
+    def _use(self, numbers: Sequence[float], *, learnt: bool) -> None:
+        self.numbers = list(numbers)
         self.learnt = learnt
         if learnt:
             missing = self.numbers[1]
@@ -235,6 +300,23 @@ class CostModel:
             self.beyond = min(_THOUSAND * self.numbers[4] / missing, MOST_BEYOND)
         else:
             self.ahead, self.beyond = 1.0, 0.0
+
+
+def _sum(numbers: Sequence[float], known: Known) -> float:
+    missing, ahead, requests, beyond = known
+    fixed, of_missing, of_ahead, of_request, of_beyond = numbers
+    tokens = (of_missing * missing + of_ahead * ahead) / _THOUSAND
+    return fixed + tokens + of_request * requests + of_beyond * beyond
+
+
+def _middle(fits: Sequence[Fit]) -> list[Fit]:
+    """The one in the middle, by the answers behind them: a whole fit, as numbers of several need not go together."""
+    left = sum(min(fit.answers, _KEPT) for fit in fits) / 2.0
+    for fit in sorted(fits, key=lambda one: _sum(one.seconds, _TYPICAL)):
+        left -= min(fit.answers, _KEPT)
+        if left <= 0.0:
+            return [fit]
+    return []
 
 
 def _least_squares(table: list[list[float]], count: int, start: list[float]) -> list[float]:

@@ -12,7 +12,7 @@ from adsum.histogram import Histogram
 from epp.endpoints.endpoint import NEVER, Column, Endpoint, EndpointPool, Floats, Indices
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
 from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain, RequestData
-from epp.scheduling.peer_pick import PeerPick
+from epp.scheduling.peer_pick import Fit, PeerPick
 from epp.scheduling.plugin import SharedPrefixProducer
 from epp.scheduling.prefix.scorer import units_of_all
 from epp.scheduling.work_ahead.adapters import LoadedAdapters
@@ -260,8 +260,21 @@ class WorkAheadProducer:
         if predicted >= 0.0:
             predicted /= slowness
         if model.observe(awaited.ledger.pace, awaited.known, seconds / slowness, predicted):
-            for columns in self._last:
-                columns.ahead_cost = columns.ahead * model.ahead
+            self._costs_changed()
+
+    @property
+    def own_fit(self) -> Fit | None:
+        """What this picker learnt of costs, for others."""
+        return self.model.own
+
+    def heed_fits(self, fits: Sequence[Fit]) -> None:
+        """All that other pickers learnt of them."""
+        if self.model.heed_peers(fits):
+            self._costs_changed()
+
+    def _costs_changed(self) -> None:
+        for columns in self._last:
+            columns.ahead_cost = columns.ahead * self.model.ahead
 
     def over(self, awaited: "AwaitedAnswer") -> None:
         """The request is over: if neither a first byte nor a page will say so, its prompt is not ahead any more."""
@@ -350,6 +363,7 @@ class WorkAheadProducer:
         return {
             "used": model.learnt,
             "answers": model.answers,
+            "peers": model.peers,
             "median_error": model.error,
             "seconds": {
                 name: [round(value, 6), round(sqrt(variance), 6)] for name, value, variance in numbers

@@ -138,7 +138,8 @@ function showLearnt(learnt) {
   const rows = Object.entries(learnt.seconds ?? {}).map(([name, [seconds, spread]], at) => ({ name, seconds, spread, at }));
   byId("learnt-empty").hidden = rows.length > 0;
   const wrong = learnt.median_error === null ? "" : `; the last predictions were wrong by ${percent(learnt.median_error)} (median)`;
-  setText(byId("learnt-note"), rows.length ? `learnt of ${count(learnt.answers)} answers${wrong}` : "");
+  const others = learnt.peers ? `, and by ${count(learnt.peers)} other pickers` : "";
+  setText(byId("learnt-note"), rows.length ? `learnt of ${count(learnt.answers)} answers${others}${wrong}` : "");
   learntTable.show(rows);
 }
 

@@ -8,7 +8,7 @@ import pytest
 
 from epp.outlier_watch import OutlierWatch
 from epp.outliers.settings import OutlierSettings
-from epp.peers.messages.peers_pb2 import News, Picks
+from epp.peers.messages.peers_pb2 import Learnt, News, Picks
 from epp.peers.publisher import PART, packed, unpacked
 from epp.peers.subscriber import (
     MOST_FORWARDED,
@@ -20,6 +20,8 @@ from epp.peers.subscriber import (
 )
 from epp.scheduling.plugin import ChainProducer
 from epp.scheduling.prefix.producer import PrefixCacheProducer
+from epp.scheduling.work_ahead.cost_model import WorkerPace
+from epp.scheduling.work_ahead.producer import WorkAheadProducer
 from tests.epp.peers.pickers import PublishingPicker, Wire
 
 PROMPT = "a long prompt that fills some blocks of a prefix cache " * 100
@@ -305,3 +307,34 @@ def test_hashes_survive_packing() -> None:
     hashes = [0, 1, 2**64 - 1, 0x0102030405060708]
     assert array("Q", unpacked(packed(hashes))).tolist() == hashes
     assert packed([1]) == b"\1" + bytes(7)
+
+
+def test_what_was_learnt_is_told_and_goes_with_the_connection() -> None:
+    one, other, newcomer = PublishingPicker(1), PublishingPicker(1), PublishingPicker(1)
+    wire, late = Wire(one, other), Wire(one, newcomer)
+    wire.carry(1.0)
+    (producer,) = [found for found in one.director.producers if isinstance(found, WorkAheadProducer)]
+    one.publisher.teach()
+    assert not one.is_awake, "nothing was learnt yet"
+    rng, pace = random.Random(1), WorkerPace()
+    for _ in range(100):
+        known = rng.choice((1.0, 3000.0)), rng.choice((0.0, 6000.0)), float(rng.randrange(8)), 0.0
+        producer.model.observe(pace, known, 0.02 + known[0] / 4000 + known[1] / 10_000, -1.0)
+    assert producer.own_fit is not None
+    one.publisher.teach()
+    one.publisher.flush(1.1)
+    for each in wire, late:
+        each.carry(1.2)
+        assert each.subscriber.learnt == producer.own_fit
+    one.is_awake = False
+    one.publisher.teach()
+    assert not one.is_awake, "it is told once"
+    wire.cut()
+    assert wire.subscriber.learnt is None
+
+
+@pytest.mark.parametrize("seconds", [[float("nan")], [-1.0], [float("inf")], [3601.0], [0.1] * 33])
+def test_what_cannot_be_learnt_is_a_fault(seconds: list[float]) -> None:
+    subscriber = PublishingPicker(1).subscriber()
+    with pytest.raises(PeerFaultError, match="learnt"):
+        subscriber.hear(News(learnt=Learnt(seconds=seconds, answers=1)), 1.0)

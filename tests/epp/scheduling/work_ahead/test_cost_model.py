@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from epp.scheduling.peer_pick import Fit
 from epp.scheduling.work_ahead.cost_model import UNKNOWN, CostModel, Known, WorkerPace
 
 FIXED, MISSING, AHEAD, REQUEST = 0.02, 0.25, 0.1, 0.01
@@ -142,3 +143,58 @@ def test_the_first_answers_may_be_all_alike() -> None:
         model.observe(pace, known, took, model.predict(known))
     assert sum(model.numbers) < 1.0
     assert model.predict((840.0, 0.0, 1.0, 0.0)) == pytest.approx(0.2, rel=0.2)
+
+
+HONEST = Fit((FIXED, MISSING, AHEAD, REQUEST, 0.0), 400)
+LIES = [
+    Fit((0.0, 3600.0, 0.0, 0.0, 0.0), 2**63),
+    Fit((0.0, 0.001, 0.001, 0.0, 0.0), 2**63),
+    Fit((3600.0, MISSING, 0.0, 0.0, 0.0), 2**63),
+]
+
+
+def test_who_has_no_answers_begins_with_what_most_others_learnt() -> None:
+    model = CostModel()
+    assert model.heed_peers([LIES[0], HONEST, HONEST])
+    assert (model.learnt, model.peers, model.own) == (True, 1, None)
+    assert model.numbers == list(HONEST.seconds)
+    assert model.ahead == pytest.approx(AHEAD / MISSING)
+    assert not model.heed_peers([]), "its workers are the same when the others are gone"
+    assert model.learnt
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_picker_that_lies_moves_nothing_that_own_answers_contradict(lie: Fit) -> None:
+    answers, alone = Answers(), Answers()
+    answers.model.heed_peers([lie])
+    for at in range(1, 400):
+        answers.come(1, honest)
+        alone.come(1, honest)
+        if at >= 16:  # twelve are enough, in steps of four
+            assert answers.model.numbers == alone.model.numbers, at
+            assert answers.model.peers == 0
+    answers.model.heed_peers([lie, HONEST])
+    assert answers.model.peers == 1
+    assert_near(answers)
+
+
+def test_fits_count_by_the_answers_behind_them() -> None:
+    answers = Answers()
+    answers.come(100, honest)
+    own = answers.model.own
+    assert own is not None
+    answers.model.heed_peers([HONEST])
+    expected = [
+        (100 * one + 400 * other) / 500 for one, other in zip(own.seconds, HONEST.seconds, strict=True)
+    ]
+    assert answers.model.numbers == pytest.approx(expected)
+    assert answers.model.own == own, "what is told is what was learnt here"
+
+
+def test_what_others_learnt_is_of_no_use_where_times_tell_nothing() -> None:
+    answers = Answers()
+    answers.model.heed_peers([HONEST])
+    answers.come(100, lambda known, worker, number: 0.003)
+    assert (answers.model.learnt, answers.model.ahead) == (False, 1.0)
+    answers.model.heed_peers([Fit(HONEST.seconds[:4], 400)])
+    assert not answers.model.learnt
