@@ -6,6 +6,7 @@ import logging
 import secrets
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import anyio
 
@@ -13,10 +14,14 @@ import registry
 from adsum.command_line import FAILED, Parser, print_error
 from discovery.errors import AdsumError
 from discovery.instance import check_component, check_instance_id, check_namespace
+from examples.simulator.handover import TransferTimes
 from examples.simulator.kv_messages import KvFormat
 from examples.simulator.openai_api import Profile
 from examples.simulator.scheduler_model import Limits
 from examples.simulator.worker import Announcement, Settings, serve_until_stopped
+
+ROLE_LABEL: Final = "llm-d.ai/role"
+ROLES: Final = ("prefill", "decode", "both", "encode")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,6 +73,16 @@ def _settings(options: argparse.Namespace) -> Settings:
         kv_events=_kv_format(options.kv_events),
         kv_ports=(options.kv_events_port, options.kv_replay_port),
         kv_buffer_steps=options.kv_buffer_steps,
+        role=options.role,
+        transfer=TransferTimes(
+            options.transfer_seconds,
+            options.transfer_token_seconds,
+            options.kv_lease_seconds,
+            recompute=options.kv_load_failure_policy == "recompute",
+        ),
+        reached_at=options.address or options.host,
+        bootstrap_port=options.bootstrap_port,
+        encode_seconds=options.encode_seconds,
     )
 
 
@@ -104,9 +119,14 @@ def _announcement(options: argparse.Namespace, instance_id: str) -> Announcement
         address=options.address,
         port=options.contract_port,
         instance_id=instance_id,
-        labels=dict(_label(text) for text in options.label),
+        labels=_labels(options),
     )
     return Announcement(opened, options.namespace, options.component)
+
+
+def _labels(options: argparse.Namespace) -> dict[str, str]:
+    role = {} if options.role is None else {ROLE_LABEL: options.role}
+    return role | dict(_label(text) for text in options.label)
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -126,7 +146,31 @@ def _parser() -> argparse.ArgumentParser:
     _add_serving(parser)
     _add_machine(parser)
     _add_kv_events(parser)
+    _add_stages(parser)
     return parser
+
+
+def _add_stages(parser: argparse.ArgumentParser) -> None:
+    times, group = TransferTimes(), parser.add_argument_group("stages on workers of their own")
+    group.add_argument(
+        "--role", choices=ROLES, help=f"the label {ROLE_LABEL} of this worker; default: it has none"
+    )
+    for name, default, text in (
+        ("transfer_seconds", times.seconds, "each transfer of a KV cache takes"),
+        ("transfer_token_seconds", times.token_seconds, "more for each token of the prompt"),
+        ("kv_lease_seconds", times.lease, "after which blocks that nobody fetched are free"),
+        ("encode_seconds", 0.2, "to encode an image or the like"),
+    ):
+        group.add_argument(f"--{name.replace('_', '-')}", type=_seconds, default=default, help=text)
+    group.add_argument(
+        "--kv-load-failure-policy",
+        choices=["fail", "recompute"],
+        default="fail",
+        help="of a request whose KV cache cannot be fetched",
+    )
+    group.add_argument(
+        "--bootstrap-port", type=_port, help="a further port, for SGLang's form; default: none"
+    )
 
 
 def _add_kv_events(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,8 @@
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,11 @@ import msgspec
 from aiohttp import web
 
 from discovery.instance import InstanceStatus
-from examples.simulator import metrics_page, openai_api
+from examples.simulator import encoding, handover, metrics_page, openai_api
+from examples.simulator.encoding import Encoder
 from examples.simulator.faults import PATH as FAULT_PATH
 from examples.simulator.faults import Faults
+from examples.simulator.handover import KvHandovers, TransferFailedError
 from examples.simulator.metrics_page import MetricsPage
 from examples.simulator.openai_api import ApiError, Generation, Profile, Reply
 from examples.simulator.pacing import Pacer, TokenStream
@@ -31,7 +34,10 @@ _BODY_LIMIT = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ModelServer:
-    """The HTTP handlers. `block_size`: tokens in one KV block. `faults`: None: it has none. `kv_events` None: it publishes none."""
+    """The HTTP handlers. `block_size`: tokens in one KV block. `faults`: None: it has none. `kv_events` None: it publishes none.
+
+    `handovers`, `encoder` None: it does all stages of a request by itself.
+    """
 
     profile: Profile
     pacer: Pacer
@@ -40,6 +46,8 @@ class ModelServer:
     block_size: int
     faults: Faults | None = None
     kv_events: "CacheEvents | None" = None
+    handovers: KvHandovers | None = None
+    encoder: Encoder | None = None
 
     def app(self) -> web.Application:
         """Serve it with `handler_cancellation=True`, or the request of a client that disconnects runs to its end."""
@@ -54,6 +62,10 @@ class ModelServer:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/health", self._health)
         self._add_kv_events(app)
+        if self.handovers is not None:
+            app.router.add_post(handover.PATH, self.handovers.serve)
+        if self.encoder is not None:
+            app.router.add_get(encoding.PATH, self.encoder.serve)
         return app
 
     def _add_kv_events(self, app: web.Application) -> None:
@@ -113,36 +125,69 @@ class ModelServer:
 
     async def _generate(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         started = time.monotonic()
+        role = "both" if self.handovers is None else self.handovers.role
         with self.state.request():
-            generation = openai_api.parse(await request.read(), chat=chat, profile=self.profile)
+            generation = openai_api.parse(await request.read(), chat=chat, profile=self.profile, role=role)
             reply = Reply(
                 generation,
                 request_id=request.headers.get(REQUEST_ID_HEADER) or uuid.uuid4().hex,
                 instance_id=self.profile.instance_id,
                 created=int(time.time()),
             )
-            with self.pacer.generate(self._work(generation)) as tokens:
-                answer = self._stream if generation.stream else self._collect
-                response = await answer(request, reply, tokens, started)
+            if role == "encode" and self.encoder is not None:
+                encoded = await self.encoder.encode(generation.media)
+                return _json(reply.response_body(0) | {"ec_transfer_params": encoded})
+            answer = self._stream if generation.stream else self._collect
+            response = await answer(request, reply, started)
             self.page.request_latency.observe(time.monotonic() - started)
             return response
 
-    async def _collect(
-        self, request: web.Request, reply: Reply, tokens: TokenStream, started: float
-    ) -> web.StreamResponse:
-        batch = await tokens.receive()
-        self.page.time_to_first_token.observe(time.monotonic() - started)
-        while not batch[-1].finished:
-            batch = await tokens.receive()
-        return _json(reply.response_body(batch[-1].cached_tokens))
+    @asynccontextmanager
+    async def _generating(self, generation: Generation) -> AsyncIterator[TokenStream]:
+        """Once all that other workers have of it is here. Raises TransferFailedError."""
+        if self.encoder is not None and generation.media:
+            await self.encoder.need(generation.media, generation.encoded)
+        given, received = generation.handover, 0
+        if self.handovers is not None and given is not None and not given.hold:
+            received = await self.handovers.fetch(given, len(generation.prompt))
+        with self.pacer.generate(self._work(generation, received)) as tokens:
+            yield tokens
 
-    async def _stream(
-        self, request: web.Request, reply: Reply, tokens: TokenStream, started: float
-    ) -> web.StreamResponse:
+    async def _collect(self, request: web.Request, reply: Reply, started: float) -> web.StreamResponse:
+        generation, handovers, held = reply.generation, self.handovers, None
+        given = generation.handover
+        try:
+            async with self._generating(generation) as tokens:
+                batch = await tokens.receive()
+                self.page.time_to_first_token.observe(time.monotonic() - started)
+                while not batch[-1].finished:
+                    batch = await tokens.receive()
+                if handovers is not None and given is not None and generation.hands_over:
+                    held = handovers.hold(given, tokens.key, len(generation.prompt))
+                    tokens.kept = True
+        except TransferFailedError as error:
+            raise ApiError(500, str(error)) from error
+        if handovers is not None and given is not None and given.together:
+            await handovers.wait_fetched(given)
+            held = None
+        return _json(reply.response_body(batch[-1].cached_tokens, held))
+
+    async def _stream(self, request: web.Request, reply: Reply, started: float) -> web.StreamResponse:
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
         )
         await response.prepare(request)
+        try:
+            async with self._generating(reply.generation) as tokens:
+                await self._stream_tokens(response, reply, tokens, started)
+        except TransferFailedError as error:  # the status has gone out: the error is an event, as vLLM's
+            await response.write(openai_api.event(ApiError(500, str(error)).body()) + openai_api.DONE)
+        await response.write_eof()
+        return response
+
+    async def _stream_tokens(
+        self, response: web.StreamResponse, reply: Reply, tokens: TokenStream, started: float
+    ) -> None:
         sent, finished = 0, False
         while not finished:
             batch = await tokens.receive()
@@ -156,10 +201,8 @@ class ModelServer:
                 events.append(openai_api.DONE)
             await response.write(b"".join(events))
             sent += len(batch)
-        await response.write_eof()
-        return response
 
-    def _work(self, generation: Generation) -> Work:
+    def _work(self, generation: Generation, received: int) -> Work:
         tokens = [*generation.prompt, *generation.answer]
         return Work(
             prompt_tokens=len(generation.prompt),
@@ -168,6 +211,8 @@ class ModelServer:
             adapter=generation.adapter,
             tokens=tokens,
             salt=generation.salt,
+            received=received,
+            held=generation.hands_over,
         )
 
 

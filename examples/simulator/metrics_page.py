@@ -63,6 +63,10 @@ class MetricsPage:
         yield from self._family(
             "kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent.", load.kv_usage
         )
+        yield from _head(
+            "simulator:held_kv_blocks", "gauge", "KV blocks of ended requests, for another worker."
+        )
+        yield _sample("simulator:held_kv_blocks", self._labels, load.held_blocks)
         blocks = {"block_size": str(self._limits.block_size), "num_gpu_blocks": str(self._limits.num_blocks)}
         yield from _head("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig")
         yield _sample("vllm:cache_config_info", self._labels | blocks | {"enable_prefix_caching": "True"}, 1)
@@ -76,6 +80,16 @@ class MetricsPage:
             ("num_preemptions_total", "Number of preemptions.", totals.preempted_requests),
             ("request_success_total", "Count of successfully processed requests.", totals.finished_requests),
             ("request_aborted_total", "Count of requests whose client went away.", totals.aborted_requests),
+            (
+                "nixl_num_kv_expired_reqs_total",
+                "Requests whose KV cache nobody fetched in time.",
+                totals.expired_requests,
+            ),
+            (
+                "nixl_num_failed_transfers_total",
+                "KV caches that could not be fetched.",
+                totals.failed_transfers,
+            ),
         ):
             yield from self._family(name, "counter", text, value)
 

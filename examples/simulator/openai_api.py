@@ -1,11 +1,13 @@
 """Parses OpenAI requests and builds the response bodies; only the fields that routers and benchmark clients use."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
 
+from examples.simulator.encoding import MEDIA, item_hash
+from examples.simulator.handover import Handover, HandoverFields
 from examples.simulator.tokens import echo, token_id, tokenize
 
 DONE = b"data: [DONE]\n\n"
@@ -41,13 +43,14 @@ class _StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool = False
 
 
-class _Request(msgspec.Struct, frozen=True, kw_only=True):
+class _Request(HandoverFields, frozen=True, kw_only=True):
     model: str
     stream: bool | None = False
     stream_options: _StreamOptions | None = None
     max_tokens: int | None = None
     n: int | None = 1
     cache_salt: str | None = None
+    ec_transfer_params: dict[str, Any] | None = None
 
 
 class _CompletionRequest(_Request, frozen=True):
@@ -57,6 +60,10 @@ class _CompletionRequest(_Request, frozen=True):
 class _Part(msgspec.Struct, frozen=True):
     type: str
     text: str = ""
+    image_url: Any = None
+    audio_url: Any = None
+    video_url: Any = None
+    input_audio: Any = None
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -74,6 +81,12 @@ class _ChatRequest(_Request, frozen=True):
     messages: list[_Message]
     max_completion_tokens: int | None = None
 
+    def media(self) -> tuple[str, ...]:
+        """The hashes of its images and the like, each once."""
+        contents = [one.content for one in self.messages if isinstance(one.content, list)]
+        parts = [part for content in contents for part in content if part.type in MEDIA]
+        return tuple(dict.fromkeys(item_hash(getattr(part, part.type)) for part in parts))
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:
@@ -88,9 +101,18 @@ class Generation:
     stream: bool
     include_usage: bool
     salt: str = ""
+    handover: Handover | None = None
+    media: tuple[str, ...] = ()
+    encoded: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether another worker goes on with it: not if its answer is complete, as in vLLM, nor if it is streamed."""
+        ended = self.stream or self.finish_reason != "length"
+        return self.handover is not None and self.handover.hold and not ended
 
 
-def parse(body: bytes, *, chat: bool, profile: Profile) -> Generation:
+def parse(body: bytes, *, chat: bool, profile: Profile, role: str = "both") -> Generation:
     """Raises ApiError: 400 for an invalid request, 404 for a model that this worker does not serve."""
     request: _ChatRequest | _CompletionRequest
     request = _decode(body, _ChatRequest) if chat else _decode(body, _CompletionRequest)
@@ -106,6 +128,10 @@ def parse(body: bytes, *, chat: bool, profile: Profile) -> Generation:
         )
     answer = echo(echoed, limit)
     options = request.stream_options or _StreamOptions()
+    try:
+        handover = request.handover(role)
+    except ValueError as error:
+        raise ApiError(400, str(error)) from error
     return Generation(
         chat=chat,
         model=request.model,
@@ -116,6 +142,9 @@ def parse(body: bytes, *, chat: bool, profile: Profile) -> Generation:
         stream=bool(request.stream),
         include_usage=options.include_usage,
         salt=request.cache_salt or "",
+        handover=handover,
+        media=request.media() if isinstance(request, _ChatRequest) else (),
+        encoded=request.ec_transfer_params or {},
     )
 
 
@@ -133,12 +162,18 @@ class Reply:
     instance_id: str
     created: int
 
-    def response_body(self, cached_tokens: int) -> dict[str, Any]:
-        """The body of a response that is not streamed."""
+    def response_body(self, cached_tokens: int, held: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The body of a response that is not streamed. `held`: where another worker can fetch the KV cache of the prompt."""
         text, generation = "".join(self.generation.answer), self.generation
         content = {"message": {"role": "assistant", "content": text}} if generation.chat else {"text": text}
         choice = {"index": 0, **content, "logprobs": None, "finish_reason": generation.finish_reason}
         body = self._body("chat.completion" if generation.chat else "text_completion", [choice])
+        if held is not None and generation.handover is not None and generation.handover.form == "trtllm":
+            first = [token_id(generation.answer[0])]
+            choice["disaggregated_params"] = held | {"first_gen_tokens": first}
+            body["prompt_token_ids"] = [token_id(token) for token in generation.prompt]
+        elif held is not None:
+            body["kv_transfer_params"] = held
         return body | {"usage": self._usage(cached_tokens)}
 
     def chunk(self, index: int) -> dict[str, Any]:
@@ -228,6 +263,8 @@ def _check(request: _ChatRequest | _CompletionRequest, profile: Profile) -> None
 
 
 def _chat_prompt(request: _ChatRequest) -> tuple[list[str], str]:
+    if request.prompt_token_ids:
+        return _numbered(request.prompt_token_ids), ""
     if not request.messages:
         raise ApiError(400, "messages must hold at least one message", param="messages")
     prompt: list[str] = []
@@ -243,10 +280,14 @@ def _completion_prompt(request: _CompletionRequest) -> tuple[list[str], str]:
     if isinstance(prompt, str):
         tokens, echoed = tokenize(prompt), prompt
     else:
-        tokens, echoed = [f"#{token}" for token in prompt], ""
+        tokens, echoed = _numbered(prompt), ""
     if not tokens:
         raise ApiError(400, "prompt must not be empty", param="prompt")
     return tokens, echoed
+
+
+def _numbered(ids: Sequence[int]) -> list[str]:
+    return [f"#{token}" for token in ids]
 
 
 def _limit(request: _ChatRequest | _CompletionRequest) -> int | None:

@@ -10,9 +10,11 @@ from examples.simulator.scheduler_model import Emitted, Load, SchedulerModel, To
 
 
 class TokenStream:
-    """The tokens of one request, as they are emitted."""
+    """The tokens of one request, as they are emitted. `key`: for `Pacer.release`. `kept`: the blocks that it holds stay until then."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.kept = False
         self._tokens: list[Emitted] = []
         self._arrived = asyncio.Event()
 
@@ -68,14 +70,28 @@ class Pacer:
         self._last_key += 1
         key = self._last_key
         self._scheduler.submit(key, work)
-        self._streams[key] = stream = TokenStream()
+        self._streams[key] = stream = TokenStream(key)
         self._changed.set()
         try:
             yield stream
         finally:
             del self._streams[key]
-            self._scheduler.abort(key)
+            if not stream.kept:
+                self._scheduler.abort(key)
             self._changed.set()
+
+    def release(self, key: int) -> None:
+        """Free the blocks that a request held for another worker."""
+        self._scheduler.release(key)
+        self._changed.set()
+
+    def real(self, seconds: float) -> float:
+        """How long so many simulated seconds take."""
+        return seconds / self._speed
+
+    async def pass_seconds(self, seconds: float) -> None:
+        """Wait so many simulated seconds."""
+        await asyncio.sleep(self.real(seconds))
 
     def load(self) -> Load:
         return self._scheduler.load(self._now())

@@ -49,7 +49,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request. `digests`: one for each full block of prompt and output, in order. `tokens`, `salt`: what they are made of."""
+    """One request. `digests`: one for each full block of prompt and output, in order. `tokens`, `salt`: what they are made of.
+
+    `received`: tokens of the prompt whose KV cache came from another worker. `held`: its blocks stay after its end, until `release`.
+    """
 
     prompt_tokens: int
     output_tokens: int
@@ -57,6 +60,8 @@ class Work:
     adapter: str | None = None
     tokens: Sequence[str] = ()
     salt: str = ""
+    received: int = 0
+    held: bool = False
 
 
 class CacheListener(Protocol):
@@ -80,13 +85,14 @@ class Emitted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What vLLM's gauges show at one moment."""
+    """What vLLM's gauges show at one moment. `held_blocks`: of requests that ended, for another worker."""
 
     running: int
     waiting: int
     kv_usage: float
     loaded_adapters: tuple[str, ...]
     waiting_adapters: tuple[str, ...]
+    held_blocks: int = 0
 
 
 @dataclass(slots=True)
@@ -100,6 +106,8 @@ class Totals:
     preempted_requests: int = 0
     finished_requests: int = 0
     aborted_requests: int = 0
+    expired_requests: int = 0
+    failed_transfers: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +119,7 @@ class _Sequence:
     hashed: int = 0  # its blocks are work.digests[:hashed] and ...
     private: int = 0  # ... these, not full yet
     cached_tokens: int | None = None
+    preempted: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -149,6 +158,7 @@ class SchedulerModel:
         self._adapters = AdapterSlots(limits.max_lora, limits.adapter_load_seconds)
         self._waiting: OrderedDict[int, _Sequence] = OrderedDict()
         self._running: OrderedDict[int, _Sequence] = OrderedDict()
+        self._held: OrderedDict[int, _Sequence] = OrderedDict()
         self._step: _Step | None = None
 
     def fork(self) -> "SchedulerModel":
@@ -156,7 +166,11 @@ class SchedulerModel:
         copy = SchedulerModel(self.limits)
         copy._cache, copy._adapters = self._cache.fork(), self._adapters.fork()
         copies: dict[int, _Sequence] = {}
-        for ours, theirs in ((self._waiting, copy._waiting), (self._running, copy._running)):
+        for ours, theirs in (
+            (self._waiting, copy._waiting),
+            (self._running, copy._running),
+            (self._held, copy._held),
+        ):
             for key, sequence in ours.items():
                 theirs[key] = copies[key] = replace(sequence)
         if self._step is not None:
@@ -177,13 +191,19 @@ class SchedulerModel:
         self._waiting[key] = _Sequence(key, work)
 
     def abort(self, key: int) -> None:
-        """Drop the request of a client that disconnected; does nothing if it has finished."""
+        """Drop the request of a client that disconnected; of one that has finished, no more than the blocks that it holds."""
         if self._waiting.pop(key, None) is None:
             sequence = self._running.get(key)
             if sequence is None:
+                self.release(key)
                 return
             self._free(sequence)
         self.totals.aborted_requests += 1
+
+    def release(self, key: int) -> None:
+        """Free the blocks that a request holds after its end."""
+        if (sequence := self._held.pop(key, None)) is not None:
+            self._release_blocks(sequence)
 
     def advance(self, now: float) -> list[Emitted]:
         """Complete the steps that end by `now`; the tokens that they emit."""
@@ -253,6 +273,7 @@ class SchedulerModel:
             kv_usage=self._cache.usage,
             loaded_adapters=self._adapters.loaded(now),
             waiting_adapters=tuple(sorted(waiting)),
+            held_blocks=sum(one.hashed + one.private for one in self._held.values()),
         )
 
     def _begin(self, start: float) -> _Step | None:
@@ -308,10 +329,15 @@ class SchedulerModel:
             return False
         sequence.hashed, sequence.private = hits, self._blocks(sequence.num_tokens) - hits
         sequence.computed = hits * size
-        if sequence.cached_tokens is None:
-            sequence.cached_tokens = sequence.computed
+        first_time = sequence.cached_tokens is None
+        if first_time:
             self.totals.prefix_queries += sequence.work.prompt_tokens
             self.totals.prefix_hits += sequence.computed
+        if not sequence.preempted:
+            received = min(sequence.work.received, sequence.num_tokens - 1)
+            sequence.computed = max(sequence.computed, received)
+        if first_time:
+            sequence.cached_tokens = sequence.computed
         return True
 
     def _end(self, step: _Step) -> list[Emitted]:
@@ -348,21 +374,32 @@ class SchedulerModel:
         finished = sequence.emitted == sequence.work.output_tokens
         if finished:
             self.totals.finished_requests += 1
-            self._free(sequence)
+            if sequence.work.held:
+                self._held[sequence.key] = sequence
+                self._stop_running(sequence)
+            else:
+                self._free(sequence)
         return Emitted(sequence.key, at, sequence.cached_tokens or 0, finished)
 
     def _preempt(self, sequence: _Sequence) -> None:
         self._free(sequence)
         self.totals.preempted_requests += 1
+        sequence.preempted = True
         sequence.computed = sequence.hashed = sequence.private = 0
         self._waiting[sequence.key] = sequence
         self._waiting.move_to_end(sequence.key, last=False)
 
     def _free(self, sequence: _Sequence) -> None:
+        self._stop_running(sequence)
+        self._release_blocks(sequence)
+
+    def _stop_running(self, sequence: _Sequence) -> None:
         del self._running[sequence.key]
-        self._cache.release(sequence.work.digests[: sequence.hashed], sequence.private)
         if sequence.work.adapter is not None:
             self._adapters.release(sequence.work.adapter)
+
+    def _release_blocks(self, sequence: _Sequence) -> None:
+        self._cache.release(sequence.work.digests[: sequence.hashed], sequence.private)
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.limits.block_size)

@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
@@ -13,7 +13,9 @@ from aiohttp import web
 
 from discovery.instance import InstanceStatus
 from examples.simulator.app import ModelServer
+from examples.simulator.encoding import Encoder
 from examples.simulator.faults import Faults
+from examples.simulator.handover import KvHandovers, TransferTimes
 from examples.simulator.kv_messages import KvFormat
 from examples.simulator.metrics_page import MetricsPage
 from examples.simulator.openai_api import Profile
@@ -50,6 +52,8 @@ class Settings:
     """The parsed command line. `announcement` None: serve without registering. `faults`: it has them on request.
 
     `kv_events`: how it publishes what its prefix cache holds, None: not at all; at `kv_ports`, of events and of replays.
+    `role` None: all stages of a request run here, and it says nothing of that. `bootstrap_port`: a second one to listen on, as
+    SGLang's prefill workers do; None: there is none.
     """
 
     profile: Profile
@@ -64,6 +68,11 @@ class Settings:
     kv_events: KvFormat | None = None
     kv_ports: tuple[int, int] = (0, 0)
     kv_buffer_steps: int = 10_000
+    role: str | None = None
+    transfer: TransferTimes = field(default_factory=TransferTimes)
+    reached_at: str = "127.0.0.1"
+    bootstrap_port: int | None = None
+    encode_seconds: float = 0.2
 
 
 async def serve_until_stopped(settings: Settings, ready: Callable[[int], None]) -> None:
@@ -85,6 +94,9 @@ async def serve_until_stopped(settings: Settings, ready: Callable[[int], None]) 
             stack.callback(tasks.cancel_scope.cancel)
             server = _model_server(settings, pacer, state, kv_events)
             port = await stack.enter_async_context(_serving(server, settings))
+            for reached in (server.handovers, server.encoder):
+                if reached is not None:
+                    reached.address = settings.reached_at, port
             publish = await _register(settings, port, stack)
             _set_status(state, publish, InstanceStatus.READY)
             ready(port)
@@ -138,7 +150,11 @@ def _model_server(
     page = MetricsPage(settings.profile.model, settings.limits, pad_bytes=settings.pad_metrics_bytes)
     faults = Faults(kv_events) if settings.faults else None
     block_size = settings.limits.block_size
-    return ModelServer(settings.profile, pacer, page, state, block_size, faults, kv_events)
+    handovers = KvHandovers(pacer, settings.transfer, block_size, settings.role or "both")
+    encoder = Encoder(pacer, settings.encode_seconds)
+    return ModelServer(
+        settings.profile, pacer, page, state, block_size, faults, kv_events, handovers, encoder
+    )
 
 
 @asynccontextmanager
@@ -149,6 +165,8 @@ async def _serving(server: ModelServer, settings: Settings) -> AsyncIterator[int
     await runner.setup()
     try:
         await _listen(runner, settings.host, settings.port)
+        if settings.bootstrap_port is not None:
+            await _listen(runner, settings.host, settings.bootstrap_port)
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
