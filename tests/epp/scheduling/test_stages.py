@@ -24,6 +24,8 @@ from epp.scheduling.request_reader import Policy
 
 NOW = 100.0
 CASES = yaml.safe_load((Path(__file__).parent / "go_stages.yaml").read_text())
+CHOICES = yaml.safe_load((Path(__file__).parent / "go_stage_choices.yaml").read_text())
+GO_FILES = Path(__file__).parents[1] / "config" / "go_files"
 STAGES = ("encode", "prefill", "decode")
 
 
@@ -113,6 +115,52 @@ def test_the_stages_are_those_of_the_go_picker(case: dict[str, Any]) -> None:
         director.responded(pick, 200, NOW)
         director.release(pick, NOW)
     assert {store.inflight(one) for one in store.endpoints} == {0}
+
+
+def as_the_go_picker_was_asked(given: dict[str, Any]) -> tuple[dict[str, str], bytes]:
+    text = "".join(
+        piece * times for piece, times in given.get("prompt", given.get("chat", [["What is it?", 1]]))
+    )
+    if "prompt" in given:
+        return {":path": "/v1/completions"}, json.dumps({"model": "m", "prompt": text}).encode()
+    content: Any = text
+    if "media" in given:
+        content = [
+            {"type": "text", "text": text},
+            {"type": given["media"], given["media"]: {"url": "http://x"}},
+        ]
+    body = {"model": "m", "messages": [{"role": "user", "content": content}]}
+    return {":path": "/v1/chat/completions"}, json.dumps(body).encode()
+
+
+@pytest.mark.parametrize(
+    ("file", "case"),
+    [(file, case) for case in CHOICES for file in case["files"]],
+    ids=lambda value: str(value)[:60],
+)
+def test_the_go_pickers_configurations_choose_as_its_program_did(file: str, case: dict[str, Any]) -> None:
+    store = Datastore()
+    for number, (role, waiting, host) in enumerate(case["workers"], 1):
+        labels = {"llm-d.ai/role": role} if role else {}
+        labels["kubernetes.io/hostname"] = host
+        instance = Instance(str(number), "ns", "c", f"10.0.0.{number}", 18000, "a", labels=labels)
+        store.apply(InstanceAddedEvent(instance), {})
+        store.observe(store.endpoints[-1], Load(waiting=waiting, running=0, kv_usage=0), NOW, period=1e9)
+    director = director_of(load_config((GO_FILES / file).read_text(), rng=random.Random(1)), store)
+    for given in case["requests"]:
+        for endpoint, waiting in zip(store.endpoints, given.get("waiting", ()), strict=False):
+            store.observe(endpoint, Load(waiting=waiting, running=0, kv_usage=0), NOW, period=1e9)
+        pick = director.direct(*as_the_go_picker_was_asked(given), None, NOW)
+        assert isinstance(pick, Pick)
+        expected = {"x-encoder-hosts-ports": f"10.0.0.{given['encode']}:18000"} if "encode" in given else {}
+        if given.get("prefill", given["to"]) != given["to"]:
+            expected["x-prefiller-host-port"] = f"10.0.0.{given['prefill']}:18000"
+        if "rank" in given:
+            expected["x-data-parallel-host-port"] = f"10.0.0.{given['to']}:{given['rank']}"
+        assert pick.headers == expected, given
+        assert pick.endpoints[0].destination == f"10.0.0.{given['to']}:{given.get('port', 18000)}", given
+        director.responded(pick, 200, NOW)
+        director.release(pick, NOW)
 
 
 ALWAYS: dict[str, Any] = {"prefill": {"type": "always-disagg-pd-decider"}}
