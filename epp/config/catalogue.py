@@ -22,7 +22,7 @@ from epp.scheduling import (
 )
 from epp.scheduling.affinity import labels, session_affinity, sessions, topology
 from epp.scheduling.burst import producer as burst
-from epp.scheduling.disaggregation import deciders, least_cost
+from epp.scheduling.disaggregation import deciders, least_cost, rollout
 from epp.scheduling.disaggregation import handler as disaggregation
 from epp.scheduling.in_flight_load import plugins as in_flight_load
 from epp.scheduling.in_flight_load import prefix_affinity
@@ -52,6 +52,7 @@ MODULES: Final = (
     disaggregation,
     deciders,
     least_cost,
+    rollout,
     sessions,
     fairness,
     program_aware,
@@ -97,9 +98,6 @@ _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "latency-scorer",
         "predicted-latency-producer",
         "slo-headroom-tier-filter",
-    ),
-    "leave it out: disagg-profile-handler pairs no two revisions; for its headerSelectors use header-label-affinity-scorer": (
-        "disaggregatedset-rollout-screener",
     ),
     "it is part of the Go picker's tests alone; use single-profile-handler": ("test-profile-handler",),
     _PARSER: ("sglanghttp-parser", "vertexai-parser", "vllmgrpc-parser"),

@@ -178,7 +178,7 @@ class Plugins:
 
     def build_listed(self) -> None:
         """Build what works by being listed, and all of installed packages, so that their faults are found."""
-        listed = (Role.ADMITTER, Role.PRODUCER, Role.REQUEST_HEADERS, Role.RESPONSE_HEADERS)
+        listed = (Role.SCREENER, Role.ADMITTER, Role.PRODUCER, Role.REQUEST_HEADERS, Role.RESPONSE_HEADERS)
         for plugin in list(self._named.values()):
             if plugin.package or any(plugin.has(role) for role in listed):
                 self._problems.of(partial(self.build, plugin))

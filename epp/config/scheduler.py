@@ -88,8 +88,10 @@ def _build_scheduler(
     handler: Plugin, built: dict[str, _BuiltProfile], plugins: Plugins, *, flow_control: bool
 ) -> BuiltScheduler:
     profiles = {name: one.profile for name, one in built.items()}
-    admitters = [plugins.resolve(name, "plugins", Role.ADMITTER) for name in plugins.names(Role.ADMITTER)]
-    steps = [f"{Role.ADMITTER.value} {one.name}{_type_suffix(one.name, one)}" for one in admitters]
+    steps = list[str]()
+    for role in (Role.ADMITTER, Role.SCREENER):
+        listed = [plugins.resolve(name, "plugins", role) for name in plugins.names(role)]
+        steps += [f"{role.value} {one.name}{_type_suffix(one.name, one)}" for one in listed]
     followers = plugins.followers(without=None if flow_control else Role.FAIRNESS)
     asked: ProfileHandler = handler.built
     handled = not getattr(asked, "takes_only_profile", False)

@@ -33,6 +33,7 @@ class Role(Enum):
     USAGE_LIMIT = "usage limit policy"
     EVICTION = "eviction policy"
     PRODUCER = "data producer"
+    SCREENER = "screener"
     ADMITTER = "admitter"
     DECIDER = "decider"
     REQUEST_HEADERS = "request header processor"

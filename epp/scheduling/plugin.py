@@ -287,6 +287,17 @@ class InFlightReader(Protocol):
         """The score of one endpoint; falls as `unreported` grows."""
 
 
+@runtime_checkable
+class Screener(Protocol):
+    """A data producer that leaves endpoints out before any profile runs, so that all profiles of a request see the same ones."""
+
+    @property
+    def name(self) -> str: ...
+
+    def screen(self, request: InferenceRequest, pool: EndpointPool) -> tuple[Mask, str]:
+        """The endpoints that stay; if none does, the request is answered with 503, and the text says why."""
+
+
 class Picker(Protocol):
     """Chooses endpoints by the weighted sum of their scores."""
 

@@ -7,11 +7,13 @@ from epp.endpoints.endpoint import EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.candidates import no_endpoints
+from epp.scheduling.decision import rows_of_all
 from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.plugin import (
     DataProducer,
     ProfileHandler,
     RehearsingProducer,
+    Screener,
     StagedHandler,
     is_picked_last,
     producer_labels,
@@ -29,6 +31,7 @@ class Scheduler:
 
     __slots__ = (
         "_handler_producers",
+        "_screeners",
         "_single_name",
         "_single_profile",
         "_staged",
@@ -53,6 +56,7 @@ class Scheduler:
             if not any(producer is one for one in self.producers):
                 self.producers.append(producer)
         self.producers.sort(key=is_picked_last)
+        self._screeners = [one for one in self.producers if isinstance(one, Screener)]
         single = getattr(self.handler, "takes_only_profile", False) is True
         self._single_profile = next(iter(self.profiles.values())) if single else None
         self._single_name = next(iter(self.profiles)) if single else ""
@@ -86,6 +90,8 @@ class Scheduler:
                 take_back()
 
     def _choose(self, context: SchedulingContext, pool: EndpointPool) -> Pick:
+        if self._screeners:
+            pool = self._screened(context, pool)
         if context.decision is not None:
             context.decision.profile = self._single_name
         staged = self._staged is not None and self._staged.has_stages(pool)
@@ -96,6 +102,16 @@ class Scheduler:
             pick.scores = context.scores
             return pick
         return self._run_profiles(context, pool)
+
+    def _screened(self, context: SchedulingContext, pool: EndpointPool) -> EndpointPool:
+        for screener in self._screeners:
+            mask, why = screener.screen(context.request, pool)
+            pool = pool.select(mask)
+            if context.decision is not None:
+                context.decision.narrowed(screener.name, rows_of_all(pool))
+            if not len(pool):
+                raise no_endpoints(why)
+        return pool
 
     def _run_profiles(self, context: SchedulingContext, pool: EndpointPool) -> Pick:
         request = context.request

@@ -302,7 +302,7 @@ def test_a_sound_file_with_one_misspelt_key_has_one_problem() -> None:
 @pytest.mark.parametrize(
     ("given", "advice"),
     [
-        ("disaggregatedset-rollout-screener", "leave it out: disagg-profile-handler pairs no two revisions"),
+        ("request-attribute-reporter", "leave it out: answers are not parsed"),
         ("test-profile-handler", "use single-profile-handler"),
     ],
 )

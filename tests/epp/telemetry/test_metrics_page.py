@@ -30,6 +30,12 @@ from epp.plugins.labels import REQUEST_LABELS
 from epp.request.rejection import Rejection
 from epp.scheduling.disaggregation.decisions import disagg_metrics
 from epp.scheduling.disaggregation.handler import DisaggProfileHandler, StagePlan
+from epp.scheduling.disaggregation.rollout import (
+    DISAGGREGATEDSET_ROLLOUT_SCREENER,
+    RevisionShares,
+    RolloutParameters,
+    RolloutScreener,
+)
 from epp.scheduling.in_flight_load.plugins import in_flight_metrics
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.kv_events.declaration import kv_event_metrics
@@ -124,6 +130,12 @@ def everything(picking: Any) -> Iterator[Metric]:
         handler.counts.decisions["m", "decode-only"] += 1
         handler.counts.fallbacks["prefill", "no_worker"] += 1
     yield from disagg_metrics(handlers)
+    gating = {"mode": "sum", "requireRoles": {"values": ["decode"]}}
+    given = {"scope": {"labelSelector": "a"}, "revisionGating": gating}
+    screener = RolloutScreener(RolloutParameters.model_validate(given), "name", random.Random(1))
+    screener.distribution = RevisionShares("sum", ["decode"], {"v1": {"decode": 1}})
+    screener.no_match["revision"] += 1
+    yield from DISAGGREGATEDSET_ROLLOUT_SCREENER.metrics([screener])
     programs = ProgramAware(ProgramAwareSettings(), lambda: 1.0)
     programs.picked(pick.request, pick.endpoints)
     yield from program_metrics([programs])
