@@ -5,7 +5,7 @@ own, made of its tokens and of all that comes before them (adapter, salt, the bl
 keys). A prompt's tokens give the same keys. Its seed is random, so that nobody can prepare two blocks with one key.
 
 The workers that hold a block are the bits of one integer. A worker that cleared its cache gets another bit; its old one is
-taken off the blocks little by little, because a worker may hold a hundred thousand.
+taken off the blocks little by little, and what was noted beside it is let go in steps, because a worker may hold a million.
 
 References are counted as vLLM defines them (docs/design/kv_cache_events): for each medium, group, locality and ownership a
 store adds one, a removal takes one, and a removal of what is not there is nothing. Nearly every block has one reference, so
@@ -13,8 +13,8 @@ only others are written down.
 """
 
 from array import array
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -45,6 +45,8 @@ _MOST_GROUPS: Final = 64
 """Groups of a hybrid model; vLLM makes a handful."""
 _MOST_ADAPTERS: Final = 4096
 _SPARE_ALIASES: Final = 4096
+_MOST_NAMES: Final = 8
+"""Of each block that one publisher holds; an engine has one. With more all that it holds is forgotten."""
 
 
 class CacheHoldings:
@@ -60,6 +62,7 @@ class CacheHoldings:
         "block_tokens",
         "count",
         "first_scope",
+        "names_kept",
         "orphans",
         "references",
         "refused",
@@ -79,10 +82,21 @@ class CacheHoldings:
         """By row, of blocks with any other references."""
         self.aliases: dict[int, int] = {}
         """Keys by this publisher's names, where another publisher gave the block another name, or the name to another block."""
+        self.names_kept = 0
+        """Of them, when those of blocks that are gone were forgotten last."""
         self.renamed: set[int] = set()
         """Those keys: what others call these blocks means nothing here."""
         self.teaches: dict[int, bool] = {}
         """Whether every block of a group is needed, by group."""
+
+
+class _Cleared(NamedTuple):
+    """What was noted of a cache that was cleared."""
+
+    references: dict[int, dict[Scope, int]]
+    aliases: dict[int, int]
+    renamed: set[int]
+    teaches: dict[int, bool]
 
 
 class CacheIndex:
@@ -105,6 +119,8 @@ class CacheIndex:
         self._retired = 0
         self._sweeping = 0
         self._swept_to = 0
+        # bounded: `apply` empties it, and only what it stores comes here
+        self._cleared: list[_Cleared] = []
         self.adapters: dict[str, None] = {}
         """Names of adapters that blocks were stored for, the latest last."""
 
@@ -130,17 +146,14 @@ class CacheIndex:
     def clear(self, holdings: CacheHoldings) -> None:
         """It holds nothing any more."""
         self.changed()
-        for row, counts in holdings.references.items():
-            if not _is_whole(holdings, counts):
-                self._unpin(row)
         if holdings.count:
             self._retired |= holdings.bit
             holdings.bit = self._new_bit()
-        holdings.count = 0
-        holdings.references.clear()
-        holdings.aliases.clear()
-        holdings.renamed.clear()
-        holdings.teaches.clear()
+        holdings.count = holdings.names_kept = 0
+        noted = _Cleared(holdings.references, holdings.aliases, holdings.renamed, holdings.teaches)
+        if any(noted[:3]):
+            self._cleared.append(noted)
+        holdings.references, holdings.aliases, holdings.renamed, holdings.teaches = {}, {}, set(), {}
         holdings.first_scope = None
         holdings.orphans = holdings.refused = 0
 
@@ -160,17 +173,23 @@ class CacheIndex:
                     yield from self._remove_all(holdings, event)
                 case BlocksCleared():
                     self.clear(holdings)
+        while self._cleared:
+            yield
+            self._let_go()
         if self._retired or self._sweeping:
             self._sweep()
 
     def held_by(self, holdings: CacheHoldings) -> Steps[HeldBlocks]:
-        """All that it holds, to be handed to another index of the same seed. Nothing of it may be applied meanwhile."""
+        """All that it holds, to be handed to another index of the same seed. Nothing of it may be applied meanwhile; if it is cleared, this is a part."""
         names, keys = yield from self._names_of(holdings)
         ref_keys, ref_scopes, ref_counts = array("Q"), array("H"), array("I")
         scopes: dict[Scope, int] = {}
-        for at, (row, counts) in enumerate(list(holdings.references.items())):
+        references = holdings.references
+        for at, (row, counts) in enumerate(references.items()):
             if at % _PIECE == 0:
                 yield
+                if holdings.references is not references:
+                    break  # cleared meanwhile
             ref_keys.extend([self._keys[row]] * len(counts))
             ref_scopes.extend([scopes.setdefault(scope, len(scopes)) for scope in counts])
             ref_counts.extend(counts.values())
@@ -187,9 +206,12 @@ class CacheIndex:
             if held and (key := self._keys[row]) not in holdings.renamed:
                 names.append(self._names[row])
                 keys.append(key)
-        for at, (name, key) in enumerate(list(holdings.aliases.items())):
+        aliases = holdings.aliases
+        for at, (name, key) in enumerate(aliases.items()):
             if at % _PIECE == 0:
                 yield
+                if holdings.aliases is not aliases:
+                    break  # cleared meanwhile
             if self._find(holdings, name) != _NO_ROW:
                 names.append(name)
                 keys.append(key)
@@ -200,7 +222,10 @@ class CacheIndex:
         holdings.block_tokens, holdings.first_scope = held.block_tokens, held.first_scope
         holdings.teaches.update(held.teaches)
         references: dict[int, dict[Scope, int]] = {}
-        for key, scope, count in zip(held.ref_keys, held.ref_scopes, held.ref_counts, strict=True):
+        given = zip(held.ref_keys, held.ref_scopes, held.ref_counts, strict=True)
+        for at, (key, scope, count) in enumerate(given):
+            if at % _PIECE == 0:
+                yield
             references.setdefault(key, {})[held.scopes[scope]] = count
         for at, (name, key) in enumerate(zip(held.names, held.keys, strict=True)):
             if at % _PIECE == 0:
@@ -208,12 +233,12 @@ class CacheIndex:
             if len(self._rows) >= self.most_blocks and not (yield from self._make_room(key)):
                 self._refuse(holdings, len(held.keys) - at)
                 return
-            row, counts = self._place(holdings, key, name), references.get(key)
+            row, counts = self._place(holdings, key, name), references.pop(key, None)
             if self._holders[row] & holdings.bit or row in holdings.references:
                 continue  # by another name
             if counts is not None:
                 holdings.references[row] = counts
-            if counts is None or _is_whole(holdings, counts):
+            if counts is None or _is_whole(holdings.teaches, counts):
                 self._hold(holdings, row)
             else:
                 self._pinned[row] = self._pinned.get(row, 0) + 1
@@ -320,8 +345,8 @@ class CacheIndex:
                 self._refuse(holdings, len(event.hashes) - at)
                 return
             self._refer(holdings, self._place(holdings, key, name), scope)
-        if len(holdings.aliases) > 2 * holdings.count + _SPARE_ALIASES:
-            self._forget_aliases(holdings)
+        if len(holdings.aliases) > 2 * max(holdings.count, holdings.names_kept) + _SPARE_ALIASES:
+            yield from self._forget_aliases(holdings)
 
     def _make_room(self, key: int) -> Steps[bool]:
         """For a block, if it is a further one."""
@@ -365,10 +390,23 @@ class CacheIndex:
             return _NO_ROW
         return row
 
-    def _forget_aliases(self, holdings: CacheHoldings) -> None:
+    def _forget_aliases(self, holdings: CacheHoldings) -> Steps[None]:
         """Of blocks that are gone: one with two names loses only the name that was removed last."""
-        kept = {name: key for name, key in holdings.aliases.items() if self._find(holdings, name) != _NO_ROW}
-        holdings.aliases, holdings.renamed = kept, set(kept.values())
+        aliases, kept, renamed = holdings.aliases, dict[int, int](), set[int]()
+        for at, (name, key) in enumerate(aliases.items()):
+            if at % _PIECE == 0:
+                yield
+                if holdings.aliases is not aliases:
+                    return  # cleared meanwhile
+            if self._find(holdings, name) != _NO_ROW:
+                kept[name] = key
+                renamed.add(key)
+        self._cleared.append(_Cleared({}, aliases, holdings.renamed, {}))
+        holdings.aliases, holdings.renamed = kept, renamed
+        holdings.names_kept = len(kept)
+        if len(kept) > _MOST_NAMES * (holdings.count + _SPARE_ALIASES):
+            self.clear(holdings)
+            self._refuse(holdings, 1)
 
     def _refer(self, holdings: CacheHoldings, row: int, scope: Scope) -> None:
         counts = holdings.references.get(row)
@@ -386,7 +424,7 @@ class CacheIndex:
             if not self._holders[row] & holdings.bit:
                 self._pinned[row] = self._pinned.get(row, 0) + 1
         counts[scope] = counts.get(scope, 0) + 1
-        if not self._holders[row] & holdings.bit and _is_whole(holdings, (scope,)):
+        if not self._holders[row] & holdings.bit and _is_whole(holdings.teaches, (scope,)):
             self._hold(holdings, row)
             self._unpin(row)
 
@@ -418,7 +456,7 @@ class CacheIndex:
     def _after_removal(self, holdings: CacheHoldings, row: int, name: int, counts: dict[Scope, int]) -> None:
         """One of several references is gone; `counts`: those that are left."""
         held = bool(self._holders[row] & holdings.bit)
-        if _is_whole(holdings, counts):
+        if _is_whole(holdings.teaches, counts):
             if (
                 len(counts) == 1
                 and holdings.first_scope is not None
@@ -460,6 +498,20 @@ class CacheIndex:
             del self._named[name]
         self._free_rows.append(row)
 
+    def _let_go(self) -> None:
+        """Of some more of what was noted of caches that were cleared."""
+        references, aliases, renamed, teaches = self._cleared[-1]
+        for _ in range(min(_PIECE, len(references))):
+            row, counts = references.popitem()
+            if not _is_whole(teaches, counts):
+                self._unpin(row)
+        for _ in range(min(_PIECE, len(aliases))):
+            aliases.popitem()
+        for _ in range(min(_PIECE, len(renamed))):
+            renamed.pop()
+        if not (references or aliases or renamed):
+            self._cleared.pop()
+
     def _new_bit(self) -> int:
         if self._free_bits:
             return self._free_bits.pop()
@@ -483,9 +535,9 @@ class CacheIndex:
             self._sweeping = 0
 
 
-def _is_whole(holdings: CacheHoldings, scopes: Iterable[Scope]) -> bool:
+def _is_whole(teaches: Mapping[int, bool], scopes: Iterable[Scope]) -> bool:
     """Whether one of these scopes is of a group whose every block is needed: then a request can use the block."""
-    return any(holdings.teaches.get(scope[1], True) for scope in scopes)
+    return any(teaches.get(scope[1], True) for scope in scopes)
 
 
 def _bits_of(mask: int) -> list[int]:

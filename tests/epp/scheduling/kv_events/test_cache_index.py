@@ -153,6 +153,45 @@ def test_a_cleared_cache_holds_nothing_at_once_and_its_memory_is_given_back() ->
     assert len(index) == 0
 
 
+def test_what_was_noted_of_a_cleared_cache_is_let_go_in_steps() -> None:
+    index = CacheIndex()
+    one, other = index.add_publisher(), index.add_publisher()
+    count = 20_000
+    for start in range(0, count, 100):
+        tokens = list(range(start * SIZE, (start + 100) * SIZE))
+        names = list(range(start, start + 100))
+        done(index.apply(other, [store(names, tokens=tokens), store(names, tokens=[])]))
+        # other names, and two references to each
+        names = [count + name for name in names]
+        done(index.apply(one, [store(names, tokens=tokens), store(names, tokens=[], scope=HOST)]))
+    index.clear(one)
+    assert blocks(index, one, list(range(640))) == 0
+    assert sum(1 for _ in index.apply(other, [])) > count // 1000
+    for _ in range(200):
+        assert sum(1 for _ in index.apply(other, [])) < 10
+    assert (len(index), other.count) == (count, count)
+    index.clear(other)
+    for _ in range(200):
+        done(index.apply(one, []))
+    assert len(index) == 0
+
+
+def test_names_of_what_is_gone_are_forgotten_in_steps_and_too_many_of_what_is_there_with_all_else() -> None:
+    index = CacheIndex()
+    one, other = index.add_publisher(), index.add_publisher()
+    done(index.apply(one, [store([1])]))
+    longest, name = 0, 2
+    while not other.refused:
+        name += 100
+        steps = sum(1 for _ in index.apply(other, [store([at]) for at in range(name, name + 100)]))
+        longest = max(longest, steps)
+        assert len(other.aliases) <= 80_000
+    assert longest > 4 * 100, "thousands of names are looked at in some steps"
+    assert (len(other.aliases) < 100, blocks(index, one)) == (True, 1)
+    done(index.apply(other, [BlocksCleared(), store([5])]))
+    assert (blocks(index, other), other.refused) == (1, 0)
+
+
 def test_what_is_beyond_the_limit_is_refused_and_never_makes_anything_wrong() -> None:
     index = CacheIndex(most_blocks=3)
     one = index.add_publisher()
