@@ -19,6 +19,7 @@ from epp.endpoints.endpoint import Endpoint, Key
 from epp.peers.messages.peers_pb2 import Learnt, News, Picks
 from epp.request.control_headers import MOST_TEXT
 from epp.request.inference_request import PrefixChain
+from epp.scheduling.pairing import COMPUTED_AT
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import ChainProducer, DataProducer, TeachingProducer
 
@@ -192,6 +193,11 @@ class PickPublisher:
             (self._news.served if served else self._news.failed).append(pick.told)
             self._changed()
 
+    def helped(self, pick: Pick) -> None:
+        if pick.told in self._open:
+            self._news.helped.append(pick.told)
+            self._changed()
+
     def ended(self, pick: Pick) -> None:
         if self._open.pop(pick.told, None) is not None:
             self._news.ended.append(pick.told)
@@ -277,7 +283,7 @@ class PickPublisher:
         prefix = None if self._chains_of is None else self._chains_of.chain(request)
         is_named = 0 < len(request.model) <= MOST_TEXT
         if len(endpoints) > 1:
-            self._tell_helpers(picks, endpoints, prefix)
+            self._tell_helpers(picks, endpoints, prefix, COMPUTED_AT.of(request))
         picks.numbers.append(pick.told)
         picks.endpoints.append(self._endpoints.number(endpoints[0].key))
         picks.models.append(self._models.number((request.model, "")) if is_named else 0)
@@ -286,12 +292,15 @@ class PickPublisher:
         picks.streaming.append(request.streaming)
         return prefix
 
-    def _tell_helpers(self, picks: Picks, endpoints: Sequence[Endpoint], prefix: PrefixChain | None) -> None:
+    def _tell_helpers(
+        self, picks: Picks, endpoints: Sequence[Endpoint], prefix: PrefixChain | None, computed_at: Key | None
+    ) -> None:
         held = {} if prefix is None else dict(zip(prefix.claims, prefix.held, strict=False))
         unit = 0 if prefix is None else prefix.unit_tokens
         for one in endpoints[1:]:
-            number = self._endpoints.number(one.key)
-            picks.helpers.add(row=len(picks.numbers), endpoint=number, held=held.get(one.key, 0) * unit)
+            number, computes = self._endpoints.number(one.key), one.key == computed_at
+            tokens = held.get(one.key, 0) * unit
+            picks.helpers.add(row=len(picks.numbers), endpoint=number, held=tokens, computes=computes)
 
     def _name_fresh(self, news: News) -> None:
         for key in self._endpoints.fresh:

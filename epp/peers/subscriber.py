@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from math import isfinite
 from operator import add
-from typing import Final
+from typing import Final, TypeAlias
 
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Key
@@ -38,6 +38,8 @@ MOST_NUMBERS: Final = 32
 """Of what a peer learnt: more than any version has."""
 MOST_SECONDS: Final = 3600.0
 """Of each of these."""
+_ToldHelper: TypeAlias = tuple[Key, int, bool]
+"""What it held of the prompt, and whether it computes it."""
 OLD: Final = 5.0
 """Seconds. What is older is claimed in prefix caches and in flight, but no longer ahead of anything."""
 
@@ -48,7 +50,7 @@ class PeerFaultError(Exception):
 
 def _check_size(news: News) -> None:
     """A message of 4 MiB may be a million short numbers, and the work of seconds."""
-    outcomes = len(news.moves) + len(news.served) + len(news.failed) + len(news.ended)
+    outcomes = sum(map(len, (news.moves, news.served, news.failed, news.helped, news.ended)))
     for count, most, what in (
         (len(news.picks.numbers), MOST_PICKS, "picks"),
         (len(news.picks.helpers), MOST_PICKS, "helpers"),
@@ -153,6 +155,8 @@ class PickSubscriber:
             self._settle(number, served=True)
         for number in news.failed:
             self._settle(number, served=False)
+        for number in news.helped:
+            self._help(number)
         for number in news.ended:
             self._end(number)
 
@@ -227,22 +231,25 @@ class PickSubscriber:
             raise PeerFaultError(f"{sum(fresh)} blocks in {len(told.blocks)} bytes")
         return zip(*columns, strict=True)
 
-    def _helpers(self, told: Picks) -> dict[int, list[tuple[Key, int]]]:
-        """By the number of the pick, with what each held."""
+    def _helpers(self, told: Picks) -> dict[int, list[_ToldHelper]]:
+        """By the number of the pick."""
         # bounded: MOST_PICKS, by `_check_size`
-        found: dict[int, list[tuple[Key, int]]] = {}
+        found: dict[int, list[_ToldHelper]] = {}
         for one in told.helpers:
             if one.row >= len(told.numbers):
                 raise PeerFaultError(f"a helper of pick {one.row} of {len(told.numbers)}")
-            found.setdefault(told.numbers[one.row], []).append((self._key(one.endpoint), one.held))
+            found.setdefault(told.numbers[one.row], []).append(
+                (self._key(one.endpoint), one.held, one.computes)
+            )
         if max(map(len, found.values()), default=0) >= MOST_HELPERS:
             raise PeerFaultError(f"a pick with more than {MOST_HELPERS} endpoints")
         return found
 
     @staticmethod
-    def _add_helpers(pick: PeerPick, helpers: Sequence[tuple[Key, int]]) -> None:
-        pick.keys = (*pick.keys, *[key for key, _ in helpers])
-        pick.held = (*pick.held, *[held for _, held in helpers])
+    def _add_helpers(pick: PeerPick, helpers: Sequence[_ToldHelper]) -> None:
+        pick.keys = (*pick.keys, *[key for key, _, _ in helpers])
+        pick.held = (*pick.held, *[held for _, held, _ in helpers])
+        pick.computed_at = next((key for key, _, computes in helpers if computes), None)
 
     def _is_of_use(self, layout: int) -> bool:
         """Whether anybody here can compare these hashes."""
@@ -338,6 +345,15 @@ class PickSubscriber:
                 producer.told_failed(pick)
         pick.data.clear()
         pick.blocks = b""
+
+    def _help(self, number: int) -> None:
+        pick = self._open.get(number)
+        if pick is None:
+            return
+        pick.keys = pick.keys[:1]
+        for endpoint in pick.endpoints[1:]:
+            self._over[endpoint] = self._over.get(endpoint, 0) + 1
+        pick.endpoints = pick.endpoints[:1]
 
     def _end(self, number: int) -> None:
         self._settle(number, served=False)

@@ -8,9 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Key, Mask
+from epp.request.inference_request import RequestData
 
 REVISION_LABEL: Final = "disaggregatedset.x-k8s.io/revision"
+COMPUTED_AT: Final[RequestData[Key]] = RequestData()
+"""The endpoint that computes the prompt of a request, if that is a helper."""
 
 
 def pairs(one: Endpoint, other: Endpoint) -> bool:

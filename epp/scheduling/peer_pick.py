@@ -18,7 +18,7 @@ class Fit(NamedTuple):
 
 class PeerPick:
     """`keys`: of the endpoint that answers, then of its helpers. `endpoints`: the same; empty while one of them is not known here.
-    `held`: tokens of the prompt that each was believed to hold.
+    `held`: tokens of the prompt that each was believed to hold. `computed_at`: the helper that computes the prompt, if one does.
 
     `blocks`: the hashes of the prompt's blocks, `HASH_BYTES` each as this machine has integers; they mean something to data
     producers of the same `layout`; empty: it has no chain. `units`: the length of the prompt, in blocks of the shortest kind.
@@ -26,7 +26,7 @@ class PeerPick:
     """
 
     __slots__ = (
-        "blocks", "data", "endpoints", "held", "keys", "layout", "model", "prompt_size", "settled", "since", "streaming", "units",
+        "blocks", "computed_at", "data", "endpoints", "held", "keys", "layout", "model", "prompt_size", "settled", "since", "streaming", "units",
     )  # fmt: skip
 
     def __init__(
@@ -38,6 +38,7 @@ class PeerPick:
         self.prompt_size = prompt_size
         self.since = since
         self.streaming = self.settled = False
+        self.computed_at: Key | None = None
         self.endpoints: Sequence[Endpoint] = ()
         self.blocks = b""
         self.units = self.layout = 0

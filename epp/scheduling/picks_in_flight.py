@@ -36,6 +36,9 @@ class PickObserver(Protocol):
     def settled(self, pick: Pick, *, served: bool) -> None:
         """Data producers learn now whether it was served."""
 
+    def helped(self, pick: Pick) -> None:
+        """Its helpers have done their part, and it is in flight at the endpoint that answers alone."""
+
     def ended(self, pick: Pick) -> None:
         """It is in flight no longer. May be called twice."""
 
@@ -169,6 +172,8 @@ class PicksInFlight:
             pick.in_flight_at = (server,)
             for helper in helpers:
                 self._datastore.release(helper)
+            if self.peers is not None:
+                self.peers.helped(pick)
         if failure is Failure.CONNECT or failure is Failure.RESET:
             self._datastore.suspect(server)
 

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class News(_message.Message):
-    __slots__ = ("hello", "anew", "age_ms", "endpoints", "models", "layout", "picks", "moves", "served", "failed", "ended", "ejections", "log_entries", "learnt")
+    __slots__ = ("hello", "anew", "age_ms", "endpoints", "models", "layout", "picks", "moves", "served", "failed", "helped", "ended", "ejections", "log_entries", "learnt")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ANEW_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class News(_message.Message):
     MOVES_FIELD_NUMBER: _ClassVar[int]
     SERVED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    HELPED_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     EJECTIONS_FIELD_NUMBER: _ClassVar[int]
     LOG_ENTRIES_FIELD_NUMBER: _ClassVar[int]
@@ -32,11 +33,12 @@ class News(_message.Message):
     moves: _containers.RepeatedCompositeFieldContainer[Move]
     served: _containers.RepeatedScalarFieldContainer[int]
     failed: _containers.RepeatedScalarFieldContainer[int]
+    helped: _containers.RepeatedScalarFieldContainer[int]
     ended: _containers.RepeatedScalarFieldContainer[int]
     ejections: Ejections
     log_entries: _containers.RepeatedScalarFieldContainer[bytes]
     learnt: Learnt
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., anew: _Optional[bool] = ..., age_ms: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., layout: _Optional[int] = ..., picks: _Optional[_Union[Picks, _Mapping]] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., served: _Optional[_Iterable[int]] = ..., failed: _Optional[_Iterable[int]] = ..., ended: _Optional[_Iterable[int]] = ..., ejections: _Optional[_Union[Ejections, _Mapping]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., learnt: _Optional[_Union[Learnt, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., anew: _Optional[bool] = ..., age_ms: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., layout: _Optional[int] = ..., picks: _Optional[_Union[Picks, _Mapping]] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., served: _Optional[_Iterable[int]] = ..., failed: _Optional[_Iterable[int]] = ..., helped: _Optional[_Iterable[int]] = ..., ended: _Optional[_Iterable[int]] = ..., ejections: _Optional[_Union[Ejections, _Mapping]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., learnt: _Optional[_Union[Learnt, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("version", "oldest", "name")
@@ -95,14 +97,16 @@ class Picks(_message.Message):
     def __init__(self, numbers: _Optional[_Iterable[int]] = ..., endpoints: _Optional[_Iterable[int]] = ..., models: _Optional[_Iterable[int]] = ..., prompt_bytes: _Optional[_Iterable[int]] = ..., held: _Optional[_Iterable[int]] = ..., streaming: _Optional[_Iterable[bool]] = ..., units: _Optional[_Iterable[int]] = ..., backs: _Optional[_Iterable[int]] = ..., shared: _Optional[_Iterable[int]] = ..., fresh: _Optional[_Iterable[int]] = ..., blocks: _Optional[bytes] = ..., helpers: _Optional[_Iterable[_Union[Helper, _Mapping]]] = ...) -> None: ...
 
 class Helper(_message.Message):
-    __slots__ = ("row", "endpoint", "held")
+    __slots__ = ("row", "endpoint", "held", "computes")
     ROW_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    COMPUTES_FIELD_NUMBER: _ClassVar[int]
     row: int
     endpoint: int
     held: int
-    def __init__(self, row: _Optional[int] = ..., endpoint: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
+    computes: bool
+    def __init__(self, row: _Optional[int] = ..., endpoint: _Optional[int] = ..., held: _Optional[int] = ..., computes: _Optional[bool] = ...) -> None: ...
 
 class Move(_message.Message):
     __slots__ = ("number", "endpoint")

@@ -26,13 +26,12 @@ from epp.scheduling.disaggregation.decisions import (
     StageDecisions,
     disagg_metrics,
 )
-from epp.scheduling.pairing import pairs
+from epp.scheduling.pairing import COMPUTED_AT, pairs
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer, PrefixMatchProducer
 from epp.scheduling.prefix.declarations import prefix_matches
 from epp.scheduling.profile_handlers import RANK_HEADER
 from epp.scheduling.profile_result import ProfileResult, Results
-from epp.scheduling.work_ahead.elsewhere import COMPUTED_AT
 
 PREFILL_HEADER: Final = "x-prefiller-host-port"
 """One address: some sidecars take the first of several, others none (https://github.com/ai-dynamo/dynamo/pull/13405)."""

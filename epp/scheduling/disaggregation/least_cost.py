@@ -24,11 +24,11 @@ from epp.scheduling.disaggregation.decisions import (
     disagg_metrics,
 )
 from epp.scheduling.disaggregation.handler import NOBODY_PAIRS, PREFILL_HEADER, SAME_WORKER
-from epp.scheduling.pairing import pairs
+from epp.scheduling.pairing import COMPUTED_AT, pairs
 from epp.scheduling.pick import Pick
 from epp.scheduling.profile_handlers import SingleProfileHandler
 from epp.scheduling.profile_result import ProfileResult, Results
-from epp.scheduling.work_ahead.elsewhere import CANDIDATE, COMPUTED_AT, Elsewhere
+from epp.scheduling.work_ahead.elsewhere import CANDIDATE, Elsewhere
 
 
 class LeastCostProfileHandler(SingleProfileHandler):

@@ -189,10 +189,13 @@ class InFlightLoadProducer:
             request.counts += (one,)
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
-        """If another endpoint answers than was picked, it is in flight there."""
+        """If another endpoint answers than was picked, it is in flight there. Helpers have done their part when an answer begins."""
+        ours = [one for one in request.counts if isinstance(one, InFlightTokens) and one.producer is self]
         keys = [endpoint.key for endpoint in endpoints]
-        for one in request.counts:
-            if isinstance(one, InFlightTokens) and one.producer is self and one.at.endpoint.key not in keys:
+        for at, one in enumerate(ours):
+            if at and (request.streaming or one.at.endpoint.key not in keys):
+                one.ended()
+            elif one.at.endpoint.key not in keys:
                 one.move(self._at(endpoints[0]))
 
     def failed(self, request: InferenceRequest) -> None:

@@ -31,8 +31,6 @@ TRANSFER_TOKENS: Final = 400.0
 TRANSFER_SHARE: Final = 0.1
 """And each token: some 330 KB of a model of 70 billion parameters, at 25 GB/s, to a tenth of a millisecond to compute it."""
 
-COMPUTED_AT: Final[RequestData[Key]] = RequestData()
-"""The endpoint that computes the prompt of a request, if that is a helper."""
 CANDIDATE: Final[RequestData["Elsewhere"]] = RequestData()
 """Where a prompt could be computed, while the decode worker is chosen."""
 

@@ -32,15 +32,15 @@ _LONGEST_LOOK: Final = 1.0
 
 
 class SentPrompt:
-    """A prompt on its way: `tokens` of it, `missing` of them not in the endpoint's cache; both 0 once it is withdrawn. `begun`: the
-    first byte of its answer came.
+    """A prompt on its way: `tokens` of it, `missing` of them not in the endpoint's cache; both 0 once it is withdrawn. `ahead`: those
+    that are still to be computed. `begun`: the first byte of its answer came.
     """
 
-    __slots__ = ("begun", "missing", "sent_at", "tokens")
+    __slots__ = ("ahead", "begun", "missing", "sent_at", "tokens")
 
     def __init__(self, tokens: float, missing: float, sent_at: float) -> None:
         self.tokens = tokens
-        self.missing = missing
+        self.missing = self.ahead = missing
         self.sent_at = sent_at
         self.begun = False
 
@@ -111,8 +111,8 @@ class WorkLedger:
         """It is computed, failed, or went elsewhere. May be called twice."""
         if prompt.tokens:
             self._count -= 1
-            self.ahead = max(0.0, self.ahead - prompt.missing) if self._count else 0.0
-            prompt.tokens = prompt.missing = 0.0
+            self.ahead = max(0.0, self.ahead - prompt.ahead) if self._count else 0.0
+            prompt.tokens = prompt.missing = prompt.ahead = 0.0
         while self._sent and not self._sent[0].tokens:  # a page that is never read would leave them here
             self._sent.popleft()
         if len(self._sent) > 2 * self._count + _SPARE_ROOM:
@@ -122,6 +122,14 @@ class WorkLedger:
         """It is not computed here."""
         self.sent = max(0.0, self.sent - prompt.tokens)
         self.withdraw(prompt)
+
+    def finish(self, prompt: SentPrompt) -> None:
+        """Another worker goes on with it: it is computed, though the counter may show it later."""
+        if self.held and prompt.tokens:
+            self._begun += prompt.missing + _BASE_TOKENS
+            self.withdraw(prompt)
+        self.ahead = max(0.0, self.ahead - prompt.ahead)
+        prompt.ahead = 0.0
 
     @property
     def counts(self) -> str:
@@ -200,7 +208,7 @@ class WorkLedger:
             self.sent,
             self.grown,
         )
-        count, prompts = self._count, [(one, one.tokens, one.missing) for one in self._sent]
+        count, prompts = self._count, [(one, one.tokens, one.missing, one.ahead) for one in self._sent]
         others = (self._begun, self._most_running, self.room, self.held, self.slowness)
         restore_kind = self.kind.savepoint()
 
@@ -210,9 +218,9 @@ class WorkLedger:
             self._begun, self._most_running, self.room, self.held, self.slowness = others
             restore_kind()
             self._count = count
-            self._sent = deque([one for one, _, _ in prompts])
-            for one, tokens, missing in prompts:
-                one.tokens, one.missing = tokens, missing
+            self._sent = deque([one for one, *_ in prompts])
+            for one, tokens, missing, ahead in prompts:
+                one.tokens, one.missing, one.ahead = tokens, missing, ahead
 
         return restore
 

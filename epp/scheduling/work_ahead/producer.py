@@ -12,6 +12,7 @@ from adsum.histogram import Histogram
 from epp.endpoints.endpoint import NEVER, Column, Endpoint, EndpointPool, Floats, Indices
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
 from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain, RequestData
+from epp.scheduling.pairing import COMPUTED_AT
 from epp.scheduling.peer_pick import Fit, PeerPick
 from epp.scheduling.plugin import SharedPrefixProducer
 from epp.scheduling.prefix.scorer import units_of_all
@@ -27,7 +28,6 @@ from epp.scheduling.work_ahead.columns import (
 )
 from epp.scheduling.work_ahead.cost_model import LEARNT_NUMBERS, UNKNOWN, CostModel, Known
 from epp.scheduling.work_ahead.counter_kind import KindSums
-from epp.scheduling.work_ahead.elsewhere import COMPUTED_AT
 from epp.scheduling.work_ahead.ledger import PoolTotals, SentPrompt, WorkLedger
 
 _WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member
@@ -140,11 +140,13 @@ class WorkAheadProducer:
         for pick in picks:
             sent: _Sent = {}
             tokens = max(1.0, pick.prompt_size / TOKEN_BYTES)
+            computed_at = pick.computed_at or pick.endpoints[0].key
             for endpoint, held in zip(pick.endpoints, pick.held, strict=True):
                 key = endpoint.key
                 if key not in sent:  # a helper may be chosen too
                     changed[key] = ledger = self._ledger(endpoint)
-                    sent[key] = ledger, ledger.send(tokens, max(1.0, tokens - held), pool.now)
+                    missing = max(1.0, tokens - held) if key == computed_at else 1.0
+                    sent[key] = ledger, ledger.send(tokens, missing, pool.now)
                     self._adapters.sent(key, pick.model)
             pick.data[self] = sent
         for key, ledger in changed.items():
@@ -163,7 +165,7 @@ class WorkAheadProducer:
             return
         sent: _Sent = {}
         tokens = prompt_tokens(request)
-        computed_at = COMPUTED_AT.of(request)
+        computed_at = COMPUTED_AT.of(request) or endpoints[0].key
         awaits = request.streaming and len(endpoints) == 1 and request.prompt_size > 0
         for endpoint in endpoints:
             key = endpoint.key
@@ -171,8 +173,8 @@ class WorkAheadProducer:
                 continue
             ledger = self._ledger(endpoint)
             missing, requests = self._look(request, pool, endpoint, tokens)
-            if computed_at is not None and key != computed_at:
-                missing = 1.0  # it gets the KV cache of the prompt
+            if key != computed_at:
+                missing = 1.0  # it gets the KV cache of the prompt, or only encodes what is in it
             awaited: AwaitedAnswer | None = None
             if awaits:  # before it counts itself
                 awaited = self._await(request, key, ledger, missing, requests)
@@ -208,6 +210,8 @@ class WorkAheadProducer:
         for key, (ledger, prompt) in sent.items():
             if key not in keys:
                 self._fail(key, ledger, prompt)
+            elif streaming and key != endpoints[0].key:
+                self._finish(key, ledger, prompt)
             elif not (streaming and (ledger.held or ledger.follows(prompt))):
                 self._withdraw(key, ledger, prompt)
 
@@ -477,6 +481,10 @@ class WorkAheadProducer:
 
     def _fail(self, key: tuple[str, str], ledger: WorkLedger, prompt: SentPrompt) -> None:
         ledger.fail(prompt)
+        self._update_ahead(key, ledger)
+
+    def _finish(self, key: tuple[str, str], ledger: WorkLedger, prompt: SentPrompt) -> None:
+        ledger.finish(prompt)
         self._update_ahead(key, ledger)
 
     def _withdraw(self, key: tuple[str, str], ledger: WorkLedger, prompt: SentPrompt) -> None:

@@ -50,8 +50,8 @@ class PublishingPicker:
     def _wake(self) -> None:
         self.is_awake = True
 
-    def join(self, number: int) -> None:
-        self.store.apply(InstanceAddedEvent(instance(number)), {})
+    def join(self, number: int, role: str = "") -> None:
+        self.store.apply(InstanceAddedEvent(instance(number, role)), {})
 
     def read_pages(self, now: float) -> None:
         """All workers are idle."""
@@ -76,8 +76,9 @@ class PublishingPicker:
         return {key: both for key, both in counts.items() if any(both)}
 
 
-def instance(number: int) -> Instance:
-    return Instance(f"w{number}", "ns", "worker", f"10.0.0.{number + 1}", 8000, "1")
+def instance(number: int, role: str = "") -> Instance:
+    labels = {"llm-d.ai/role": role} if role else {}
+    return Instance(f"w{number}", "ns", "worker", f"10.0.0.{number + 1}", 8000, "1", labels=labels)
 
 
 class Wire:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from epp.endpoints.load import Load
 from epp.outlier_watch import OutlierWatch
 from epp.outliers.settings import OutlierSettings
 from epp.peers.messages.peers_pb2 import Learnt, News, Picks
@@ -59,6 +60,33 @@ def test_a_pick_counts_at_the_peer_as_its_own() -> None:
     one.publisher.flush(1.07)
     wire.carry(1.08)
     assert other.store.peer_inflight(pick.endpoints[0]) == 0
+
+
+def test_a_prompt_on_a_worker_of_its_own_is_ahead_there_and_over_when_the_answer_begins() -> None:
+    one, other = PublishingPicker(0), PublishingPicker(0)
+    for picker in one, other:
+        picker.join(0, "decode")
+        picker.join(1, "prefill")
+        for endpoint, running in zip(picker.store.endpoints, (20.0, 0.0), strict=True):
+            picker.store.observe(endpoint, Load(waiting=0.0, running=running, kv_usage=0.0), 0.9)
+    wire = Wire(one, other)
+    [work] = [one for one in other.director.producers if isinstance(one, WorkAheadProducer)]
+    pick = one.pick(PROMPT, 1.0, stream=True)
+    assert pick.helpers["prefill"] == (one.store.endpoints[1],)
+    one.publisher.flush(1.01)
+    wire.carry(1.02)
+    ahead = work.ahead(other.store.pool(1.03)).tolist()
+    assert ahead == [1.0, pick.request.prompt_size / 4]
+    assert other.inflight() == {("w0", "1"): (0, 1), ("w1", "1"): (0, 1)}
+    one.director.responded(pick, 200, 1.1)
+    one.publisher.flush(1.11)
+    wire.carry(1.12)
+    assert work.ahead(other.store.pool(1.13))[1] == 0.0
+    assert other.inflight() == {("w0", "1"): (0, 1)}
+    one.director.release(pick, 1.2)
+    one.publisher.flush(1.21)
+    wire.carry(1.22)
+    assert other.inflight() == {}
 
 
 def test_a_newcomer_is_told_what_is_in_flight_and_held() -> None:

@@ -111,6 +111,7 @@ def test_what_a_prefill_worker_has_ahead_is_its_own_and_its_request_ends_when_th
     assert store.pool(NOW).inflight.tolist() == [1, 1]
     director.responded(pick, 200, NOW)
     assert store.pool(NOW).inflight.tolist() == [1, 0]
+    assert ahead.ahead(store.pool(NOW)).tolist() == [1, 0]
     director.release(pick, NOW)
     assert store.pool(NOW).inflight.tolist() == [0, 0]
 

@@ -41,6 +41,30 @@ def test_a_withdrawn_prompt_is_not_ahead_and_takes_no_growth() -> None:
     assert ledger.ahead == 0
 
 
+def test_what_another_worker_goes_on_with_is_computed_before_the_counter_says_so() -> None:
+    ledger = begun()
+    ledger.read(0, 0, 0, 0.9)
+    first, second = ledger.send(1000, 800, 1.0), ledger.send(500, 500, 1.0)
+    ledger.finish(first)
+    assert ledger.ahead == 500
+    ledger.read(1_000, 0, MANY, 1.1)
+    assert (ledger.ahead, second.tokens) == (500, 500), "the growth was that of the first one"
+    assert ledger.done == 950, "which shows how fast the worker is"
+    ledger.read(1_500, 0, MANY, 1.2)
+    ledger.finish(second)
+    assert ledger.ahead == 0
+
+
+def test_without_a_counter_it_is_done_at_once() -> None:
+    ledger = WorkLedger()
+    ledger.hold(True)
+    first, second = ledger.send(1000, 800, 1.0), ledger.send(500, 500, 1.0)
+    ledger.finish(first)
+    assert (ledger.ahead, first.tokens) == (500, 0)
+    ledger.withdraw(second)
+    assert ledger.ahead == 0
+
+
 def test_a_page_that_shows_fewer_requests_ends_the_oldest() -> None:
     """A prompt that is not computed waits or runs: with nothing there, nothing is ahead, whatever the counter says."""
     ledger = begun()
