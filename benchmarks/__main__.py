@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks import (
     decisions,
+    disaggregated,
     discovery_scale,
     dispatching,
     event_storm,
@@ -37,6 +38,7 @@ _DEFAULT = (
     "stopped",
     "picking",
     "routing",
+    "disaggregated",
     "overload",
     "failing",
     "dispatching",
@@ -56,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     picking.add_flags(parser.add_argument_group("picking"))
     routing.add_flags(parser.add_argument_group("routing"))
+    disaggregated.add_flags(parser.add_argument_group("disaggregated"))
     overload.add_flags(parser.add_argument_group("overload"))
     failing.add_flags(parser.add_argument_group("failing"))
     dispatching.add_flags(parser.add_argument_group("dispatching"))
@@ -73,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "stopped": stopped_worker.main,
         "picking": functools.partial(picking.main, picking.Plan.from_flags(flags)),
         "routing": functools.partial(routing.main, routing.Plan.from_flags(flags)),
+        "disaggregated": functools.partial(disaggregated.main, disaggregated.Plan.from_flags(flags)),
         "overload": functools.partial(overload.main, overload.Plan.from_flags(flags)),
         "failing": functools.partial(failing.main, failing.FailingPlan.from_flags(flags)),
         "dispatching": functools.partial(dispatching.main, binary=flags.go_processor),

@@ -15,7 +15,7 @@ from benchmarks.routing.machines import WorkerModel
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import Endpoint, EndpointPool
+from epp.endpoints.endpoint import ROLE_LABEL, Endpoint, EndpointPool
 from epp.endpoints.load import Load
 from epp.outliers.settings import Failure
 from epp.request.inference_request import InferenceRequest
@@ -54,6 +54,20 @@ _COUNTED: Final = GO_DEFAULT.replace(
 
 GO_STICKY: Final = go_sticky(kv_tokens=65_536, tokens_per_second=5_000)
 """For a worker in virtual time."""
+
+ALWAYS_APART: Final = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: least-cost-scorer}
+- {type: always-disagg-pd-decider}
+- {type: prefill-filter}
+- {type: decode-filter}
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider}}}
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: least-cost-scorer}]}
+- {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: least-cost-scorer}]}
+"""
 
 EARLY_HEADERS: Final = "least cost, headers only"
 
@@ -132,10 +146,16 @@ class PickerChooser(Chooser):
         self._limits = limits
         self._instances: dict[int, Instance] = {}
         self._endpoints: dict[int, Endpoint] = {}
+        self._roles: Sequence[str] = ()
+        self._helpers: dict[int, int] = {}
+
+    def roles(self, roles: Sequence[str]) -> None:
+        self._roles = roles
 
     def joined(self, worker: int, now: float) -> None:
         instance = Instance(f"w{worker}", "bench", "worker", f"10.0.0.{worker + 1}", 8000, f"since {now}")
-        self._store.apply(InstanceAddedEvent(instance), {})
+        document = {"labels": {ROLE_LABEL: self._roles[worker]}} if self._roles else {}
+        self._store.apply(InstanceAddedEvent(instance), document)
         endpoint = next(one for one in self._store.endpoints if one.id == instance.id)
         self._store.set_cache_tokens(endpoint, self._limits.kv_tokens)
         self._instances[worker], self._endpoints[worker] = instance, endpoint
@@ -151,7 +171,12 @@ class PickerChooser(Chooser):
         self._picks[wanted.key] = pick
         if pick.request.awaited is not None:
             self._first_bytes[wanted.key] = pick
+        if pick.helpers:
+            self._helpers[wanted.key] = int(pick.helpers["prefill"][0].id[1:])
         return int(pick.endpoints[0].id[1:])
+
+    def helper(self, wanted: Wanted) -> int | None:
+        return self._helpers.pop(wanted.key, None)
 
     def read(self, worker: int, page: Load, now: float, period: float) -> None:
         self._store.observe(self._endpoints[worker], page, now, period)

@@ -1,5 +1,6 @@
 """What a simulated run asks: where does this request go? And what it tells: pages, and what became of requests."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.routing.turns import Turn
@@ -27,6 +28,13 @@ class Chooser:
         """The worker that this request goes to."""
         raise NotImplementedError
 
+    def helper(self, wanted: Wanted) -> int | None:
+        """Who computes the prompt for the worker that was just chosen; None: that worker does."""
+        return None
+
+    def roles(self, roles: Sequence[str]) -> None:
+        """The role of each worker, before any is there."""
+
     def joined(self, worker: int, now: float) -> None:
         """The worker is there from now on."""
 
@@ -53,6 +61,9 @@ class Chooser:
 
     def first_token(self, wanted: Wanted, worker: int, now: float) -> None:
         """The first token came. Where responses are not streamed, no real picker sees that."""
+
+    def computed(self, wanted: Wanted, now: float) -> None:
+        """The helper has computed the prompt, and its KV cache is on its way."""
 
     def ended(self, wanted: Wanted, worker: int, now: float) -> None:
         """The response is complete."""

@@ -18,6 +18,7 @@ class Answer:
     """One request; seconds from the start of the run. `first`: its first token; the same as `ended` where nobody sees it.
 
     `cached`: tokens of its prompt that the worker had. `output`: tokens of the answer. `failed`: there was no whole answer.
+    `apart`: another worker computed the prompt.
     """
 
     at: float
@@ -28,6 +29,7 @@ class Answer:
     cached: int
     output: int = 0
     failed: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

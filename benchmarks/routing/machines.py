@@ -23,6 +23,7 @@ class WorkerModel(Protocol):
     def postpone(self, seconds: float) -> None: ...
     def cached_blocks(self, digests: Sequence[bytes]) -> int: ...
     def load(self, now: float) -> Load: ...
+    def release(self, key: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -98,6 +99,9 @@ class SideBySide:
     def cached_blocks(self, digests: Sequence[bytes]) -> int:
         return self._cache.match(digests)
 
+    def release(self, key: int) -> None:
+        pass  # it holds nothing for others
+
     def load(self, now: float) -> Load:
         return Load(len(self._running), len(self._waiting), self._cache.usage, (), ())
 
@@ -130,7 +134,8 @@ class SideBySide:
 @dataclass(frozen=True, slots=True)
 class Machine:
     """`counts`: when the counter of prompt tokens on its page grows by a prompt. `there`, `back`: seconds from the client through
-    the picker to the worker, and from it. `rate`: of requests, as a multiple of the workload's.
+    the picker to the worker, and from it. `rate`: of requests, as a multiple of the workload's. `transfer`: of the KV cache of a
+    prompt, seconds for each, and for each token.
     """
 
     limits: Limits
@@ -139,6 +144,10 @@ class Machine:
     there: float = 0.003
     back: float = 0.002
     rate: float = 1.0
+    transfer: tuple[float, float] = (0.02, 0.00001)
+
+    def transfer_seconds(self, tokens: int) -> float:
+        return self.transfer[0] + self.transfer[1] * tokens
 
     def worker(self, slow: float = 1.0, max_lora: int = 0) -> WorkerModel:
         """One that takes so many times longer."""

@@ -7,7 +7,7 @@ where an answer is streamed, else at its end.
 import heapq
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -36,6 +36,9 @@ class Request:
     begun: bool = False
     first: float = 0.0
     cached: int = 0
+    helper: int | None = None
+    """Computes the prompt; None: the worker itself does, or goes on with what was computed."""
+    received: bool = False
 
 
 class Run:
@@ -55,6 +58,8 @@ class Run:
         self._choosers = [
             make(self._workers, machine.limits, seed + 1000 * n) for n in range(workload.pickers)
         ]
+        for chooser in self._choosers:
+            chooser.roles(workload.roles)
         self._due: list[float | None] = [None] * len(self._workers)
         self._requests: dict[int, Request] = {}
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -151,7 +156,9 @@ class Run:
         self._held.pop(number, None)
         self._ended_prompts[number] = 0
         self._workers[number] = self._worker(self._workload, number)
-        for key in [key for key, one in self._requests.items() if one.worker == number and one.begun]:
+        for key in [
+            key for key, one in self._requests.items() if one.begun and number in (one.worker, one.helper)
+        ]:
             self._fail(now, key)
 
     def _continue(self, now: float, number: int) -> None:
@@ -168,8 +175,9 @@ class Run:
         wanted = Wanted(key, turn, work, self._workload.streamed)
         chooser = self._chooser_of(key, now)
         worker = chooser.choose(wanted, now)
+        helper = chooser.helper(wanted)
         chooser.sent(wanted, worker, now)
-        self._requests[key] = Request(now, wanted, worker, chooser)
+        self._requests[key] = Request(now, wanted, worker, chooser, helper=helper)
         self._at(now + self._machine.there, self._begin, key)
 
     def _chooser_of(self, key: int, now: float) -> Chooser:
@@ -178,15 +186,37 @@ class Run:
     def _begin(self, now: float, key: int) -> None:
         request = self._requests[key]
         request.begun = True
-        if request.worker not in self._alive:
+        if request.helper is not None:
+            work = replace(request.wanted.work, output_tokens=1, held=True)
+            self._workers[request.helper].submit(-1 - key, work)
+            self._advance(now, request.helper)
+        elif request.worker not in self._alive:
             self._fail(now, key)
         elif request.worker in self._stopped:  # the kernel accepts it
             self._held.setdefault(request.worker, []).append(key)
         else:
             self._submit(now, key, request)
 
+    def _computed(self, now: float, key: int) -> None:
+        """The KV cache of its prompt is on its way."""
+        request = self._requests.get(key)
+        if request is not None:
+            request.chooser.computed(request.wanted, now)
+            seconds = self._machine.transfer_seconds(request.wanted.work.prompt_tokens)
+            self._at(now + seconds, self._received, key)
+
+    def _received(self, now: float, key: int) -> None:
+        request = self._requests.get(key)
+        if request is not None and request.helper is not None:
+            self._workers[request.helper].release(-1 - key)
+            request.helper, request.received = None, True
+            self._submit(now, key, request)
+
     def _submit(self, now: float, key: int, request: Request) -> None:
-        self._workers[request.worker].submit(key, request.wanted.work)
+        work = request.wanted.work
+        if request.received:
+            work = replace(work, received=work.prompt_tokens)
+        self._workers[request.worker].submit(key, work)
         request.chooser.arrived(request.wanted, request.worker, now)
         self._advance(now, request.worker)
         if self._workload.streamed:
@@ -208,9 +238,15 @@ class Run:
     def _advance(self, now: float, number: int) -> None:
         worker = self._workers[number]
         for token in worker.advance(now):
+            if token.key < 0:  # of a prompt that is computed for another worker
+                if (known := self._requests.get(-1 - token.key)) is not None:
+                    known.cached = token.cached_tokens
+                self._at(token.at + self._machine.back, self._computed, -1 - token.key)
+                continue
             request = self._requests[token.key]
             if not request.first:
-                request.first, request.cached = token.at + self._machine.back, token.cached_tokens
+                request.first = token.at + self._machine.back
+                request.cached = request.cached if request.received else token.cached_tokens
                 self._at(request.first, self._first, request)
             if token.finished:
                 self._end(token.key, token.at + self._machine.back)
@@ -230,6 +266,7 @@ class Run:
             tokens,
             request.cached,
             request.wanted.turn.output_tokens,
+            apart=request.received,
         )
         self.answers.append(answer)
         self._ended_prompts[request.worker] += tokens

@@ -63,7 +63,8 @@ class Workload:
     """`streamed`: response headers come before the first token, else with the last. `kv_usage`: what the page of each
     worker says of its cache before anything is sent; empty: nothing is used. `pickers`: requests go to them in turn.
     `slowness`: by worker, how many times longer each step takes; empty: all are alike. `max_lora`: adapters that a worker
-    holds at a time; 0: none is used. `tuning`: constants were chosen by it; all others only verify.
+    holds at a time; 0: none is used. `tuning`: constants were chosen by it; all others only verify. `roles`: of each worker;
+    empty: none has one.
     """
 
     turns: Callable[..., list[Turn]]
@@ -76,6 +77,7 @@ class Workload:
     max_lora: int = 0
     watched: Watched | None = None
     tuning: bool = False
+    roles: tuple[str, ...] = ()
 
     def at_rate(self, rate: float) -> "Workload":
         """The same with so many arrivals a second. ValueError if all requests come at once."""
