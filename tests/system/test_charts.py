@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
+from discovery import Instance
 from discovery.kubernetes.api.refusal import GET_SERVICES, LIST_PODS, LIST_SLICES, WATCH_PODS, PolicyRule
 from discovery.kubernetes.slices.source import ServiceSelection
 from discovery.source import ComponentKey
 from epp.config.flags import parse as parse_epp_flags
+from epp.endpoints.endpoint import DECODE_ROLES, ENCODE_ROLES, PREFILL_ROLES, ROLE_LABEL
+from epp.endpoints.endpoint_document import EndpointDefaults, read_endpoint
+from epp.endpoints.worker_metrics import KV_USAGE, RUNNING, WAITING, WorkerMetric
 from registry.kubernetes.membership import DEFAULT_PORT
 from registry.kubernetes.pod import DEFAULT_PODINFO, labels_of, read_pod
 from registry.kubernetes.pod_service import LIST_SERVICES
@@ -46,6 +50,7 @@ VALUES: dict[str, Sequence[Mapping[str, Any]]] = {
             "probes": {"serverLiveness": {"httpGet": {"path": "/health", "port": "serving"}}},
         },
         {**IMAGE, "serviceAccount": {"create": False, "name": "mine"}, "drain": {"preStopSeconds": 0}},
+        {**IMAGE, "role": "prefill", "autoscaling": {"enabled": True}},
     ],
     "frontend": [
         {},
@@ -122,6 +127,23 @@ def test_an_image_is_required_and_lint_needs_none(chart: str) -> None:
         ("worker", {**IMAGE, "serviceAccount": {"create": False}}, "serviceAccount.name is required"),
         ("worker", {**IMAGE, "service": {"template": "{pod}"}}, "/service/template"),
         ("worker", {**IMAGE, "engine": "llama"}, "/engine"),
+        ("worker", {**IMAGE, "role": "router"}, "/role"),
+        ("worker", {**IMAGE, "labels": {"llm-d.ai/role": "decode"}}, "llm-d.ai/role"),
+        (
+            "worker",
+            {**IMAGE, "engine": "tgi", "autoscaling": {"enabled": True}},
+            "knows the metrics of sglang, trtllm-serve, vllm, not those of engine=tgi",
+        ),
+        (
+            "worker",
+            {**IMAGE, "role": "prefill", "autoscaling": {"enabled": True, "waitingRequests": 0}},
+            "above 0: autoscaling.waitingRequests",
+        ),
+        (
+            "worker",
+            {**IMAGE, "autoscaling": {"enabled": True, "minReplicas": 5}},
+            "autoscaling.minReplicas is more than autoscaling.maxReplicas",
+        ),
         ("frontend", {"image": "x"}, "'image' not allowed"),
         ("epp", {**IMAGE, "secureServing": False, "tlsSecret": "tls"}, "tlsSecret needs secureServing"),
         ("epp", {**IMAGE, "inferencePool": {"failureMode": "Open"}}, "/inferencePool/failureMode"),
@@ -424,6 +446,41 @@ def test_a_worker_may_not_gain_privileges() -> None:
     said = container(render("worker", IMAGE), "worker")["securityContext"]
     assert (said["allowPrivilegeEscalation"], said["capabilities"]) == (False, {"drop": ["ALL"]})
     assert said["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+@pytest.mark.parametrize("role", sorted(DECODE_ROLES | PREFILL_ROLES | ENCODE_ROLES))
+def test_a_role_is_the_label_that_the_picker_reads(role: str) -> None:
+    labels = workload(render("worker", {**IMAGE, "role": role}))["spec"]["template"]["metadata"]["labels"]
+    instance = Instance("a", "dynamo", "decode", "10.0.0.1", 8000, "1", labels=labels)
+    assert read_endpoint(instance, {}, EndpointDefaults()).labels[ROLE_LABEL] == role
+    assert ROLE_LABEL not in workload(render("worker", IMAGE))["spec"]["template"]["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("engine", ["", "vllm", "sglang", "trtllm-serve"])
+@pytest.mark.parametrize(
+    ("role", "numbers"),
+    [
+        ("prefill", {WAITING: "2"}),
+        ("encode", {WAITING: "2"}),
+        ("decode", {RUNNING: "48", KV_USAGE: "750m"}),
+        ("both", {WAITING: "2", RUNNING: "48", KV_USAGE: "750m"}),
+    ],
+)
+def test_workers_are_scaled_on_what_their_role_runs_out_of(
+    engine: str, role: str, numbers: Mapping[WorkerMetric, str]
+) -> None:
+    scaling = {"enabled": True, "runningRequests": 48}
+    values = {**IMAGE, "role": role, "engine": engine, "kind": "StatefulSet", "autoscaling": scaling}
+    objects = render("worker", values)
+    scaled = one(objects, "HorizontalPodAutoscaler")["spec"]
+    assert scaled["scaleTargetRef"]["kind"] == "StatefulSet"
+    assert "replicas" not in workload(objects)["spec"]
+    found = {
+        metric["pods"]["metric"]["name"]: metric["pods"]["target"]["averageValue"]
+        for metric in scaled["metrics"]
+    }
+    names = {number.series[engine or "vllm"].split("|")[0]: value for number, value in numbers.items()}
+    assert found == names, "the names of the numbers that a picker reads of such a worker"
 
 
 def test_the_vllm_example_is_a_whole_worker() -> None:

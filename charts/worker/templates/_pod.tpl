@@ -8,6 +8,9 @@ metadata:
     {{- with .Values.engine }}
     llm-d.ai/engine-type: {{ . | quote }}
     {{- end }}
+    {{- with .Values.role }}
+    llm-d.ai/role: {{ . | quote }}
+    {{- end }}
     {{- include "worker.labels" . | nindent 4 }}
     {{- include "worker.instanceLabels" . | nindent 4 }}
   {{- if or .Values.annotations .Values.sidecar.enabled }}
