@@ -27,6 +27,11 @@ _FIRST_USER_PORT: Final = 1024
 """Ports below are system ports (RFC 6335 §6): mail, remote shells. No document may direct requests there."""
 
 
+MOST_PORT: Final = 65535
+MOST_RANKS: Final = 64
+"""Data-parallel ranks of one worker, each with a socket of its own."""
+
+
 class MetadataDict(dict[str, Any]):
     """A dict in which `Model`, `Transport` and `MDC` are found by their lower-case forms too, and the reverse."""
 
@@ -145,7 +150,7 @@ def read_port(value: object) -> int | None:
     """A port from 1 to 65535, given as an int or in ASCII digits; None for anything else."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 5:
         value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65535:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_PORT:
         return value
     return None
 

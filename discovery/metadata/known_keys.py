@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from adsum.quoting import quoted
-from discovery.metadata.document import read_port
+from discovery.metadata.document import MOST_RANKS, read_port
 
 _SIMILARITY: Final = 0.7
 """The least similarity of a known key, 0 to 1 (difflib): that of `prot` and `port` is 0.75."""
@@ -25,6 +25,10 @@ def _is_text(value: object) -> bool:
 
 def _is_port(value: object) -> bool:
     return read_port(value) is not None
+
+
+def _is_ranks(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_RANKS
 
 
 def _is_path(value: object) -> bool:
@@ -44,13 +48,15 @@ _TEXT: Final[_Rule] = "a string", _is_text
 _NAMES: Final[_Rule] = "a list of strings", _is_list_of_text
 _OBJECT: Final[_Rule] = "an object", _is_object
 _PORT: Final[_Rule] = "a port from 1 to 65535", _is_port
+_RANKS: Final[_Rule] = f"a number from 1 to {MOST_RANKS}", _is_ranks
 _PATH: Final[_Rule] = "a path that begins with / and is printable ASCII", _is_path
 
 _RULES: Final[Mapping[str, Mapping[str, _Rule]]] = {
     "": {"model": _OBJECT, "transport": _OBJECT, "mdc": _OBJECT, "labels": _OBJECT},
     "model": {"name": _TEXT, "type": _TEXT, "aliases": _NAMES, "adapters": _NAMES, "runtime_config": _OBJECT},
-    "transport": {"http": _OBJECT},
+    "transport": {"http": _OBJECT, "kv_events": _OBJECT},
     "transport.http": {"port": _PORT, "metrics_port": _PORT, "metrics_path": _PATH, "engine": _TEXT},
+    "transport.kv_events": {"port": _PORT, "replay_port": _PORT, "topic": _TEXT, "ranks": _RANKS},
 }
 """By the path of an object: its keys, and what each must be."""
 _CAPITALISED: Final = {"Model": "model", "Transport": "transport", "MDC": "mdc"}

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,18 @@ PREFILL_ROLES: Final = frozenset(
 ENCODE_ROLES: Final = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
 
 
+class KvEventPorts(NamedTuple):
+    """Where a worker says that it publishes KV events, at its own address. `replay` None: it sends nothing again.
+
+    `topic`: the beginning of the topics that are read. `ranks`: so many sockets, each at the next port.
+    """
+
+    port: int
+    replay: int | None = None
+    topic: str = ""
+    ranks: int = 1
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Endpoint:
     """One instance as the picker addresses it. Compared by identity.
@@ -60,6 +72,8 @@ class Endpoint:
     namespace: str = ""
     rank: int | None = None
     """Of its data-parallel group, where each rank is an endpoint of its own."""
+    kv_events: KvEventPorts | None = None
+    """None: its metadata do not say."""
     ignored: tuple[str, ...] = ()
     """What its metadata say that is not used, and why."""
     destination: str = field(init=False)

@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from adsum.quoting import quoted
 from discovery import Instance
-from discovery.metadata.document import may_name, read_port
-from epp.endpoints.endpoint import Endpoint
+from discovery.metadata.document import MOST_PORT, MOST_RANKS, may_name, read_port
+from epp.endpoints.endpoint import Endpoint, KvEventPorts
 from epp.endpoints.served_model import ServedModel
 
+_MOST_TOPIC: Final = 256
 ENGINE_LABELS: Final = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type")
 
 
@@ -41,20 +42,21 @@ def read_endpoint(
     The address comes from the instance only. A worker may name its ports but no host: otherwise any worker could send
     requests and scrapes to a host of its choice.
     """
-    http = _mapping(_section(document, "transport").get("http"))
+    transport = _section(document, "transport")
+    http = _mapping(transport.get("http"))
     model = _section(document, "model")
     labels = _texts(_mapping(document.get("labels"))) | dict(instance.labels)
     named = instance.ports.get(defaults.serving_port_name or "")
     # the target port of a pool is the rank's own: one document may describe all ranks of a Pod
     ignored: list[str] = []
-    declared = _port(instance, http, "port", ignored) if instance.rank is None else None
+    declared = _port(instance, http, "http.port", ignored) if instance.rank is None else None
     port = declared or named or instance.port
     return Endpoint(
         id=instance.id,
         incarnation=instance.incarnation,
         address=instance.address,
         port=port,
-        metrics_port=_port(instance, http, "metrics_port", ignored) or defaults.metrics_port or port,
+        metrics_port=_port(instance, http, "http.metrics_port", ignored) or defaults.metrics_port or port,
         metrics_path=_path(http.get("metrics_path")) or defaults.metrics_path,
         scheme=defaults.scheme,
         engine=_engine(http.get("engine"), labels, defaults),
@@ -66,6 +68,7 @@ def read_endpoint(
         reachable=instance.reachable,
         namespace=instance.namespace,
         rank=instance.rank,
+        kv_events=_kv_events(instance, _mapping(transport.get("kv_events")), ignored),
         ignored=tuple(ignored),
     )
 
@@ -83,19 +86,44 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
     return {key: value for key, value in values.items() if isinstance(value, str)}
 
 
-def _port(instance: Instance, http: Mapping[str, Any], name: str, ignored: list[str]) -> int | None:
-    value = http.get(name)
+def _kv_events(instance: Instance, given: Mapping[str, Any], ignored: list[str]) -> KvEventPorts | None:
+    """One document may describe all ranks of a Pod: then the ports are those of its first rank."""
+    port = _port(instance, given, "kv_events.port", ignored)
+    if port is None:
+        return None
+    replay = _port(instance, given, "kv_events.replay_port", ignored)
+    topic, ranks = given.get("topic"), given.get("ranks")
+    if not isinstance(topic, str) or len(topic) > _MOST_TOPIC:
+        topic = ""
+    # as for a port, True is no number
+    if instance.rank is not None or type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
+        ranks = 1
+    first = instance.rank or 0
+    bases = (port,) if replay is None else (port, replay)
+    named = [base + rank for base in bases for rank in range(first, first + ranks)]
+    wrong = [one for one in named if one > MOST_PORT or not may_name(instance, one)]
+    if wrong:
+        ignored.append(
+            f"metadata transport.kv_events names the port {wrong[0]} for a rank, expected one from 1024 to {MOST_PORT}; ignored"
+        )
+        return None
+    return KvEventPorts(port + first, None if replay is None else replay + first, topic, ranks)
+
+
+def _port(instance: Instance, given: Mapping[str, Any], name: str, ignored: list[str]) -> int | None:
+    """`name`: with the section that is given."""
+    value = given.get(name.rpartition(".")[2])
     port = read_port(value)
     if port is not None and may_name(instance, port):
         return port
     if port is not None:
         ignored.append(
-            f"metadata transport.http.{name} is {port}, below 1024 and not the registered port; ignored: set a port from "
+            f"metadata transport.{name} is {port}, below 1024 and not the registered port; ignored: set a port from "
             "1024 on, or register with this one"
         )
     elif value is not None:
         shown = quoted(repr(value))
-        ignored.append(f"metadata transport.http.{name} is {shown}, expected a port, 1 to 65535; ignored")
+        ignored.append(f"metadata transport.{name} is {shown}, expected a port, 1 to 65535; ignored")
     return None
 
 

@@ -20,7 +20,7 @@ from adsum.logs import RateLimitedLog
 from adsum.tasks import BackgroundTasks, ResourceOwner, first_of
 from epp.config.picker_config import PickerConfig
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import Endpoint, Key
+from epp.endpoints.endpoint import Endpoint, Key, KvEventPorts
 from epp.endpoints.load import Load
 from epp.kv_events.loads import LoadStat, RankLoads
 from epp.kv_events.publishers import (
@@ -29,6 +29,7 @@ from epp.kv_events.publishers import (
     VLLM_PATH,
     KvPublisher,
     publisher_at,
+    publishers_said,
     read_publishers,
     read_sleep,
 )
@@ -281,6 +282,8 @@ class _FollowedPool:
     async def _find(self, worker: "_FollowedWorker") -> tuple[KvPublisher, ...] | str:
         """Where it publishes; a text: why that is unknown for now."""
         settings = self._producer.settings
+        if worker.ports is not None:
+            return publishers_said(worker.ports, worker.address)
         if settings.port is not None:
             return (publisher_at(worker.address, settings.port + (worker.rank or 0), settings.topic),)
         for path in (VLLM_PATH, SGLANG_PATH):
@@ -397,19 +400,20 @@ class _Subscriptions:
 
 
 class _FollowedWorker(NamedTuple):
-    """Identifies the task of one worker: its incarnation and where it serves."""
+    """Identifies the task of one worker: its incarnation, where it serves, and where its metadata say that it publishes."""
 
     key: Key
     scheme: str
     address: str
     port: int
     rank: int | None
+    ports: KvEventPorts | None
 
     @classmethod
     def of(cls, endpoint: Endpoint) -> "_FollowedWorker":
         # the scheme is known for the page of metrics only
         scheme = endpoint.scheme if endpoint.port == endpoint.metrics_port else "http"
-        return cls(endpoint.key, scheme, endpoint.address, endpoint.port, endpoint.rank)
+        return cls(endpoint.key, scheme, endpoint.address, endpoint.port, endpoint.rank, endpoint.kv_events)
 
     @property
     def destination(self) -> str:

@@ -10,13 +10,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from adsum.addresses import authority
+from discovery.metadata.document import MOST_RANKS
+from epp.endpoints.endpoint import KvEventPorts
 
 VLLM_PATH: Final = "/kv_event_sources"
 SGLANG_PATH: Final = "/server_info"
 SLEEP_PATH: Final = "/is_sleeping"
 """Where vLLM says it, if it has `/sleep` at all (VLLM_SERVER_DEV_MODE)."""
-_MOST: Final = 64
-"""Sockets of one worker: one for each data-parallel rank."""
 # bounded: at most 256 characters
 _ENDPOINT: Final = re.compile(r"tcp://(\*|\[[0-9a-fA-F:.]{2,45}\]|[0-9A-Za-z.:-]{1,253}):([0-9]{1,5})")
 _ANY_HOST: Final = frozenset({"*", "0.0.0.0", "::", "[::]", ""})  # noqa: S104  # compared with, not bound
@@ -35,6 +35,18 @@ class KvPublisher(NamedTuple):
 
 def publisher_at(host: str, port: int, topic: str = "") -> KvPublisher:
     return KvPublisher(f"tcp://{authority(host, port)}", None, topic)
+
+
+def publishers_said(ports: KvEventPorts, host: str) -> tuple[KvPublisher, ...]:
+    """As the metadata of the worker at `host` say."""
+    return tuple(
+        KvPublisher(
+            f"tcp://{authority(host, ports.port + rank)}",
+            None if ports.replay is None else f"tcp://{authority(host, ports.replay + rank)}",
+            ports.topic,
+        )
+        for rank in range(ports.ranks)
+    )
 
 
 def read_publishers(document: bytes | bytearray, path: str, host: str) -> tuple[KvPublisher, ...]:
@@ -66,7 +78,7 @@ def _of_vllm(given: Any, host: str) -> tuple[KvPublisher, ...]:
     else:
         raise ValueError("neither an object nor a list")  # noqa: TRY004  # of the document, not of an argument
     found = []
-    for source in list(sources)[:_MOST]:
+    for source in list(sources)[:MOST_RANKS]:
         if not isinstance(source, dict) or source.get("publisher", "zmq") != "zmq":
             continue
         events = _own(source.get("endpoint"), host)
@@ -85,7 +97,7 @@ def _of_sglang(given: Any, host: str) -> tuple[KvPublisher, ...]:
         return ()
     names = "dp_size", "endpoint_port_base", "replay_endpoint_port_base", "load_endpoint_port_base"
     ranks, base, replay, loads = (source.get(name) for name in names)
-    count = min(ranks, _MOST) if isinstance(ranks, int) and ranks > 0 else 1
+    count = min(ranks, MOST_RANKS) if isinstance(ranks, int) and ranks > 0 else 1
     found = []
     for rank in range(count):
         events = _port_of(base, rank, host)

@@ -221,12 +221,7 @@ class CacheIndex:
         """Let a publisher that holds nothing hold these."""
         holdings.block_tokens, holdings.first_scope = held.block_tokens, held.first_scope
         holdings.teaches.update(held.teaches)
-        references: dict[int, dict[Scope, int]] = {}
-        given = zip(held.ref_keys, held.ref_scopes, held.ref_counts, strict=True)
-        for at, (key, scope, count) in enumerate(given):
-            if at % _PIECE == 0:
-                yield
-            references.setdefault(key, {})[held.scopes[scope]] = count
+        references = yield from _references_of(held)
         for at, (name, key) in enumerate(zip(held.names, held.keys, strict=True)):
             if at % _PIECE == 0:
                 yield
@@ -538,6 +533,18 @@ class CacheIndex:
 def _is_whole(teaches: Mapping[int, bool], scopes: Iterable[Scope]) -> bool:
     """Whether one of these scopes is of a group whose every block is needed: then a request can use the block."""
     return any(teaches.get(scope[1], True) for scope in scopes)
+
+
+def _references_of(held: HeldBlocks) -> Steps[dict[int, dict[Scope, int]]]:
+    """By key."""
+    found: dict[int, dict[Scope, int]] = {}
+    for at, (key, scope, count) in enumerate(
+        zip(held.ref_keys, held.ref_scopes, held.ref_counts, strict=True)
+    ):
+        if at % _PIECE == 0:
+            yield
+        found.setdefault(key, {})[held.scopes[scope]] = count
+    return found
 
 
 def _bits_of(mask: int) -> list[int]:

@@ -136,3 +136,32 @@ def test_metadata_move_nothing_to_a_port_of_the_host(name: str) -> None:
     assert (endpoint.port, endpoint.metrics_port) == (8000, 8000)
     [line] = endpoint.ignored
     assert f"metadata transport.http.{name} is 22, below 1024 and not the registered port" in line
+
+
+@pytest.mark.parametrize(
+    ("said", "is_read"),
+    [
+        ({"port": 5557}, (5557, None, "", 1)),
+        ({"port": "5557", "replay_port": 5558, "topic": "kv@", "ranks": 2}, (5557, 5558, "kv@", 2)),
+        ({"port": 5557, "topic": "x" * 257, "ranks": True}, (5557, None, "", 1)),
+        ({"port": 5557, "ranks": 65}, (5557, None, "", 1)),
+        ({"port": 5557, "replay_port": "tcp://10.9.9.9:22"}, (5557, None, "", 1)),
+        ({"replay_port": 5558}, None),
+        ({"port": 22}, None),
+        ({"port": "tcp://10.9.9.9:5557"}, None),
+        ({"port": 65535, "ranks": 2}, None),
+        ({"port": 5557, "replay_port": 65535, "ranks": 2}, None),
+        ("tcp://10.9.9.9:5557", None),
+    ],
+)
+def test_a_worker_says_the_ports_of_its_events_and_no_host(said: Any, is_read: Any) -> None:
+    assert read({"transport": {"kv_events": said}}).kv_events == is_read
+
+
+def test_a_rank_s_events_come_from_its_own_port() -> None:
+    said = {"transport": {"kv_events": {"port": 5557, "replay_port": 6557, "ranks": 4}}}
+    found = read_endpoint(instance(rank=2), said, EndpointDefaults())
+    assert found.kv_events == (5559, 6559, "", 1)
+    low = {"transport": {"kv_events": {"port": 80, "ranks": 2}}}
+    [line] = read_endpoint(instance(ports={"http": 80}), low, EndpointDefaults()).ignored
+    assert "names the port 81 for a rank" in line

@@ -46,6 +46,10 @@ class PublishingWorker:
         """The paths at which it was asked for tokens."""
         self.token_paths = {"/v1/completions/render", "/tokenize"}
         self.token_delay = 0.0
+        self.asked = 0
+        """How often it was asked where it publishes."""
+        self.locked = False
+        """It wants a key, as vLLM with `--api-key`."""
         self.refuses: tuple[int, str] | None = None
         """Status and text of its answer in place of tokens, as for a request that is wrong."""
         self._now = 1.0
@@ -136,6 +140,9 @@ class PublishingWorker:
         return web.json_response({"is_sleeping": self.sleeps})
 
     async def _where(self, request: web.Request) -> web.Response:
+        self.asked += 1
+        if self.locked:
+            return web.json_response({"error": "Unauthorized"}, status=401)
         events, replay, loads = self.ports
         if self.form == "vllm" and request.path == "/kv_event_sources":
             source = {

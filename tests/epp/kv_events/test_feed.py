@@ -16,7 +16,7 @@ import zmq
 
 from adsum.config.problems import ConfigError
 from benchmarks.ports import free_ports
-from discovery import Instance, InstanceAddedEvent
+from discovery import Instance, InstanceAddedEvent, InstanceUpdatedEvent
 from epp.config.picker_config import PickerConfig, load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
@@ -484,6 +484,20 @@ async def test_a_port_that_is_configured_is_read() -> None:
                     break
                 await asyncio.sleep(0.05)
             assert made.blocks(0) == 16
+
+
+async def test_a_worker_s_metadata_say_where_it_publishes() -> None:
+    one = PublishingWorker(form="none")
+    async with pool(one) as picker:
+        await until(lambda: one.asked == 2)
+        assert not picker.knowledge()
+        events, replay, _ = one.ports
+        said = {"transport": {"kv_events": {"port": events, "replay_port": replay}}}
+        instance = Instance("w0", "ns", "c", "127.0.0.1", one.port, "a")
+        picker.store.apply(InstanceUpdatedEvent(instance, instance), said)
+        await until(picker.is_exact)
+        await one.hold(PROMPT)
+        await until(lambda: picker.blocks(0) == 16)
 
 
 async def test_workers_may_connect_to_the_picker_and_name_themselves_in_topics() -> None:
