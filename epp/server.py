@@ -18,6 +18,7 @@ from epp.config.worker_source import WorkerSource, choose_source, metrics_pool_n
 from epp.configuration import Configuration
 from epp.data_plane_ports import DataPlanePorts
 from epp.endpoints.datastore import Datastore
+from epp.endpoints.worker_facts import FactCodec
 from epp.endpoints.worker_metrics import WORKER_METRICS
 from epp.kv_events.feed import KvEventFeed
 from epp.pages import PickerPages
@@ -100,7 +101,8 @@ class PickerServer(ResourceOwner):
         )
         await self._enter(picking, pages, ports)
         described += await self._follow_pool(source, picking)
-        await self._enter(workers, scraping, kv_events, configuration)
+        described += await self._follow_workers(workers, scraping, datastore, config)
+        await self._enter(kv_events, configuration)
         if settings.peers is not None or self._siblings is not None:
             described += await self._meet_peers(configuration, picking, datastore, telemetry, kv_events)
         self._start(publish_endpoints(datastore, ports.transport.assignments))
@@ -112,6 +114,20 @@ class PickerServer(ResourceOwner):
             ignored = ", ".join(source.ignored_flags)
             log.warning("flags without effect with this source of workers: %s", ignored)
         return source
+
+    async def _follow_workers(
+        self, workers: WorkerDiscovery, scraping: WorkerScraping, datastore: Datastore, config: PickerConfig
+    ) -> list[Callable[[], dict[str, Any]]]:
+        """By this process, or by another one of the picker. Returns what there is of that for /status."""
+        if self._siblings is None:
+            await self._enter(workers, scraping)
+            return []
+        from epp.worker_sharing import WorkerSharing  # other pickers do without
+
+        codec = FactCodec((*WORKER_METRICS, *config.attributes))
+        sharing = WorkerSharing(self._siblings, datastore, codec, workers, scraping)
+        await self._enter(sharing)
+        return [sharing.describe]
 
     async def _meet_peers(
         self,

@@ -21,6 +21,7 @@ from epp.config.picker_config import PickerConfig
 from epp.config.settings import Settings
 from epp.config.worker_source import WorkerSource
 from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import Key
 from epp.endpoints.endpoint_document import EndpointDefaults
 from epp.endpoints.metadata_feed import Consequence, MissingWorkers, follow_discovery
 
@@ -89,6 +90,8 @@ class WorkerDiscovery(ResourceOwner):
         return reasons | self._found.missing(*self._key)
 
     async def _open(self) -> None:
+        known = [one.key for one in self._datastore.endpoints]  # another process followed them until now
+        self._stack.callback(self._forget_watch)
         found = await self._stack.enter_async_context(_open_discovery(self.source))
         self._found = found
         watch = await self._stack.enter_async_context(found.watch(*self._key, metadata=True))
@@ -99,10 +102,24 @@ class WorkerDiscovery(ResourceOwner):
         if not members:
             self._warn_of_no_worker()
             await self._stack.enter_async_context(background(self._look_elsewhere(found)))
+        self._remove_gone(known, [*members, *watch.instances.values()])
         await self._wait_for_metadata({member.id for member in members})
         self._start(HealthChanges(log.warning).follow(lambda: watch.health))
         self._start(MissingWorkers(self._missing).run())
         self._start(MissingWorkers(self._without_document, Consequence.NO_DOCUMENT).run())
+
+    def _forget_watch(self) -> None:
+        self._found = self._watch = None
+
+    def _remove_gone(self, known: Iterable[Key], members: Iterable[discovery.Instance]) -> None:
+        there = {(one.id, one.incarnation) for one in members}
+        for key in known:
+            gone = self._datastore.instance(key)
+            if gone is not None and key not in there:
+                event = discovery.InstanceRemovedEvent(gone, "deleted")
+                for told in self.on_event:
+                    told(event)
+                self._datastore.apply(event)
 
     def _note_gone(self, event: discovery.InstanceEvent) -> None:
         if isinstance(event, discovery.InstanceRemovedEvent) and event.reason == "deleted":

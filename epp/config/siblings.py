@@ -54,6 +54,10 @@ class Siblings:
         """Where a process serves what its siblings show of it."""
         return str(self.folder / f"{place}.pages")
 
+    def workers_path(self, place: int) -> str:
+        """Where a process tells its siblings what it hears of workers."""
+        return str(self.folder / f"{place}.workers")
+
     def sequence(self) -> int:
         """A number that grows with time, which all processes see alike, and that no other process has."""
         return int(time.monotonic() * 1e6) * MOST_PROCESSES + self.place - 1

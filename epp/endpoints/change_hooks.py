@@ -4,6 +4,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 from epp.endpoints.endpoint import Endpoint, Key
 
@@ -36,6 +37,8 @@ class ChangeHooks:
         """By endpoint: called once, when the next request is sent there."""
         self.on_suspect: dict[Key, Callable[[], None]] = {}
         """By endpoint: called once, when the data plane could not reach it. The listener finds out and calls `set_lost`."""
+        self.on_fact: Callable[[str, Key, tuple[Any, ...]], None] | None = None
+        """Called with all that discovery or a scrape says of a worker: the name of the method, and what it is given."""
         self._untold = False
         """Whether endpoints changed since `on_change` was called."""
 

@@ -86,6 +86,9 @@ class Members:
             self._documents[key] = document
         return self._read(key)
 
+    def instance(self, key: Key) -> Instance | None:
+        return self._instances.get(key)
+
     def restarted(self, instance: Instance) -> bool:
         """Whether its revision tells of another process than the last one did.
 

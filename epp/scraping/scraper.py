@@ -214,7 +214,7 @@ class Scraper:
         if schedule.failures:
             logger.info("metrics of %s are back", endpoint.destination)
         now = time.monotonic()
-        schedule.succeed(now, in_use=bool(load.running or load.waiting or self._datastore.inflight(endpoint)))
+        schedule.succeed(now, in_use=bool(load.running or load.waiting or self._is_used(endpoint)))
         self._datastore.observe(endpoint, load, now, schedule.period(took))
         if polled.cache_size_attempts and self._datastore.cache_tokens(endpoint) is None:
             polled.cache_size_attempts -= 1
@@ -246,7 +246,11 @@ class Scraper:
         has_page = not isinstance(error, NoPageError)
         self._datastore.record_failed_scrape(endpoint, has_page=has_page)
         self._report_failure(endpoint, _cause(error), first=not schedule.failures, has_page=has_page)
-        schedule.fail(time.monotonic(), in_use=bool(self._datastore.inflight(endpoint)))
+        schedule.fail(time.monotonic(), in_use=self._is_used(endpoint))
+
+    def _is_used(self, endpoint: Endpoint) -> bool:
+        """By this picker, or by one that it scrapes for."""
+        return bool(self._datastore.inflight(endpoint) or self._datastore.peer_inflight(endpoint))
 
     def _report_failure(self, endpoint: Endpoint, reason: str, *, first: bool, has_page: bool = True) -> None:
         if first and not self._datastore.is_lost(endpoint):  # of one that is lost, Liveness says so
