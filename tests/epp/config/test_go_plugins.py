@@ -39,145 +39,72 @@ def plugin(kind: str, /, **parameters: Any) -> dict[str, Any]:
     return {"type": kind, "parameters": parameters}
 
 
-LOWER = {"type": "linear_lower_is_better"}
-BELOW = {"type": "threshold", "threshold": {"operator": "LessThan", "value": 1}}
+FAULTS = """\
+by-label {} | label | required
+by-label {label: a} | . | give validValues, or allowsNoLabel
+header-label-affinity-scorer {headerName: x} | labelKey | required
+header-label-affinity-scorer {headerName: x y, labelKey: k} | headerName | 'x y' is not the name of a header
+context-length-aware {label: ''} | label | at least 1
+topology-affinity-filter {minAffinity: row} | minAffinity | 'row'
+utilization-filter {} | conditions | required
+utilization-filter {conditions: []} | conditions | at least 1
+utilization-filter {conditions: [{metric: waiting-queue}]} | conditions[0].maxValue | required
+utilization-filter {conditions: [{metric: waiting-queue, maxValue: -1}]} | conditions[0].maxValue | found -1
+utilization-filter {conditions: [{metric: kv-cache-utilization, maxValue: 80}]} | conditions[0] | expected 0 to 1
+utilization-filter {conditions: [{metric: queue, maxValue: 1}]} | conditions[0].metric | 'active-requests', 'running-requests'
+endpoint-attribute-scorer {attributeKey: a, algorithm: {type: linear}} | algorithm.type | 'linear_lower_is_better' or 'linear_higher_is_better'
+endpoint-attribute-scorer {attributeKey: a, algorithm: {type: linear_lower_is_better, normalization: {fixedRange: {min: 1, max: 1}}}} | algorithm.normalization.fixedRange | min must be less than max
+endpoint-attribute-scorer {attributeKey: a, algorithm: {type: linear_lower_is_better, normalization: {fixedRange: {max: 1}, adaptiveRange: {}}}} | algorithm.normalization | either a fixedRange or an adaptiveRange
+endpoint-attribute-filter {attribute: a, algorithm: {type: threshold}} | algorithm.threshold | required
+session-affinity-scorer {strategy: cookie} | strategy | 'session_id'
+session-affinity-scorer {sessionIdConfig: {sources: [{}]}} | sessionIdConfig.sources[0] | either a header or an attribute
+session-affinity-scorer {sessionIdConfig: {evictionTtlSeconds: -1}} | sessionIdConfig.evictionTtlSeconds | found -1
+session-affinity-filter {encodedEndpointHeaderConfig: {header: ':status'}} | encodedEndpointHeaderConfig.header | ':status' is not the name
+session-id-producer {} | . | give one of them
+session-id-producer {headerName: a, cookieName: b} | . | give one of them
+data-parallel-profile-handler {primaryPort: 70000} | primaryPort | 70000
+probabilistic-admitter {k: 0} | k | found 0
+k8s-notification-source {kind: Pod} | version | required
+endpoint-attribute-scorer {attributeKey: Heat, algorithm: {type: linear_lower_is_better}} | attributeKey | no customMetrics of core-metrics-extractor has the attributeKey 'Heat'; there are: none
+endpoint-attribute-filter {attribute: Heat/dcgm-extractor, algorithm: {type: threshold, threshold: {operator: LessThan, value: 1}}} | attribute | write attribute: Heat, producer: dcgm-extractor
+endpoint-attribute-filter {attribute: Heat, producer: dcgm-extractor, algorithm: {type: threshold, threshold: {operator: LessThan, value: 1}}} | producer | 'dcgm-extractor' publishes no number of an endpoint
+topology-affinity-scorer {topologyProducerName: mine} | topologyProducerName | no plugin is named 'mine'
+no-hit-lru-scorer {prefixMatchInfoProducerName: nobody} | prefixMatchInfoProducerName | no plugin is named 'nobody'
+session-affinity-scorer {profileName: decode} | profileName | 'decode' is no profile; there are: default
+prefix-cache-affinity-filter {affinityThreshold: 1.1} | affinityThreshold | found 1.1
+prefix-cache-affinity-filter {explorationProbability: -0.1} | explorationProbability | -0.1
+prefix-cache-affinity-filter {maxTTFTPenaltyMs: -1} | maxTTFTPenaltyMs | found -1
+prefix-cache-affinity-filter {peakPrefillThroughput: 0} | . | peakPrefillThroughput must be above 0
+prefix-cache-affinity-filter {ttftSource: latencyPredictor} | ttftSource | no latency is predicted; use prefillThroughput, with peakPrefillThroughput
+prefix-cache-affinity-filter {ttftSource: guess} | ttftSource | 'guess' is no source
+inflight-load-producer {outputRatio: -1} | outputRatio | found -1
+inflight-load-producer {maxEstimatedOutputTokens: -1} | maxEstimatedOutputTokens | found -1
+concurrency-detector {concurrencyMode: both} | concurrencyMode | 'requests', 'tokens' or 'hybrid'
+concurrency-detector {maxConcurrency: 0} | maxConcurrency | found 0
+concurrency-detector {maxTokenConcurrency: 0} | maxTokenConcurrency | found 0
+concurrency-detector {headroom: -0.1} | headroom | found -0.1
+concurrency-detector {headroom: 1.0e+308} | headroom | found 1e+308
+concurrency-detector {maxConcurrency: HUGE} | maxConcurrency | less than
+utilization-detector {queueDepthThreshold: HUGE} | queueDepthThreshold | less than
+token-producer {vllm: {url: 'http://v:8000'}} | . | lacks modelName
+token-producer {estimate: {}, modelName: m} | . | give only one of estimate, vllm
+tokenizer {uri: x} | . | unknown field 'uri'
+token-load-scorer {inFlightLoadProducerName: x} | inFlightLoadProducerName | no plugin is named 'x'
+token-load-scorer {inFlightLoadProducerName: approx-prefix-cache-producer} | inFlightLoadProducerName | cannot be used here, expected an inflight-load-producer
+inflight-load-producer {prefixMatchInfoProducerName: token-producer} | prefixMatchInfoProducerName | 'token-producer' cannot be used here, expected an approx-prefix-cache-producer
+"""
+"""A type with its parameters, which of them is wrong, and what is said of it."""
 
 
-@pytest.mark.parametrize(
-    ("given", "place", "detail"),
-    [
-        (plugin("by-label"), "plugins[0].parameters.label", "required"),
-        (plugin("by-label", label="a"), "plugins[0].parameters", "give validValues, or allowsNoLabel"),
-        (
-            plugin("header-label-affinity-scorer", headerName="x"),
-            "plugins[0].parameters.labelKey",
-            "required",
-        ),
-        (
-            plugin("header-label-affinity-scorer", headerName="x y", labelKey="k"),
-            "plugins[0].parameters.headerName",
-            "'x y' is not the name of a header",
-        ),
-        (plugin("context-length-aware", label=""), "plugins[0].parameters.label", "at least 1"),
-        (plugin("topology-affinity-filter", minAffinity="row"), "plugins[0].parameters.minAffinity", "'row'"),
-        (plugin("utilization-filter"), "plugins[0].parameters.conditions", "required"),
-        (plugin("utilization-filter", conditions=[]), "plugins[0].parameters.conditions", "at least 1"),
-        (
-            plugin("utilization-filter", conditions=[{"metric": "waiting-queue"}]),
-            "plugins[0].parameters.conditions[0].maxValue",
-            "required",
-        ),
-        (
-            plugin("utilization-filter", conditions=[{"metric": "waiting-queue", "maxValue": -1}]),
-            "plugins[0].parameters.conditions[0].maxValue",
-            "found -1",
-        ),
-        (
-            plugin("utilization-filter", conditions=[{"metric": "kv-cache-utilization", "maxValue": 80}]),
-            "plugins[0].parameters.conditions[0]",
-            "expected 0 to 1",
-        ),
-        (
-            plugin("utilization-filter", conditions=[{"metric": "queue", "maxValue": 1}]),
-            "plugins[0].parameters.conditions[0].metric",
-            "'active-requests', 'running-requests'",
-        ),
-        (
-            plugin("endpoint-attribute-scorer", attributeKey="a", algorithm={"type": "linear"}),
-            "plugins[0].parameters.algorithm.type",
-            "'linear_lower_is_better' or 'linear_higher_is_better'",
-        ),
-        (
-            plugin(
-                "endpoint-attribute-scorer",
-                attributeKey="a",
-                algorithm=LOWER | {"normalization": {"fixedRange": {"min": 1, "max": 1}}},
-            ),
-            "plugins[0].parameters.algorithm.normalization.fixedRange",
-            "min must be less than max",
-        ),
-        (
-            plugin(
-                "endpoint-attribute-scorer",
-                attributeKey="a",
-                algorithm=LOWER | {"normalization": {"fixedRange": {"max": 1}, "adaptiveRange": {}}},
-            ),
-            "plugins[0].parameters.algorithm.normalization",
-            "either a fixedRange or an adaptiveRange",
-        ),
-        (
-            plugin("endpoint-attribute-filter", attribute="a", algorithm={"type": "threshold"}),
-            "plugins[0].parameters.algorithm.threshold",
-            "required",
-        ),
-        (
-            plugin("session-affinity-scorer", strategy="cookie"),
-            "plugins[0].parameters.strategy",
-            "'session_id'",
-        ),
-        (
-            plugin("session-affinity-scorer", sessionIdConfig={"sources": [{}]}),
-            "plugins[0].parameters.sessionIdConfig.sources[0]",
-            "either a header or an attribute",
-        ),
-        (
-            plugin("session-affinity-scorer", sessionIdConfig={"evictionTtlSeconds": -1}),
-            "plugins[0].parameters.sessionIdConfig.evictionTtlSeconds",
-            "found -1",
-        ),
-        (
-            plugin("session-affinity-filter", encodedEndpointHeaderConfig={"header": ":status"}),
-            "plugins[0].parameters.encodedEndpointHeaderConfig.header",
-            "':status' is not the name",
-        ),
-        (plugin("session-id-producer"), "plugins[0].parameters", "give one of them"),
-        (
-            plugin("session-id-producer", headerName="a", cookieName="b"),
-            "plugins[0].parameters",
-            "give one of them",
-        ),
-        (
-            plugin("data-parallel-profile-handler", primaryPort=70000),
-            "plugins[0].parameters.primaryPort",
-            "70000",
-        ),
-        (plugin("probabilistic-admitter", k=0), "plugins[0].parameters.k", "found 0"),
-        (plugin("k8s-notification-source", kind="Pod"), "plugins[0].parameters.version", "required"),
-        # what one plugin needs of another
-        (
-            plugin("endpoint-attribute-scorer", attributeKey="Heat", algorithm=LOWER),
-            "plugins[0].parameters.attributeKey",
-            "no customMetrics of core-metrics-extractor has the attributeKey 'Heat'; there are: none",
-        ),
-        (
-            plugin("endpoint-attribute-filter", attribute="Heat/dcgm-extractor", algorithm=BELOW),
-            "plugins[0].parameters.attribute",
-            "write attribute: Heat, producer: dcgm-extractor",
-        ),
-        (
-            plugin("endpoint-attribute-filter", attribute="Heat", producer="dcgm-extractor", algorithm=BELOW),
-            "plugins[0].parameters.producer",
-            "'dcgm-extractor' publishes no number of an endpoint",
-        ),
-        (
-            plugin("topology-affinity-scorer", topologyProducerName="mine"),
-            "plugins[0].parameters.topologyProducerName",
-            "no plugin is named 'mine'",
-        ),
-        (
-            plugin("no-hit-lru-scorer", prefixMatchInfoProducerName="nobody"),
-            "plugins[0].parameters.prefixMatchInfoProducerName",
-            "no plugin is named 'nobody'",
-        ),
-        (
-            plugin("session-affinity-scorer", profileName="decode"),
-            "plugins[0].parameters.profileName",
-            "'decode' is no profile; there are: default",
-        ),
-    ],
-)
-def test_what_is_wrong_is_told_with_its_place(given: dict[str, Any], place: str, detail: str) -> None:
-    check_fault(given, place, detail)
+@pytest.mark.parametrize("row", FAULTS.splitlines())
+def test_what_is_wrong_is_told_with_its_place(row: str) -> None:
+    given, place, detail = row.replace("HUGE", str(10**400)).split(
+        " | "
+    )  # what no float holds would fail each pick
+    kind, _, parameters = given.partition(" ")
+    check_fault(
+        plugin(kind, **yaml.safe_load(parameters)), f"plugins[0].parameters.{place}".rstrip("."), detail
+    )
 
 
 @pytest.mark.parametrize(

@@ -205,159 +205,51 @@ def test_passthrough(parsers: list[str], expected: bool) -> None:
 
 
 Q = {"type": "queue-scorer"}
+FAULTS = """\
+plugins[1].type: | 'quewe-scorer' is not a plugin | {plugins: [{type: queue-scorer}, {type: quewe-scorer}]}
+plugins[0].type: | did you mean 'queue-scorer'? | {plugins: [{type: quewe-scorer}]}
+plugins[0].type: | there are: active-request-scorer, | {plugins: [{type: zzz}]}
+plugins[0].type: | use least-cost-scorer | {plugins: [{type: latency-scorer}]}
+plugins[1].name: | already the name | {plugins: [{type: queue-scorer}, {type: queue-scorer}]}
+plugins[0].type: | required | {plugins: [{name: q}]}
+plugins[0]: | unknown field 'weight'; known: type, name, parameters | {plugins: [{type: queue-scorer, weight: 1}]}
+plugins[0].parameters: | 'a' | {plugins: [{type: queue-scorer, parameters: {a: 1}}]}
+plugins: | list | {plugins: {type: queue-scorer}}
+plugins[0].parameters.maxNumOfEndpoints: | found 0 | {plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoints: 0}}]}
+plugins[0].parameters.metricsStalenessThreshold: | duration | {plugins: [{type: utilization-detector, parameters: {metricsStalenessThreshold: 3 sec}}]}
+plugins: core-metrics-extractor: | vllm | {plugins: [{type: core-metrics-extractor, parameters: {defaultEngine: x}}]}
+plugins[0].parameters.path: | 'metrics' | {plugins: [{type: metrics-data-source, parameters: {path: metrics}}]}
+plugins[0].parameters.matchExpressions[0].operator: | required | {plugins: [{type: label-selector-filter, parameters: {matchExpressions: [{key: k}]}}]}
+plugins: | only one profile handler | {plugins: [{type: single-profile-handler, name: a}, {type: single-profile-handler, name: b}]}
+schedulingProfiles[0]. | 'q' | {schedulingProfiles: [{name: p, plugins: [{pluginRef: q}]}]}
+schedulingProfiles[0].plugins[0].pluginRef: | there are: queue-scorer | {plugins: [{type: queue-scorer}], schedulingProfiles: [{name: p, plugins: [{pluginRef: q}]}]}
+schedulingProfiles[0].plugins[0].weight: | found -1 | {plugins: [{type: queue-scorer}], schedulingProfiles: [{name: p, plugins: [{pluginRef: queue-scorer, weight: -1}]}]}
+schedulingProfiles[0].plugins[0].pluginRef: | expected a filter or scorer or picker | {plugins: [{type: openai-parser}], schedulingProfiles: [{name: p, plugins: [{pluginRef: openai-parser}]}]}
+schedulingProfiles[0].plugins: | a profile has one picker | {plugins: [{type: max-score-picker}, {type: random-picker}], schedulingProfiles: [{name: p, plugins: [{pluginRef: max-score-picker}, {pluginRef: random-picker}]}]}
+schedulingProfiles: | a, b | {schedulingProfiles: [{name: a}, {name: b}]}
+featureGates[1]: | 'warp' | {featureGates: [flowControl=false, warp]}
+featureGates[0]: | 'maybe' | {featureGates: [flowControl=maybe]}
+dataLayer.discovery.pluginRef: | 'f' | {dataLayer: {discovery: {pluginRef: f}}}
+dataLayer.sources[0]. | data source | {plugins: [{type: queue-scorer}], dataLayer: {sources: [{pluginRef: queue-scorer}]}}
+flowControl.usageLimitPolicyPluginRef: | 'nope' | {flowControl: {usageLimitPolicyPluginRef: nope}}
+flowControl.priorityBands[1].fairnessPolicyRef: | 'nope' | {flowControl: {priorityBands: [{priority: 1}, {priority: 2, fairnessPolicyRef: nope}]}}
+flowControl.defaultPriorityBand.orderingPolicyRef: | 'nope' | {flowControl: {defaultPriorityBand: {orderingPolicyRef: nope}}}
+flowControl.usageLimitPolicyPluginRef: | expected a usage limit policy | {plugins: [{type: queue-scorer}], flowControl: {usageLimitPolicyPluginRef: queue-scorer}}
+plugins[0].parameters.path: | required | {plugins: [{type: file-discovery}]}
+saturationDetector.pluginRef: | 'x' | {saturationDetector: {pluginRef: x}}
+flowControl.saturationDetector.pluginRef: | 'x' | {flowControl: {saturationDetector: {pluginRef: x}}}
+requestHandler.parsers[0].pluginRef: | 'x' | {requestHandler: {parsers: [{pluginRef: x}]}}
+kind: | found 'InferencePool' | {kind: InferencePool}
+apiVersion: | found 'v1' | {apiVersion: v1}
+unknown field 'spec' | schedulingProfiles | {spec: {}}
+"""
+"""The place, what is said of it, and the sections of the file."""
 
 
-@pytest.mark.parametrize(
-    ("sections", "place", "detail"),
-    [
-        ({"plugins": [Q, {"type": "quewe-scorer"}]}, "plugins[1].type: ", "'quewe-scorer' is not a plugin"),
-        ({"plugins": [{"type": "quewe-scorer"}]}, "plugins[0].type: ", "did you mean 'queue-scorer'?"),
-        ({"plugins": [{"type": "zzz"}]}, "plugins[0].type: ", "there are: active-request-scorer, "),
-        (
-            {"plugins": [{"type": "latency-scorer"}]},
-            "plugins[0].type: ",
-            "use least-cost-scorer",
-        ),
-        ({"plugins": [Q, Q]}, "plugins[1].name: ", "already the name"),
-        ({"plugins": [{"name": "q"}]}, "plugins[0].type: ", "required"),
-        (
-            {"plugins": [Q | {"weight": 1}]},
-            "plugins[0]: ",
-            "unknown field 'weight'; known: type, name, parameters",
-        ),
-        ({"plugins": [Q | {"parameters": {"a": 1}}]}, "plugins[0].parameters: ", "'a'"),
-        ({"plugins": Q}, "plugins: ", "list"),
-        (
-            {"plugins": [{"type": "max-score-picker", "parameters": {"maxNumOfEndpoints": 0}}]},
-            "plugins[0].parameters.maxNumOfEndpoints: ",
-            "found 0",
-        ),
-        (
-            {
-                "plugins": [
-                    {"type": "utilization-detector", "parameters": {"metricsStalenessThreshold": "3 sec"}}
-                ]
-            },
-            "plugins[0].parameters.metricsStalenessThreshold: ",
-            "duration",
-        ),
-        (
-            {"plugins": [{"type": "core-metrics-extractor", "parameters": {"defaultEngine": "x"}}]},
-            "plugins: core-metrics-extractor: ",
-            "vllm",
-        ),
-        (
-            {"plugins": [{"type": "metrics-data-source", "parameters": {"path": "metrics"}}]},
-            "plugins[0].parameters.path: ",
-            "'metrics'",
-        ),
-        (
-            {
-                "plugins": [
-                    {"type": "label-selector-filter", "parameters": {"matchExpressions": [{"key": "k"}]}}
-                ]
-            },
-            "plugins[0].parameters.matchExpressions[0].operator: ",
-            "required",
-        ),
-        (
-            {"plugins": [{"type": "single-profile-handler", "name": name} for name in "ab"]},
-            "plugins: ",
-            "only one profile handler",
-        ),
-        (
-            {"schedulingProfiles": [{"name": "p", "plugins": [{"pluginRef": "q"}]}]},
-            "schedulingProfiles[0].",
-            "'q'",
-        ),
-        (
-            {"plugins": [Q], "schedulingProfiles": [{"name": "p", "plugins": [{"pluginRef": "q"}]}]},
-            "schedulingProfiles[0].plugins[0].pluginRef: ",
-            "there are: queue-scorer",
-        ),
-        (
-            {
-                "plugins": [Q],
-                "schedulingProfiles": [
-                    {"name": "p", "plugins": [{"pluginRef": "queue-scorer", "weight": -1}]}
-                ],
-            },
-            "schedulingProfiles[0].plugins[0].weight: ",
-            "found -1",
-        ),
-        (
-            {
-                "plugins": [{"type": "openai-parser"}],
-                "schedulingProfiles": [{"name": "p", "plugins": [{"pluginRef": "openai-parser"}]}],
-            },
-            "schedulingProfiles[0].plugins[0].pluginRef: ",
-            "expected a filter or scorer or picker",
-        ),
-        (
-            {
-                "plugins": [{"type": "max-score-picker"}, {"type": "random-picker"}],
-                "schedulingProfiles": [
-                    {
-                        "name": "p",
-                        "plugins": [{"pluginRef": "max-score-picker"}, {"pluginRef": "random-picker"}],
-                    }
-                ],
-            },
-            "schedulingProfiles[0].plugins: ",
-            "a profile has one picker",
-        ),
-        ({"schedulingProfiles": [{"name": "a"}, {"name": "b"}]}, "schedulingProfiles: ", "a, b"),
-        ({"featureGates": ["flowControl=false", "warp"]}, "featureGates[1]: ", "'warp'"),
-        ({"featureGates": ["flowControl=maybe"]}, "featureGates[0]: ", "'maybe'"),
-        ({"dataLayer": {"discovery": {"pluginRef": "f"}}}, "dataLayer.discovery.pluginRef: ", "'f'"),
-        (
-            {"plugins": [Q], "dataLayer": {"sources": [{"pluginRef": "queue-scorer"}]}},
-            "dataLayer.sources[0].",
-            "data source",
-        ),
-        (
-            {"flowControl": {"usageLimitPolicyPluginRef": "nope"}},
-            "flowControl.usageLimitPolicyPluginRef: ",
-            "'nope'",
-        ),
-        (
-            {
-                "flowControl": {
-                    "priorityBands": [{"priority": 1}, {"priority": 2, "fairnessPolicyRef": "nope"}]
-                }
-            },
-            "flowControl.priorityBands[1].fairnessPolicyRef: ",
-            "'nope'",
-        ),
-        (
-            {"flowControl": {"defaultPriorityBand": {"orderingPolicyRef": "nope"}}},
-            "flowControl.defaultPriorityBand.orderingPolicyRef: ",
-            "'nope'",
-        ),
-        (
-            {"plugins": [Q], "flowControl": {"usageLimitPolicyPluginRef": "queue-scorer"}},
-            "flowControl.usageLimitPolicyPluginRef: ",
-            "expected a usage limit policy",
-        ),
-        ({"plugins": [{"type": "file-discovery"}]}, "plugins[0].parameters.path: ", "required"),
-        ({"saturationDetector": {"pluginRef": "x"}}, "saturationDetector.pluginRef: ", "'x'"),
-        (
-            {"flowControl": {"saturationDetector": {"pluginRef": "x"}}},
-            "flowControl.saturationDetector.pluginRef: ",
-            "'x'",
-        ),
-        (
-            {"requestHandler": {"parsers": [{"pluginRef": "x"}]}},
-            "requestHandler.parsers[0].pluginRef: ",
-            "'x'",
-        ),
-        ({"kind": "InferencePool"}, "kind: ", "found 'InferencePool'"),
-        ({"apiVersion": "v1"}, "apiVersion: ", "found 'v1'"),
-        ({"spec": {}}, "unknown field 'spec'", "schedulingProfiles"),
-    ],
-)
-def test_faults_name_the_place(sections: dict[str, Any], place: str, detail: str) -> None:
-    text = fault(**sections)
+@pytest.mark.parametrize("row", FAULTS.splitlines())
+def test_faults_name_the_place(row: str) -> None:
+    place, detail, sections = row.split(" | ")
+    text = fault(**yaml.safe_load(sections))
     assert text.startswith(place)
     assert detail in text
 

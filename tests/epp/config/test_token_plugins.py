@@ -1,4 +1,4 @@
-"""Parameters of the plugins that decide by tokens in flight, what is wrong with them, and what they need of each other."""
+"""What the plugins that decide by tokens in flight need of each other."""
 
 from typing import Any
 
@@ -8,73 +8,9 @@ from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
 from epp.scheduling.in_flight_load.prefix_affinity import PrefixCacheAffinityFilter
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.prefix.producer import PrefixCacheProducer
-from tests.epp.config.test_go_plugins import check_fault, load, plugin
+from tests.epp.config.test_go_plugins import load, plugin
 
 DETECTOR = {"saturationDetector": {"pluginRef": "concurrency-detector"}}
-
-
-@pytest.mark.parametrize(
-    ("given", "place", "detail"),
-    [
-        (plugin("prefix-cache-affinity-filter", affinityThreshold=1.1), "affinityThreshold", "found 1.1"),
-        (
-            plugin("prefix-cache-affinity-filter", explorationProbability=-0.1),
-            "explorationProbability",
-            "-0.1",
-        ),
-        (plugin("prefix-cache-affinity-filter", maxTTFTPenaltyMs=-1), "maxTTFTPenaltyMs", "found -1"),
-        (
-            plugin("prefix-cache-affinity-filter", peakPrefillThroughput=0),
-            "",
-            "peakPrefillThroughput must be above 0",
-        ),
-        (
-            plugin("prefix-cache-affinity-filter", ttftSource="latencyPredictor"),
-            "ttftSource",
-            "no latency is predicted; use prefillThroughput, with peakPrefillThroughput",
-        ),
-        (plugin("prefix-cache-affinity-filter", ttftSource="guess"), "ttftSource", "'guess' is no source"),
-        (plugin("inflight-load-producer", outputRatio=-1), "outputRatio", "found -1"),
-        (
-            plugin("inflight-load-producer", maxEstimatedOutputTokens=-1),
-            "maxEstimatedOutputTokens",
-            "found -1",
-        ),
-        (
-            plugin("concurrency-detector", concurrencyMode="both"),
-            "concurrencyMode",
-            "'requests', 'tokens' or 'hybrid'",
-        ),
-        (plugin("concurrency-detector", maxConcurrency=0), "maxConcurrency", "found 0"),
-        (plugin("concurrency-detector", maxTokenConcurrency=0), "maxTokenConcurrency", "found 0"),
-        (plugin("concurrency-detector", headroom=-0.1), "headroom", "found -0.1"),
-        # what no float holds would fail each pick
-        (plugin("concurrency-detector", headroom=1e308), "headroom", "found 1e+308"),
-        (plugin("concurrency-detector", maxConcurrency=10**400), "maxConcurrency", "less than"),
-        (plugin("utilization-detector", queueDepthThreshold=10**400), "queueDepthThreshold", "less than"),
-        (plugin("token-producer", vllm={"url": "http://v:8000"}), "", "lacks modelName"),
-        (plugin("token-producer", estimate={}, modelName="m"), "", "give only one of estimate, vllm"),
-        (plugin("tokenizer", uri="x"), "", "unknown field 'uri'"),
-        # what one plugin needs of another
-        (
-            plugin("token-load-scorer", inFlightLoadProducerName="x"),
-            "inFlightLoadProducerName",
-            "no plugin is named 'x'",
-        ),
-        (
-            plugin("token-load-scorer", inFlightLoadProducerName="approx-prefix-cache-producer"),
-            "inFlightLoadProducerName",
-            "cannot be used here, expected an inflight-load-producer",
-        ),
-        (
-            plugin("inflight-load-producer", prefixMatchInfoProducerName="token-producer"),
-            "prefixMatchInfoProducerName",
-            "'token-producer' cannot be used here, expected an approx-prefix-cache-producer",
-        ),
-    ],
-)
-def test_what_is_wrong_is_told_with_its_place(given: dict[str, Any], place: str, detail: str) -> None:
-    check_fault(given, "plugins[0].parameters" + (place and f".{place}"), detail)
 
 
 def test_a_filter_brings_the_producers_that_it_needs() -> None:
