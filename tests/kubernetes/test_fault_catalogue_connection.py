@@ -220,14 +220,6 @@ async def test_row_14_a_line_of_five_mebibytes(server: FakeApiServer, cluster: W
         assert len(server.api.asked("list")) == 1
 
 
-async def test_row_14_a_slice_of_a_thousand(server: FakeApiServer, cluster: World) -> None:
-    async with watching(cluster, Cluster(server.url)) as recorder:
-        many = [endpoint(f"10.1.{i >> 8}.{i & 255}", f"p{i}") for i in range(1, 1001)]
-        server.api.put("endpointslices", endpoint_slice("big", *many))
-        await within(3, lambda: len(recorder.names) == 1002)
-        assert len(server.api.asked("list")) == 1
-
-
 async def test_row_14_a_line_without_end(server: FakeApiServer, cluster: World) -> None:
     """17 MiB and no newline: given up, asked anew, the set stays."""
     chunk = b"x" * 2**20

@@ -20,7 +20,6 @@ from tests.kubernetes.slice_builders import (
     READY,
     a_slice,
     endpoint,
-    fill,
     instance,
     merged,
     only,
@@ -182,26 +181,6 @@ def test_dual_stack_is_one_instance_at_the_preferred_address() -> None:
     )
 
 
-def test_losing_one_family_is_no_removal() -> None:
-    """Row 36."""
-    four, six = a_slice(endpoint(), name="four"), a_slice(endpoint(ip="fd00::1"), name="six", family="IPv6")
-    found = merged(four, six)
-    assert not found.remove("six", 1.0)
-    found = merged(four, six)
-    assert found.remove("four", 1.0)
-    assert (instance(found).address, instance(found).incarnation, found.expires_at) == (
-        "fd00::1",
-        "uid-a",
-        None,
-    )
-
-
-def test_a_lagging_family_does_not_make_a_pod_unready() -> None:
-    four = a_slice(endpoint(ready=True), name="four", version=2)
-    six = a_slice(endpoint(ip="fd00::1", ready=False), name="six", family="IPv6", version=1)
-    assert instance(merged(four, six)).status is READY
-
-
 def test_of_two_slices_the_one_written_last_is_right() -> None:
     old = a_slice(endpoint(ready=True), name="old", version=99)
     new = a_slice(endpoint(ready=False), name="new", version=100)
@@ -209,70 +188,10 @@ def test_of_two_slices_the_one_written_last_is_right() -> None:
     assert instance(merged(new, old)).status is NOT_READY
 
 
-def test_a_pod_reborn_under_its_name_is_another_incarnation() -> None:
-    """Row 34: in place, and in another slice while the old one is still listed as ready."""
-    found = merged(a_slice(endpoint("w-0", "one")))
-    assert found.put(a_slice(endpoint("w-0", "two"), version=2), 1.0)
-    assert instance(found, "w-0").incarnation == "two"
-    both = merged(
-        a_slice(endpoint("w-0", "one", ready=True), name="old"),
-        a_slice(endpoint("w-0", "two", ready=False), name="new", version=5),
-    )
-    assert both.snapshot().instances == {}
-    assert instance(both, "w-0").incarnation == "two"
-    assert [c.reason for c in both.snapshot().candidates if c.reason] == [
-        "its pod (uid one) was replaced by another of that name (uid two)"
-    ]
-
-
-def test_an_address_reused_while_the_old_pod_terminates() -> None:
-    """Row 35."""
-    found = merged(
-        a_slice(endpoint("old", terminating=True, serving=True, ready=False), endpoint("new", ready=True))
-    )
-    assert list(found.snapshot().instances) == ["new"]
-    assert instance(found, "old").status is DRAINING
-
-
-def test_unavailable_pods_leave_at_once_and_missing_ones_after_the_grace() -> None:
-    found = merged(a_slice(endpoint("a"), endpoint("b")))
-    assert found.put(a_slice(endpoint("a", ready=False), version=2), 10.0)
-    assert set(found.snapshot().instances) == {"b"}, "a is not ready, b waits"
-    assert found.expires_at == 10.5
-    assert not found.expire(10.4)
-    assert found.expire(10.5)
-    assert not found.snapshot().instances
-    assert found.expires_at is None
-
-
 def test_a_missing_pod_that_was_not_ready_leaves_at_once() -> None:
     found = merged(a_slice(endpoint(ready=False)))
     assert found.remove("s", 1.0)
     assert found.snapshot().candidates == ()
-
-
-def test_a_move_with_a_gap_changes_nothing() -> None:
-    """Row 31."""
-    found = merged(a_slice(endpoint(), name="from"))
-    assert not found.put(a_slice(name="from", version=2), 1.0)
-    assert found.expires_at == 1.5
-    assert not found.put(a_slice(endpoint(), name="to", version=3), 1.3)
-    assert found.expires_at is None
-
-
-def test_a_move_with_a_duplicate_changes_nothing() -> None:
-    """Row 31."""
-    found = merged(a_slice(endpoint(), name="from"))
-    assert not found.put(a_slice(endpoint(), name="to", version=3), 1.0)
-    assert not found.put(a_slice(name="from", version=4), 1.0)
-    assert found.expires_at is None
-
-
-def test_after_an_outage_the_grace_of_missing_pods_restarts() -> None:
-    found = merged(a_slice(endpoint()))
-    found.remove("s", 1.0)
-    found.restart_grace(60.0)
-    assert found.expires_at == 60.5
 
 
 def test_a_rewrite_of_one_slice_counts_for_pods_that_stand_in_two() -> None:
@@ -317,28 +236,6 @@ def test_what_did_not_change_is_the_same_instance() -> None:
     assert after.known["a"] is before.known["a"]
     assert set(before.instances) == {"a", "b"}, "a snapshot stays what it was"
     assert found.snapshot().known is after.known
-
-
-def test_one_of_many_slices_is_deleted() -> None:
-    """Row 32."""
-    found = merged(a_slice(endpoint("a"), name="1"), a_slice(endpoint("b"), name="2"), grace=0)
-    assert found.remove("1", 1.0)
-    assert set(found.snapshot().instances) == {"b"}
-    assert not found.remove("1", 1.0)
-
-
-def test_changes_of_labels_and_hints_change_nothing() -> None:
-    """Row 38."""
-    found = merged(a_slice(endpoint()))
-    hinted = endpoint() | {"hints": {"forNodes": [{"name": "n"}]}}
-    assert not found.put(
-        a_slice(hinted, version=2, metadata={"labels": {"team": "x"}, "managedFields": []}), 1.0
-    )
-
-
-def test_an_equal_relist_changes_nothing() -> None:
-    slices = [a_slice(endpoint("a"), name="1"), a_slice(endpoint("b"), name="2")]
-    assert not fill(merged(*slices), reversed(slices))
 
 
 pods = st.sampled_from(["a", "b", "c"])

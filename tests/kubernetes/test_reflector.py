@@ -62,14 +62,6 @@ def test_events_cut_anywhere(cuts: list[int]) -> None:
     assert kind(harness.next_request()) == "watch 9"
 
 
-def test_half_a_line_is_dropped() -> None:
-    """Row 8."""
-    harness = ReflectorHarness().watching(5)
-    assert harness.sends(line("DELETED", a_slice("x", 6))[:-1], after=5.0) == []
-    assert harness.ends() == []
-    assert kind(harness.next_request()) == "watch 5"
-
-
 def test_a_healthy_watch_is_relisted_periodically() -> None:
     """Rows 24 and 26: within half an hour, and never sooner than ten minutes."""
     harness = ReflectorHarness().watching(5)
@@ -102,18 +94,6 @@ def test_a_list_that_is_too_long_is_asked_for_in_pages() -> None:
     [listed] = harness.answers(a_list(7, "y"))
     assert isinstance(listed, ObjectsListed)
     assert [one.metadata.name for one in listed.objects] == ["x", "y"]
-
-
-def test_pages_are_followed_when_the_server_makes_them() -> None:
-    harness = ReflectorHarness()
-    harness.next_request()
-    assert harness.answers(a_list(9, "a", rest="t1")) == []
-    assert kind(harness.next_request()) == "page t1"
-    assert harness.answers(a_list(9, "b", rest="t2")) == []
-    assert kind(harness.next_request()) == "page t2"
-    [listed] = harness.answers(a_list(9, "c"))
-    assert isinstance(listed, ObjectsListed)
-    assert [s.metadata.name for s in listed.objects] == ["a", "b", "c"]
 
 
 def test_sync_is_restored_when_a_quiet_stream_lives_on() -> None:

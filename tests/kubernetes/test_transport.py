@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -25,7 +24,7 @@ from discovery.kubernetes.api.credentials import (
 from discovery.kubernetes.api.transport import keepalive_socket
 from tests.free_port import free_port
 from tests.kubernetes.fake.authority import Authority
-from tests.kubernetes.fake.over_http import SHORT, Serve, TokenServer, get
+from tests.kubernetes.fake.over_http import Serve, TokenServer, get
 from tests.open_connections import connected
 
 Connect: TypeAlias = Callable[..., ClusterTransport]
@@ -143,26 +142,6 @@ def test_sockets_notice_a_peer_that_vanished() -> None:
     assert seen == wanted
 
 
-async def test_a_server_that_never_answers_is_given_up(serve: Serve, connect: Connect) -> None:
-    async def never(request: web.Request) -> web.Response:
-        await asyncio.sleep(30)
-        return web.Response()
-
-    transport = connect(await serve(never), timings=SHORT)
-    with pytest.raises(TransportError, match=r"no answer within 0\.3 s"):
-        await get(transport)
-
-
-async def test_nobody_listens_and_nobody_has_that_name(connect: Connect) -> None:
-    patient = replace(SHORT, header_deadline=60.0, connect_timeout=60.0)
-    for server, reason in (
-        (f"http://127.0.0.1:{free_port()}", "Connect call failed"),
-        ("http://no.invalid:1", "known|fail"),
-    ):
-        with pytest.raises(TransportError, match=reason):
-            await get(connect(server, timings=patient))
-
-
 async def test_a_body_that_breaks_off(serve: Serve, connect: Connect) -> None:
     async def half(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -175,49 +154,6 @@ async def test_a_body_that_breaks_off(serve: Serve, connect: Connect) -> None:
     transport = connect(await serve(half))
     with pytest.raises(TransportError, match="broke off"):
         await get(transport)
-
-
-async def test_the_environments_proxy_is_not_asked(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, connect: Connect
-) -> None:
-    """Row 30."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:1")
-    transport = connect(await serve(echo))
-    assert (await get(transport))[0] == 200
-
-
-async def test_a_token_that_rotates_is_read_again_after_a_401(
-    serve: Serve, tmp_path: Path, connect: Connect
-) -> None:
-    """Rows 27 and 28."""
-    guard, token = TokenServer("one"), tmp_path / "token"
-    token.write_text("one\n")
-    transport = connect(await serve(guard.answer), TokenFileCredentials(token, None))
-    assert (await get(transport))[0] == 200
-    token.write_text("two\n")
-    assert (await get(transport))[0] == 200, "the token of a minute ago is good enough"
-    guard.wanted = "two"
-    assert (await get(transport))[0] == 200
-    assert guard.asked == 4
-    guard.wanted = "three"
-    assert (await get(transport))[0] == 401, "one more try, no loop"
-    assert guard.asked == 6
-
-
-async def test_an_empty_or_missing_token_file_keeps_the_old_token(
-    serve: Serve, tmp_path: Path, connect: Connect
-) -> None:
-    """Row 27."""
-    now, token = [0.0], tmp_path / "token"
-    token.write_text("one")
-    timings = Timings(clock=lambda: now[0])
-    transport = connect(await serve(TokenServer("one").answer), TokenFileCredentials(token, None, timings))
-    assert (await get(transport))[0] == 200
-    for spoil in (lambda: token.write_text("\n"), token.unlink):
-        spoil()
-        now[0] += 61.0
-        assert (await get(transport))[0] == 200
 
 
 async def test_a_token_is_read_again_every_minute(serve: Serve, tmp_path: Path) -> None:
@@ -257,26 +193,6 @@ async def test_credentials_are_renewed_when_they_expire_or_are_rejected() -> Non
     broken[0] = True
     credentials.rejected()
     assert (await credentials.identity()).authorization == "Bearer 2", "the old one is better than none"
-
-
-async def test_a_changed_authority_is_read_again_when_it_does_not_verify(
-    serve: Serve, tmp_path: Path, connect: Connect
-) -> None:
-    """Row 29: the same transport, before and after the server's certificate is signed by another authority."""
-    old, new, file = Authority("old", "kubernetes"), Authority("new", "kubernetes"), tmp_path / "ca.crt"
-    token = tmp_path / "token"
-    token.write_text("t")
-    guard = TokenServer("t")
-    server = await serve(guard.answer, old.server_context(tmp_path))
-    file.write_bytes(old.pem)
-    credentials = TokenFileCredentials(token, TlsFiles(str(file), server_name="kubernetes"))
-    transport = connect(server, credentials)
-    assert (await get(transport))[0] == 200
-    assert await serve(guard.answer, new.server_context(tmp_path), int(server.rpartition(":")[2])) == server
-    with pytest.raises(TransportError, match="certificate verify failed"):
-        await get(transport)
-    file.write_bytes(new.pem)
-    assert (await get(transport))[0] == 200
 
 
 async def test_a_server_with_another_name_is_not_believed(
