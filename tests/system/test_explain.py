@@ -1,8 +1,7 @@
-"""Why a pod is no instance, as the real server and its controller show it: one reason each."""
+"""Why a pod is no instance, where only the real server and its controller show it: one reason each."""
 
 from typing import Any
 
-import pytest
 from aiohttp import web
 
 from tests.eventually import eventually
@@ -16,92 +15,6 @@ async def reasons(cluster: Cluster, **how: Any) -> dict[str, str | None]:
     """By candidate; those that are instances have none."""
     async with cluster.discovering(client=patient_client(), **how) as discovery:
         return {c.id: c.reason for c in (await discovery.explain("dynamo", "decode")).candidates}
-
-
-async def test_no_such_service(cluster: Cluster) -> None:
-    await cluster.pod("a")
-    found = await reasons(cluster)
-    assert found[SERVICE] == f"there is no Service called {SERVICE} in the namespace {cluster.namespace}"
-
-
-async def test_a_service_without_a_selector(cluster: Cluster) -> None:
-    await cluster.service(selector={})
-    assert (await reasons(cluster))[
-        SERVICE
-    ] == "the Service has no selector: the controller makes no EndpointSlices for it"
-
-
-async def test_a_service_that_selects_nothing(cluster: Cluster) -> None:
-    await cluster.service(selector={"app": "nobody"})
-    assert (await reasons(cluster))[
-        SERVICE
-    ] == "the Service selects nothing: no pod has the labels app=nobody"
-
-
-async def test_a_pod_with_other_labels(cluster: Cluster) -> None:
-    await cluster.service(selector=LABELS | {"app": "llm"})
-    await cluster.pod("right", labels=LABELS | {"app": "llm"})
-    await cluster.pod("wrong", labels=LABELS)
-    found = await reasons(cluster)
-    assert found["wrong"] is not None
-    assert found["wrong"].endswith("the pod has no app")
-    assert SERVICE not in found
-
-
-async def test_a_service_whose_port_has_another_name(cluster: Cluster) -> None:
-    await cluster.service(ports={"metrics": 8080})
-    await cluster.pod("a")
-    await eventually_all_listed(cluster, {"a"})
-    found = await reasons(cluster)
-    assert found[SERVICE] == "the Service has no port named 'http' (there is 'metrics')"
-    assert "'http'" in (found["a"] or "")
-
-
-@pytest.mark.parametrize(
-    ("status", "reason"),
-    [
-        ({"phase": "Pending", "conditions": []}, "its pod is Pending"),
-        (
-            {
-                "phase": "Pending",
-                "conditions": [
-                    {
-                        "type": "PodScheduled",
-                        "status": "False",
-                        "message": "0/3 nodes: Insufficient nvidia.com/gpu",
-                    }
-                ],
-            },
-            "its pod is not scheduled: 0/3 nodes: Insufficient nvidia.com/gpu",
-        ),
-        (
-            {
-                "phase": "Pending",
-                "containerStatuses": [
-                    {
-                        "name": "worker",
-                        "image": "worker",
-                        "imageID": "",
-                        "ready": False,
-                        "restartCount": 0,
-                        "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}},
-                    }
-                ],
-            },
-            "its container worker waits: ImagePullBackOff: not found",
-        ),
-        ({"phase": "Failed"}, "its pod is Failed"),
-        (
-            {"conditions": [{"type": "Ready", "status": "False", "message": "connection refused"}]},
-            "its pod is not ready: its readiness probe (GET /health) fails (connection refused)",
-        ),
-    ],
-)
-async def test_a_pod_that_is_not_ready(cluster: Cluster, status: dict[str, Any], reason: str) -> None:
-    await cluster.service()
-    pod = await cluster.pod("a", ready=False)
-    await cluster.report(pod, status)
-    assert (await reasons(cluster))["a"] == reason
 
 
 async def test_a_pod_that_terminates(cluster: Cluster) -> None:

@@ -98,9 +98,8 @@ inflight-load-producer {prefixMatchInfoProducerName: token-producer} | prefixMat
 
 @pytest.mark.parametrize("row", FAULTS.splitlines())
 def test_what_is_wrong_is_told_with_its_place(row: str) -> None:
-    given, place, detail = row.replace("HUGE", str(10**400)).split(
-        " | "
-    )  # what no float holds would fail each pick
+    # what no float holds would fail each pick
+    given, place, detail = row.replace("HUGE", str(10**400)).split(" | ")
     kind, _, parameters = given.partition(" ")
     check_fault(
         plugin(kind, **yaml.safe_load(parameters)), f"plugins[0].parameters.{place}".rstrip("."), detail
