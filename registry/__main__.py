@@ -1,29 +1,57 @@
-"""`python -m registry`: the sidecar that registers a model server which cannot register itself (vLLM, SGLang, ...)."""
+"""`python -m registry`: the sidecar that registers a model server which cannot register itself (vLLM, SGLang, ...).
+`pd-sidecar`: the one in front of a decode worker.
+"""
 
 import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from adsum.command_line import Parser, ShowVersion, add_log_format, program
+from adsum.command_line import (
+    WRONG_INPUT,
+    Parser,
+    ShowVersion,
+    add_log_format,
+    print_error,
+    program,
+    with_commands,
+)
 from adsum.quoting import quoted
 from adsum.units import parse_duration
 from discovery.instance import ENGINES
+from registry.disaggregation import flags as pd_flags
 
 if TYPE_CHECKING:
     from yarl import URL
 
+_PD_SIDECAR: Final = "pd-sidecar"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0 after a drain, 1 if the worker cannot be registered, 2 for wrong arguments."""
-    options = build_parser().parse_args(arguments)
-    from registry.sidecar.sidecar import run  # aiohttp takes 0.3 s to import: --help does not wait for it
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    # aiohttp takes 0.3 s to import: --help does not wait for it
+    if given[:1] == [_PD_SIDECAR]:
+        pd_options = pd_flags.build_parser().parse_args(given[1:])
+        from registry.disaggregation.process import run as run_pd_sidecar
+
+        return run_pd_sidecar(pd_options)
+    if given and not given[0].startswith("-"):
+        problem = f"there is no command {quoted(given[0])}; there is {_PD_SIDECAR}, without a command it registers a server"
+        return print_error(f"{problem}; see {program('registry')} --help", WRONG_INPUT)
+    options = _registration_parser().parse_args(given)
+    from registry.sidecar.sidecar import run
 
     return run(options)
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The flags, and the command with its own; shell completion reads this parser."""
+    return with_commands(_registration_parser(), {_PD_SIDECAR: pd_flags.build_parser()})
+
+
+def _registration_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog=program("registry"),
         description="Register a model server that is not ours: follow its health, publish its metadata, until "

@@ -70,6 +70,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.open = False
         self._transport.abort()
 
+    def pause_reading(self) -> None:
+        """Leave what the peer sends in the kernel: who gets the response is slower than the peer."""
+        if self.open:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self.open:
+            self._transport.resume_reading()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self.open = True

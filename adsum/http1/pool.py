@@ -58,8 +58,15 @@ class ConnectionPool:
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    async def send(self, head: bytes, body: bytes, new_reader: Callable[[], ResponseReader]) -> HttpResponse:
-        """The response to a request. `head`: the request line and fields, without the blank line.
+    async def send(
+        self,
+        head: bytes,
+        body: bytes,
+        new_reader: Callable[[], ResponseReader],
+        on_connection: Callable[[ClientConnection], object] | None = None,
+    ) -> HttpResponse:
+        """The response to a request. `head`: the request line and fields, without the blank line. `on_connection`: called
+        with the connection before the request goes over it.
 
         If a reused connection ends soon and before any byte of a response, the server closed it while it was idle: the
         request is sent once more, on a new connection that is closed afterwards. If it ends later, the server was at work.
@@ -69,13 +76,18 @@ class ConnectionPool:
         if kept is not None:
             loop = asyncio.get_running_loop()
             latest = loop.time() + self._resend_within
+            if on_connection is not None:
+                on_connection(kept)
             try:
                 return await self._send_over(kept, head + b"\r\n", body, new_reader())
             except (OSError, ResponseError):
                 if kept.received_any or self._closed or loop.time() > latest:
                     raise
             head += b"Connection: close\r\n"
-        return await self._send_over(await self._connect(), head + b"\r\n", body, new_reader())
+        connection = await self._connect()
+        if on_connection is not None:
+            on_connection(connection)
+        return await self._send_over(connection, head + b"\r\n", body, new_reader())
 
     async def aclose(self) -> None:
         """Abort all connections; running requests raise IncompleteResponseError."""

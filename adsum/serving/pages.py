@@ -7,7 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from aiohttp import web
 
@@ -68,10 +68,10 @@ class PageServer:
         self._acceptor.close()
         await self._runner.cleanup()
 
-    def _connection(self) -> "_PageConnection":
+    def _connection(self) -> "PageConnection":
         server = self._runner.server
         assert server is not None  # noqa: S101  # `start` has set it up
-        return _PageConnection(server, self._connections)
+        return PageConnection(server, self._connections)
 
 
 @asynccontextmanager
@@ -103,7 +103,7 @@ async def served_at(  # noqa: PLR0913
         await server.aclose()
 
 
-class _PageConnection(web.RequestHandler):
+class PageConnection(web.RequestHandler):
     """aiohttp's protocol of one connection, which tells when it is idle.
 
     A client that does not read its answer is idle too: otherwise a few hundred of them would take all places.
@@ -111,9 +111,10 @@ class _PageConnection(web.RequestHandler):
 
     __slots__ = ("_answered", "_blocked", "_connections", "_running", "idle_since")
 
-    def __init__(self, server: web.Server, connections: Connections) -> None:
+    def __init__(self, server: web.Server, connections: Connections, **options: Any) -> None:
+        """`options`: of aiohttp's handler, such as `max_field_size`."""
         loop = asyncio.get_running_loop()
-        super().__init__(server, loop=loop, access_log=None)  # type: ignore[arg-type]  # None is none, as a runner passes it
+        super().__init__(server, loop=loop, access_log=None, **options)  # type: ignore[arg-type]  # None is none, as a runner passes it
         self._connections = connections
         self.idle_since: float | None = loop.time()
         self._answered = self._blocked = self._running = False
@@ -179,7 +180,7 @@ class _PageConnection(web.RequestHandler):
 async def _track_activity(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    connection = cast(_PageConnection, request.protocol)
+    connection = cast(PageConnection, request.protocol)
     connection.set_running(True)
     try:
         return await handler(request)

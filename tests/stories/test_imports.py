@@ -38,7 +38,7 @@ def test_importing_a_package_imports_nothing_heavy(package: str) -> None:
     "command",
     [
         "adsum", "adsum discovery", "adsum registry", "adsum epp", "adsum dispatcher",
-        "discovery", "discovery list", "discovery watch", "discovery explain", "discovery check", "registry",
+        "discovery", "discovery list", "discovery watch", "discovery explain", "discovery check", "registry", "registry pd-sidecar",
         "epp", "epp validate", "epp envoy-config",
         "dispatcher", "dispatcher submit", "dispatcher status", "dispatcher cancel", "dispatcher dead-letters",
     ],

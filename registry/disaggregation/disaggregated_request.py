@@ -1,0 +1,258 @@
+"""One request: its two legs, what happens if one fails, and what must still happen once the client has gone."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+from uuid import uuid4
+
+from adsum.errors import os_reason
+from adsum.http1.connection import HostPort
+from adsum.http1.pool import ConnectionPool, NotConnectedError
+from adsum.http1.relay import RelayReader
+from adsum.http1.response import HttpResponse, ResponseError
+from adsum.logs import RateLimitedLog
+from adsum.quoting import quoted
+from adsum.tasks import cancel_and_wait
+from registry.disaggregation.allowed_workers import read_target
+from registry.disaggregation.answer import Answer
+from registry.disaggregation.connectors import (
+    Connector,
+    Fields,
+    NotApartError,
+    SequentialConnector,
+    SglangConnector,
+    read_object,
+)
+from registry.disaggregation.metrics import SidecarMetrics
+from registry.disaggregation.prefill import PrefillError, PrefillLeg, PrefillWorkers
+
+PREFILL: Final = b"x-prefiller-host-port"
+REQUEST_ID: Final = b"x-request-id"
+FALLBACK: Final = "x-adsum-prefill-fallback"
+"""A field of the answer: the decode worker computed the prompt too, for this reason."""
+HANDOVER: Final = 5.0
+"""Seconds that the decode worker has to take a request over whose client has gone. From then on its engine tells the prefill
+worker that the blocks are not needed, also if the request is aborted (vLLM, `request_finished` of NIXL's scheduler part)."""
+RELEASE: Final = 30.0
+"""Seconds for a request that only fetches the blocks: vLLM's `kv_lease_duration`, after which they are free anyway."""
+_CONTROL: Final = frozenset(
+    {PREFILL, b"x-encoder-hosts-ports", b"x-data-parallel-host-port", b"x-kv-cache-source-host-port"}
+)
+_NOT_PASSED: Final = _CONTROL | {
+    *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
+    *(b"content-length", b"expect"),
+}
+
+
+class DecodeError(Exception):
+    """The decode worker gave no answer; `status` is for the client."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """A request as it came, with its whole body. `fields`: names and values as received."""
+
+    method: str
+    target: bytes
+    path: str
+    fields: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    is_http_1_1: bool
+    keep_alive: bool
+
+    def values(self, name: bytes) -> list[str]:
+        return [value.decode("latin-1") for key, value in self.fields if key.lower() == name]
+
+    def head(self, length: int, own: bytes = b"", *, version: bytes = b"1.1") -> bytes:
+        """The request line and the fields for a worker, without the blank line."""
+        named = {
+            one.strip().lower()
+            for key, value in self.fields
+            if key.lower() == b"connection"
+            for one in value.split(b",")  # bounded: a field, at most 64 KiB
+        }
+        lines = [b"%s %s HTTP/%s\r\n" % (self.method.encode(), self.target, version)]
+        for key, value in self.fields:
+            lower = key.lower()
+            if lower not in _NOT_PASSED and lower not in named:
+                lines.append(b"%s: %s\r\n" % (key, value))
+        lines.append(own)
+        if length or self.method in ("POST", "PUT", "PATCH"):
+            lines.append(b"content-length: %d\r\n" % length)
+        return b"".join(lines)
+
+
+@dataclass(slots=True)
+class Parts:
+    """What all requests of one port share. `start` runs a leg that outlives its client."""
+
+    decode: ConnectionPool
+    prefill: PrefillWorkers
+    connector: Connector
+    metrics: SidecarMetrics
+    limited_log: RateLimitedLog = field(
+        default_factory=lambda: RateLimitedLog(logging.getLogger("registry"), most=10)
+    )
+
+
+class AnsweredError(Exception):
+    """An answer of the prefill worker that is the client's: its request is wrong."""
+
+    def __init__(self, answer: HttpResponse) -> None:
+        super().__init__(f"HTTP {answer.status}")
+        self.answer = answer
+
+
+async def decode(parts: Parts, request: ClientRequest, answer: Answer, body: bytes, own: bytes = b"") -> None:
+    """Send a body to the decode worker, and its answer to the client. `own`: header fields of ours.
+
+    Raises DecodeError, or OSError and ResponseError if the client has a part of the answer.
+    """
+    head = request.head(len(body), own, version=b"1.1" if request.is_http_1_1 else b"1.0")
+    reader: Callable[[], RelayReader] = partial(RelayReader, answer, bodiless=request.method == "HEAD")
+    try:
+        await parts.decode.send(head, body, reader, answer.over)
+    except NotConnectedError as error:
+        why = os_reason(error) if error.__cause__ else str(error)
+        raise DecodeError(
+            503, f"the model server behind this sidecar accepts no connection: {why}"
+        ) from error
+    except (OSError, ResponseError) as error:
+        if answer.begun:
+            raise
+        text = str(error) if isinstance(error, ResponseError) else os_reason(error)
+        raise DecodeError(502, f"the model server behind this sidecar gave no answer: {text}") from error
+    answer.end()
+
+
+class DisaggregatedRequest:
+    """A request for which a prefill worker was named: `run` it in a task of its own, `leave` when its client has gone."""
+
+    def __init__(self, parts: Parts, request: ClientRequest, answer: Answer) -> None:
+        self._parts = parts
+        self._request = request
+        self._answer = answer
+        self._leg: PrefillLeg | None = None
+        """While a prefill worker is asked."""
+        self._holds_blocks = False
+        """Whether a prefill worker may hold blocks for the decode worker from here on."""
+        self._gone = asyncio.Event()
+        self._own = b"" if request.values(REQUEST_ID) else b"x-request-id: %s\r\n" % str(uuid4()).encode()
+
+    async def run(self) -> Exception | None:
+        """Until the client has its answer, or no blocks stay behind for one that has gone.
+
+        Returns what went wrong: AnsweredError, DecodeError, or the OSError or ResponseError that broke the answer off.
+        """
+        try:
+            await self._apart_or_alone()
+        except (AnsweredError, DecodeError, OSError, ResponseError) as error:
+            if not self._gone.is_set():
+                return error
+            self._parts.limited_log.info(
+                "abandoned", "the rest of a request whose client has gone: %s", error
+            )
+        return None
+
+    def leave(self, work: "asyncio.Task[Exception | None]") -> None:
+        """The client has gone. Ends `work`, which runs this request, unless blocks would stay behind."""
+        self._gone.set()
+        self._answer.leave()
+        if self._leg is not None:
+            self._leg.abandoned = True
+        if not self._holds_blocks and (self._leg is None or not self._leg.answered):
+            work.cancel()
+
+    async def _apart_or_alone(self) -> None:
+        try:
+            target, fields = self._read()
+            self._parts.prefill.check(target)
+            connector = self._parts.connector
+            if isinstance(connector, SglangConnector):
+                await self._at_once(connector, target, fields)
+            else:
+                await self._in_turn(connector, target, fields)
+        except (PrefillError, NotApartError) as error:
+            if self._gone.is_set():
+                return
+            self._parts.metrics.fallbacks[error.reason] += 1
+            where = ", ".join(self._request.values(PREFILL))
+            self._parts.limited_log.warning(
+                error.reason, "no prefill at %s: %s; the decode worker computes it", quoted(where, 100), error
+            )
+            self._answer.fields = f"{FALLBACK}: {error.reason}\r\n".encode()
+            await self._decode(self._request.body)
+
+    def _read(self) -> tuple[HostPort, Fields]:
+        try:
+            target = read_target(self._request.values(PREFILL))
+        except ValueError as error:
+            raise NotApartError("header", f"the header is wrong: {error}") from error
+        fields = read_object(self._request.body)
+        if fields is None:
+            raise NotApartError("body", "the body is no JSON object")
+        return target, fields
+
+    async def _in_turn(self, connector: SequentialConnector, target: HostPort, fields: Fields) -> None:
+        path = self._request.path
+        answer = await self._ask(target, connector.prefill_body(path, fields))
+        found = read_object(bytes(answer.body))
+        if found is None:
+            raise PrefillError("answer", "its answer is no JSON object")
+        prefilled = connector.prefilled(path, fields, found)
+        if prefilled.finished:
+            raise AnsweredError(
+                HttpResponse(answer.status, answer.head, bytearray(prefilled.body), reusable=False)
+            )
+        self._holds_blocks = connector.holds_blocks
+        self._parts.metrics.apart += 1
+        if not self._gone.is_set():
+            self._answer.cached_tokens = prefilled.cached_tokens
+            await (
+                self._until_taken_over(prefilled.body) if self._holds_blocks else self._decode(prefilled.body)
+            )
+        elif self._holds_blocks:
+            self._parts.metrics.released += 1
+            async with asyncio.timeout(RELEASE):
+                await self._decode(prefilled.short_body)
+
+    async def _ask(self, target: HostPort, body: bytes) -> HttpResponse:
+        """Raises PrefillError, AnsweredError."""
+        self._leg = PrefillLeg()
+        head = self._request.head(len(body), self._own)
+        with self._parts.metrics.prefilling():
+            answer = await self._parts.prefill.ask(target, head, body, self._leg)
+        self._leg = None
+        if answer.status >= 400:
+            raise AnsweredError(answer)
+        return answer
+
+    async def _until_taken_over(self, body: bytes) -> None:
+        """The decode leg. If the client goes, it runs until the decode worker has the blocks, or has had time to say that
+        it does not want them.
+        """
+        leg = asyncio.ensure_future(self._decode(body))
+        gone = asyncio.ensure_future(self._gone.wait())
+        try:
+            await asyncio.wait((leg, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not leg.done():
+                await asyncio.wait(
+                    (leg, self._answer.taken), timeout=HANDOVER, return_when=asyncio.FIRST_COMPLETED
+                )
+            if leg.done():
+                await leg
+        finally:
+            await cancel_and_wait(leg, gone)
+
+    async def _decode(self, body: bytes) -> None:
+        await decode(self._parts, self._request, self._answer, body, self._own)
+
+    async def _at_once(self, connector: SglangConnector, target: HostPort, fields: Fields) -> None:
+        raise NotApartError("path", "not yet")

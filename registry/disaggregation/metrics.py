@@ -1,0 +1,67 @@
+"""What the sidecar counts, and its page in Prometheus' text format. Pure but for the clock that it is given."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from adsum.histogram import Histogram
+
+_PREFIX: Final = "adsum_pd_sidecar_"
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+REASONS: Final = (
+    "header", "refused", "body", "several", "path", "unreachable", "status", "timeout", "lost", "answer", "finished",
+)  # fmt: skip
+"""Why a prompt was not computed by the prefill worker that was named."""
+
+
+class SidecarMetrics:
+    """`now`: seconds."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.apart = 0
+        self.alone = 0
+        self.fallbacks = Counter(dict.fromkeys(REASONS, 0))
+        self.released = 0
+        self.in_flight = 0
+        self._prefill = Histogram(_SECONDS)
+
+    @contextmanager
+    def prefilling(self) -> Iterator[None]:
+        """The block asks a prefill worker; counted if it answers."""
+        began = self._now()
+        yield
+        self._prefill.observe(self._now() - began)
+
+    def text(self) -> str:
+        """By hand, since the registry is installed without Prometheus' client; no label value needs an escape."""
+        return "".join(f"{line}\n" for line in self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        name = f"{_PREFIX}requests_total"
+        yield f"# HELP {name} Requests with a prompt, by where it was computed."
+        yield f"# TYPE {name} counter"
+        yield f'{name}{{mode="prefill-decode"}} {self.apart}'
+        yield f'{name}{{mode="decode-only"}} {self.alone}'
+        yield f'{name}{{mode="fallback"}} {self.fallbacks.total()}'
+        name = f"{_PREFIX}fallbacks_total"
+        yield f"# HELP {name} Requests that the decode worker got alone though a prefill worker was named."
+        yield f"# TYPE {name} counter"
+        for reason, count in self.fallbacks.items():
+            yield f'{name}{{reason="{reason}"}} {count}'
+        name = f"{_PREFIX}released_total"
+        yield f"# HELP {name} Requests sent to the decode worker only to free the blocks of a client that had gone."
+        yield f"# TYPE {name} counter"
+        yield f"{name} {self.released}"
+        name = f"{_PREFIX}requests_in_flight"
+        yield f"# HELP {name} Requests that are being answered."
+        yield f"# TYPE {name} gauge"
+        yield f"{name} {self.in_flight}"
+        name = f"{_PREFIX}prefill_seconds"
+        yield f"# HELP {name} Until a prefill worker had answered, with retries."
+        yield f"# TYPE {name} histogram"
+        for bound, count in self._prefill.buckets():
+            yield f'{name}_bucket{{le="{bound}"}} {count}'
+        yield f"{name}_sum {self._prefill.total}"
+        yield f"{name}_count {self._prefill.count}"

@@ -1,0 +1,241 @@
+"""Runs `registry pd-sidecar`: from its flags to the end of its drain."""
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+import discovery
+from adsum.addresses import authority
+from adsum.changing_files import FileChanges
+from adsum.command_line import INTERRUPTED, SUCCEEDED, print_error
+from adsum.errors import AdsumError, os_reason
+from adsum.http1.pool import ConnectionPool
+from adsum.logs import form_of, print_ready, write_log
+from adsum.serving.pages import served_at
+from adsum.serving.sockets import ListenError, listening_sockets, raise_descriptor_limit
+from adsum.signals import stop_signals, until_signalled
+from adsum.tasks import background
+from discovery.watch_metrics import CONTENT_TYPE
+from registry.disaggregation.allowed_workers import AllowedWorkers
+from registry.disaggregation.connectors import (
+    Connector,
+    NixlConnector,
+    SglangConnector,
+    SharedStorageConnector,
+    TrtllmConnector,
+)
+from registry.disaggregation.disaggregated_request import Parts
+from registry.disaggregation.metrics import SidecarMetrics
+from registry.disaggregation.prefill import PrefillLimits, PrefillWorkers
+from registry.disaggregation.proxy import BodyLimits, ProxyPort
+
+LAME_DUCK: Final = 3.0
+"""Seconds after SIGTERM in which new requests are still answered: pickers hear of the end at the same time."""
+_LOOK: Final = 0.05
+"""Seconds between two looks whether requests still run."""
+_MOST_BODIES: Final = 16
+"""Bodies of the largest size that may be held at once."""
+
+log = logging.getLogger("registry")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Returns the exit code: 0 after a drain, 1 if a port or discovery is not available, 2 for a wrong argument or file."""
+    write_log(logging.INFO, form_of(options.log_format, "%(asctime)s pd-sidecar: %(message)s"))
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
+    raise_descriptor_limit()
+    try:
+        asyncio.run(_run(options))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (AdsumError, ValueError, OSError) as error:
+        return print_error(error)
+    return SUCCEEDED
+
+
+async def _run(options: argparse.Namespace) -> None:
+    with stop_signals() as signals:
+        async with AsyncExitStack() as stack:
+            opened = await until_signalled(signals, _open(stack, options))
+            if opened is None:
+                return
+            await until_signalled(signals, asyncio.Event().wait())
+            await until_signalled(signals, _drain(opened, options.drain_timeout))
+
+
+async def _open(stack: AsyncExitStack, options: argparse.Namespace) -> list[ProxyPort]:
+    """Everything, entered on `stack`; it is ready when this returns."""
+    metrics = SidecarMetrics(time.monotonic)
+    allowed = await _allowed_workers(stack, options)
+    limits = PrefillLimits(
+        options.prefill_timeout, options.prefill_max_retries, options.prefill_retry_backoff
+    )
+    prefill = PrefillWorkers(allowed, limits, _client_tls(options, "prefiller"))
+    stack.push_async_callback(prefill.aclose)
+    tls = None if not options.secure_proxy else await stack.enter_async_context(_server_tls(options))
+    connector = _connector(options)
+    decoder_tls = _client_tls(options, "decoder")
+    bodies = BodyLimits(options.max_request_bytes, _MOST_BODIES * options.max_request_bytes)
+    ports = []
+    for rank in range(options.data_parallel_size):
+        pool = ConnectionPool((options.model_server_host, options.model_server_port + rank), tls=decoder_tls)
+        stack.push_async_callback(pool.aclose)
+        listening = _listening(options.address, options.port + rank if options.port else 0)
+        port = ProxyPort(Parts(pool, prefill, connector, metrics), listening, bodies, tls)
+        stack.push_async_callback(port.aclose)
+        ports.append(port)
+    ready = [f"http={authority(options.address, port.port)}" for port in ports]
+    if options.metrics_port:
+        app = _metrics_page(metrics)
+        page = served_at(options.address, options.metrics_port, app, "the metrics' port", "--metrics-port")
+        ready.append(f"metrics={await stack.enter_async_context(page)}")
+    for port in ports:
+        port.start()
+    print_ready(ready)
+    return ports
+
+
+async def _allowed_workers(stack: AsyncExitStack, options: argparse.Namespace) -> AllowedWorkers:
+    # bounded: arguments
+    listed = [one for given in options.allow_prefill for one in given]
+    if options.prefill_component is None:
+        if not listed:
+            log.warning(
+                "any address is asked that a request names in x-prefiller-host-port; say which are workers with "
+                "--prefill-component or --allow-prefill, unless only a gateway can reach this port"
+            )
+        return AllowedWorkers(listed, any_address=not listed)
+    allowed = AllowedWorkers(listed)
+    service = await stack.enter_async_context(
+        discovery.open(options.discovery, token=os.environ.get("ADSUM_TOKEN") or None)
+    )
+    stream = await stack.enter_async_context(service.watch(*options.prefill_component))
+    await stack.enter_async_context(background(allowed.follow(stream), "follow the prefill workers"))
+    return allowed
+
+
+async def _drain(ports: list[ProxyPort], timeout: float) -> None:
+    """Answer what still comes for a moment, then let what runs end, within `timeout` seconds in all."""
+    log.info("draining: waiting up to %g s for running requests", timeout)
+    for port in ports:
+        port.draining = True
+    try:
+        async with asyncio.timeout(timeout):
+            await asyncio.sleep(LAME_DUCK)
+            for port in ports:
+                port.stop_accepting()
+            while any(port.busy for port in ports):  # noqa: ASYNC110 -- rarely, and a request has many ways to end
+                await asyncio.sleep(_LOOK)
+    except TimeoutError:
+        log.info("requests still run after %g s; they are cut", timeout)
+    log.info("drained")
+
+
+def _connector(options: argparse.Namespace) -> Connector:
+    match options.kv_connector:
+        case NixlConnector.name:
+            return NixlConnector()
+        case SglangConnector.name:
+            return SglangConnector(options.sglang_bootstrap_port)
+        case TrtllmConnector.name:
+            return TrtllmConnector(time.time)
+        case _:
+            return SharedStorageConnector()
+
+
+def _listening(host: str, port: int) -> list[socket.socket]:
+    try:
+        return listening_sockets(host, port)
+    except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
+        reason = os_reason(error) if isinstance(error, OSError) else "no name of a host"
+        raise ListenError(
+            f"cannot listen on {authority(host, port)}: {reason}; expected an address of this machine (--address) and a "
+            "free port (--port)"
+        ) from error
+
+
+def _metrics_page(metrics: SidecarMetrics) -> web.Application:
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(body=metrics.text().encode(), headers={"Content-Type": CONTENT_TYPE})
+
+    app = web.Application()
+    app.router.add_get("/metrics", page)
+    return app
+
+
+def _client_tls(options: argparse.Namespace, stage: str) -> ssl.SSLContext | None:
+    # bounded: arguments
+    if not any(stage in given for given in options.enable_tls):
+        return None
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if any(stage in given for given in options.tls_insecure_skip_verify):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+@asynccontextmanager
+async def _server_tls(options: argparse.Namespace) -> AsyncIterator[ssl.SSLContext]:
+    """New connections get the certificate as it is now: cert-manager replaces it long before it ends."""
+    if options.cert_path is None:
+        raise ValueError("--secure-proxy needs --cert-path, a folder with tls.crt and tls.key")
+    folder = Path(options.cert_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    _load(context, folder)
+    last = _stamp(folder)
+
+    async def read_again() -> None:
+        nonlocal last
+        now = _stamp(folder)
+        if now == last:
+            return
+        last = now
+        try:
+            _load(context, folder)
+        except ValueError as error:
+            log.warning("%s; the last certificate stays", error)
+        else:
+            log.info("the certificate in %s was read again", folder)
+
+    async with background(FileChanges(folder / "tls.crt").run(read_again), "follow the certificate"):
+        yield context
+
+
+def _load(context: ssl.SSLContext, folder: Path) -> None:
+    """Raises ValueError. A pair of which one file is new is rejected by OpenSSL, and leaves the context as it was."""
+    try:
+        checked = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        for one in (checked, context):
+            # without a password OpenSSL would ask the terminal for one
+            one.load_cert_chain(folder / "tls.crt", folder / "tls.key", password="")
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, ssl.SSLError) else os_reason(error)
+        raise ValueError(
+            f"--cert-path: no certificate and key in {folder}: {reason}; expected PEM files tls.crt and tls.key that this "
+            "user can read, and a key without a password"
+        ) from error
+
+
+def _stamp(folder: Path) -> list[tuple[int, int]]:
+    stamps = []
+    for name in ("tls.crt", "tls.key"):
+        try:
+            found = (folder / name).stat()
+        except OSError:
+            stamps.append((0, 0))
+        else:
+            stamps.append((found.st_mtime_ns, found.st_ino))
+    return stamps
