@@ -36,6 +36,33 @@ schedulingProfiles:
   - {pluginRef: prefix-cache-affinity-filter}
   - {pluginRef: token-load-scorer}
 """
+GO_PRECISE: Final = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: token-producer
+  parameters: {modelName: m, vllm: {url: RENDER}}
+- type: precise-prefix-cache-producer
+  parameters:
+    tokenProcessorConfig: {blockSize: 16}
+    kvEventsConfig: {zmqEndpoint: EVENTS}
+    speculativeIndexing: true
+- type: prefix-cache-scorer
+  parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}
+- type: kv-cache-utilization-scorer
+- type: queue-scorer
+- type: max-score-picker
+- type: single-profile-handler
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: prefix-cache-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 1}
+  - {pluginRef: queue-scorer, weight: 1}
+  - {pluginRef: max-score-picker}
+"""
+"""The weights of its deploy/config/epp-precise-prefix-cache-config.yaml; workers publish to the picker. With the picks of the
+last seconds, as its own benchmark has it (test/perf/config/router-configs/precise-prefix.yaml)."""
 _FILE: Final = """\
 plugins:
 - {type: file-discovery, parameters: {path: ENDPOINTS, watchFile: WATCHED}}

@@ -13,7 +13,8 @@ run slower. Each run prints how many cores its programs used, and how late its r
 more than one request in a hundred was over 50 ms late is thrown out, and repeated once. It is meaningless while other work
 fills the machine: `machine` is what all programs used together.
 
-`--worker` has llm-d-inference-sim in place of our simulator: it computes prompts side by side, and a token is a word there.
+`--worker` has llm-d-inference-sim in place of our simulator: it computes prompts side by side, a token is a word there, and it
+publishes KV events, which the arms with precise knowledge read.
 
 Not measured: networks between machines, tokenizers (a token is four letters, everywhere), and workers that are no simulator.
 Envoy shows the answers to the Go picker and not to ours, as each one's own configuration says; what that costs is in the
@@ -33,8 +34,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.routing import live_results, live_stage
-from benchmarks.routing.arms import COUNTED
-from benchmarks.routing.live_arms import LiveArm, arms
+from benchmarks.routing.live_arms import BY_DEFAULT, LiveArm, arms
 from benchmarks.routing.live_results import Result
 from benchmarks.routing.live_workers import InferenceSim, Workers, fork_server
 from benchmarks.routing.workloads import WORKLOADS, Workload
@@ -51,7 +51,6 @@ TARGETS: Final = (
     "shared, one joins",
 )
 """Run where no `--workload` is given: in 35 minutes with three arms."""
-_NOT_BY_DEFAULT: Final = COUNTED
 _SPEEDS: Final[Mapping[str, float]] = {
     "60 at once, same": 1.0,
     "60 at once, distinct": 2.0,
@@ -146,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
         "--arm",
         action="append",
         metavar="NAME",
-        help=f"of {', '.join(arms(Path()))}; may be repeated; default: all but {_NOT_BY_DEFAULT!r}",
+        help=f"of {', '.join(arms(Path()))}; may be repeated; default: {', '.join(BY_DEFAULT)}",
     )
     parser.add_argument(
         "--worker",
@@ -183,7 +182,7 @@ def _plan(arguments: Sequence[str] | None = None) -> Plan:
         parser.error(f"there is no arm {unknown[0]!r}; there are {', '.join(there)}")
     return Plan(
         workloads=given.workload or TARGETS,
-        arms=[there[name] for name in given.arm or there if given.arm or name != _NOT_BY_DEFAULT],
+        arms=[there[name] for name in given.arm or BY_DEFAULT if name in there],
         seeds=1 if given.quick else given.seeds,
         speed=given.speed,
         seconds=8.0 if given.quick else given.seconds,

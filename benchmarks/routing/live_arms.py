@@ -1,4 +1,8 @@
-"""The pickers that are compared in real time: our configurations, and those of the Go picker's binary."""
+"""The pickers that are compared in real time: our configurations, and those of the Go picker's binary.
+
+Where ENDPOINTS stands in a configuration, the run has the file of endpoints, for EVENTS the address that workers publish their
+KV events to, and for RENDER the URL of one that gives the tokens of prompts.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,17 +10,18 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.picking.pickers import OURS, Kind, go_picker
-from benchmarks.profiles import GO_DEFAULT, go_sticky, over_endpoints_file
-from benchmarks.routing.arms import ARMS, COUNTED
+from benchmarks.profiles import GO_DEFAULT, GO_PRECISE, go_sticky, over_endpoints_file
+from benchmarks.routing.arms import ARMS, COUNTED, LEAST_COST
 from benchmarks.routing.virtual import LIMITS
 
-GO_ARMS: Final = ("the Go picker, default", "the Go picker, sticky")
+GO_ARMS: Final = ("the Go picker, default", "the Go picker, sticky", "the Go picker, precise")
+PRECISE: Final = "least cost, exact"
+PRECISE_FILE: Final = "the Go picker's precise file"
+BY_DEFAULT: Final = ("least cost", *GO_ARMS[:2])
 
 
 @dataclass(frozen=True, slots=True)
 class LiveArm:
-    """`config`: ENDPOINTS stands in it for the file of endpoints."""
-
     name: str
     kind: Kind
     config: str
@@ -31,9 +36,11 @@ class LiveArm:
 
 def arms(binary: Path | None) -> Mapping[str, LiveArm]:
     """`binary`: the Go picker's; without it, only our arms."""
-    found = {name: LiveArm(name, OURS, _watched(ARMS[name].config)) for name in ("least cost", COUNTED)}
+    ours = {name: ARMS[name].config for name in ("least cost", COUNTED)}
+    ours |= {PRECISE: _LEAST_COST_PRECISE, PRECISE_FILE: GO_PRECISE}
+    found = {name: LiveArm(name, OURS, _watched(config)) for name, config in ours.items()}
     if binary is not None:
-        for name, config in zip(GO_ARMS, (GO_DEFAULT, _GO_STICKY), strict=True):
+        for name, config in zip(GO_ARMS, (GO_DEFAULT, _GO_STICKY, GO_PRECISE), strict=True):
             found[name] = LiveArm(name, go_picker(binary), _watched(config))
     return found
 
@@ -51,3 +58,12 @@ _PEAK: Final = LIMITS.max_num_batched_tokens / (
 _GO_STICKY: Final = go_sticky(kv_tokens=LIMITS.kv_tokens, tokens_per_second=round(_PEAK))
 """The filter lets go where a worker has {18 s x peak} uncomputed tokens more than another: a count of tokens, so `--speed`
 does not matter."""
+
+_LEAST_COST_PRECISE: Final = LEAST_COST.replace(
+    "plugins:\n",
+    "plugins:\n- {type: precise-prefix-cache-producer, parameters: {kvEventsConfig: {zmqEndpoint: EVENTS}}}\n",
+    1,
+).replace(
+    "- type: least-cost-scorer\n",
+    "- type: least-cost-scorer\n  parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}\n",
+)

@@ -135,7 +135,7 @@ def tables(results: Sequence[Result]) -> Iterator[str]:
 def _ratios(
     by_arm: Mapping[tuple[str, str], Sequence[Result]], workloads: Sequence[str], ours: Sequence[str]
 ) -> Iterator[str]:
-    yield "To the better of the Go picker's two configurations (the ratios of single seeds in brackets):"
+    yield "To the better of the Go picker's configurations (the ratios of single seeds in brackets):"
     yield ""
     yield "| workload | picker | TTFT mean | TTFT p90 | the better one of the Go picker |"
     yield "|---|---|---|---|---|"

@@ -14,6 +14,7 @@ import yaml
 
 from benchmarks.envoy_process import envoy
 from benchmarks.picking.pickers import picker
+from benchmarks.ports import free_ports
 from benchmarks.process_usage import processor_seconds
 from benchmarks.routing.figures import Answer
 from benchmarks.routing.live_arms import LiveArm
@@ -49,7 +50,8 @@ async def run(
         enter = stack.enter_async_context
         workers = await enter(simulators.workers(workload, _adapters(turns), speed))
         pool = _Pool(workers, workload, stack.enter_context(tempfile.TemporaryDirectory()))
-        fronts = [await enter(_front(arm, workers, pool)) for _ in range(workload.pickers)]
+        events = await enter(published_events(workers[0].events, workload.pickers))
+        fronts = [await enter(_front(arm, workers, pool, address)) for address in events]
         asking = Asking(streamed=workload.streamed, in_words=simulators.in_words)
         users = Users([front.port for front in fronts], turns, speed, asking)
         await asyncio.sleep(_SETTLE)
@@ -77,8 +79,11 @@ class _Front:
 
 
 @contextlib.asynccontextmanager
-async def _front(arm: LiveArm, workers: Sequence[Worker], pool: "_Pool") -> AsyncIterator[_Front]:
-    config = arm.config.replace("ENDPOINTS", str(pool.file))
+async def _front(
+    arm: LiveArm, workers: Sequence[Worker], pool: "_Pool", events: str
+) -> AsyncIterator[_Front]:
+    config = arm.config.replace("ENDPOINTS", str(pool.file)).replace("EVENTS", events)
+    config = config.replace("RENDER", f"http://{_HOST}:{workers[0].port}")
     async with picker(arm.kind, pool.ports(), None, options=(), config=config) as process:
         settings = EnvoySettings(
             mode="override-host",
@@ -95,12 +100,38 @@ async def _front(arm: LiveArm, workers: Sequence[Worker], pool: "_Pool") -> Asyn
             yield _Front(process.pid, pid, port)
 
 
+@contextlib.asynccontextmanager
+async def published_events(published: str, pickers: int) -> AsyncIterator[Sequence[str]]:
+    """Where each picker reads KV events. A worker publishes to one address only: for several pickers what comes there goes on to all."""
+    if pickers == 1 or not published:
+        yield [published] * pickers
+        return
+    import zmq.asyncio
+
+    addresses = [f"tcp://{_HOST}:{port}" for port in free_ports(pickers)]
+    with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as workers, context.socket(zmq.PUB) as out:
+        out.linger = 0
+        workers.bind(published)
+        workers.subscribe("")
+        for address in addresses:
+            out.connect(address)
+
+        async def pass_on() -> None:
+            while True:
+                await out.send_multipart(await workers.recv_multipart())
+
+        async with asyncio.TaskGroup() as tasks:
+            passing = tasks.create_task(pass_on())
+            yield addresses
+            passing.cancel()
+
+
 class _Pool:
     """The workers that pickers know of, in a file that they watch, and what happens to workers."""
 
     def __init__(self, workers: Sequence[Worker], workload: Workload, folder: str) -> None:
         self.file = Path(folder, "endpoints.yaml")
-        self._workers = workers
+        self._workers = list(workers)
         self._events = sorted(workload.events, key=lambda event: event.at)
         self._listed = set(workload.there_at_the_start())
         self._write()
@@ -113,9 +144,19 @@ class _Pool:
         """Lets each event happen when it is due."""
         for event in self._events:
             await asyncio.sleep(start + event.at / speed - time.monotonic())
-            if event.what == "kill":
+            if event.what in {"kill", "restart"}:
                 usage.forget(self._workers[event.worker].pid)
-            self._apply(event)
+            if event.what == "restart":
+                await self._restart(event.worker)
+            else:
+                self._apply(event)
+
+    async def _restart(self, number: int) -> None:
+        again = self._workers[number].again
+        if again is None:
+            raise ValueError("a workload whose workers restart needs --worker")
+        os.kill(self._workers[number].pid, signal.SIGKILL)
+        self._workers[number] = await again()
 
     def _apply(self, event: Event) -> None:
         pid = self._workers[event.worker].pid

@@ -13,8 +13,9 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -35,11 +36,15 @@ _DEADLINE: Final = 150.0
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A running simulator. `name`: "w" and its number in the workload; `port`: where it serves, on 127.0.0.1."""
+    """A running simulator. `name`: "w" and its number in the workload; `port`: where it serves, on 127.0.0.1. `events`: the address
+    that it publishes KV events to, the same for all; empty: it publishes none. `again`: starts it anew, once it was killed.
+    """
 
     name: str
     pid: int
     port: int
+    events: str = ""
+    again: "Callable[[], Awaitable[Worker]] | None" = None
 
 
 class Workers(Protocol):
@@ -146,35 +151,38 @@ class InferenceSim:
         """As `Workers` says. Raises ValueError for a workload with adapters."""
         if adapters:
             raise ValueError("a workload with adapters runs on our simulator only")
-        ports = free_ports(2 * workload.workers)
+        *ports, events = free_ports(workload.workers + 1)
         async with contextlib.AsyncExitStack() as stack:
-            started = []
-            for number, port in enumerate(ports[::2]):
-                slow = workload.slowness[number] if workload.slowness else 1.0
-                options = (*self._options(slow / speed), "--port", str(port))
-                name, events = f"w{number}", f"tcp://127.0.0.1:{ports[2 * number + 1]}"
+
+            async def start(number: int) -> Worker:
+                name, slow = f"w{number}", workload.slowness[number] if workload.slowness else 1.0
+                options = self._options(slow / speed, workload.kv_blocks)
+                published = f"tcp://127.0.0.1:{events}"
                 process = await asyncio.create_subprocess_exec(
                     self._binary,
-                    *(*options, "--zmq-endpoint", events),
+                    *(*options, "--port", str(ports[number]), "--zmq-endpoint", published),
                     env=os.environ | {"POD_NAME": name, "POD_IP": "127.0.0.1"},
                     stdout=asyncio.subprocess.DEVNULL,
                     stderr=asyncio.subprocess.DEVNULL,
                 )
                 stack.push_async_callback(_kill, process)
-                started.append(Worker(name, process.pid, port))
+                return Worker(name, process.pid, ports[number], published, partial(start, number))
+
+            started = [await start(number) for number in range(workload.workers)]
             async with asyncio.timeout(_DEADLINE), aiohttp.ClientSession() as client:
                 for worker in started:
                     await _until_healthy(client, worker.port)
             yield started
 
-    def _options(self, slow: float) -> Sequence[str]:
+    def _options(self, slow: float, kv_blocks: int) -> Sequence[str]:
         limits = self._MACHINE.limits
         given = {
             "--model": BASE_MODEL,
             "--mode": "random",
             "--max-num-seqs": limits.max_num_seqs,
             "--block-size": limits.block_size,
-            "--kv-cache-size": limits.num_blocks,
+            "--kv-cache-size": kv_blocks or limits.num_blocks,
+            "--event-batch-size": 1,  # as vLLM, which publishes after each step; else a second goes by
             "--max-model-len": limits.kv_tokens,
             "--max-waiting-queue-length": 10_000,
             "--max-request-body-size-mb": 64,
@@ -218,7 +226,7 @@ def _options(
         "--max-num-seqs": LIMITS.max_num_seqs,
         "--max-num-batched-tokens": LIMITS.max_num_batched_tokens,
         "--block-size": LIMITS.block_size,
-        "--num-gpu-blocks": LIMITS.num_blocks,
+        "--num-gpu-blocks": workload.kv_blocks or LIMITS.num_blocks,
         "--max-lora": workload.max_lora,
         "--adapter-load-seconds": LIMITS.adapter_load_seconds,
         "--step-seconds": LIMITS.step_seconds * slow,

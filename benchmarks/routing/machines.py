@@ -149,10 +149,11 @@ class Machine:
     def transfer_seconds(self, tokens: int) -> float:
         return self.transfer[0] + self.transfer[1] * tokens
 
-    def worker(self, slow: float = 1.0, max_lora: int = 0) -> WorkerModel:
+    def worker(self, slow: float = 1.0, max_lora: int = 0, kv_blocks: int = 0) -> WorkerModel:
         """One that takes so many times longer."""
         limits = replace(
             self.limits,
+            num_blocks=kv_blocks or self.limits.num_blocks,
             max_lora=max_lora,
             step_seconds=self.limits.step_seconds * slow,
             sequence_seconds=self.limits.sequence_seconds * slow,

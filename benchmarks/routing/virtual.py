@@ -135,6 +135,9 @@ class Run:
                     chooser.stopped(event.worker, now)
             case "continue":
                 self._continue(now, event.worker)
+            case "restart":  # its connections end, and a new one is accepted
+                self._kill(now, event.worker)
+                self._join(now, event.worker)
 
     def _join(self, now: float, number: int) -> None:
         self._alive.add(number)
@@ -290,7 +293,7 @@ class Run:
 
     def _worker(self, workload: Workload, number: int) -> WorkerModel:
         slow = workload.slowness[number] if workload.slowness else 1.0
-        return self._machine.worker(slow, workload.max_lora)
+        return self._machine.worker(slow, workload.max_lora, workload.kv_blocks)
 
 
 @lru_cache(maxsize=1024)  # the same for all ways to choose

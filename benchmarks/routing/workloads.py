@@ -41,12 +41,13 @@ class Event:
 
     join: it comes; one whose first event this is was not there before. kill: it ends at once, and all requests there fail;
     pickers hear of it at once, as from the registry's watch. drain: it gets no new requests, and those that it has end.
-    stop, continue: SIGSTOP and SIGCONT; meanwhile it computes nothing and has no page, and nobody says so.
+    stop, continue: SIGSTOP and SIGCONT; meanwhile it computes nothing and has no page, and nobody says so. restart: it ends at
+    once and starts again at the same address, with an empty cache; nobody says so.
     """
 
     at: float
     worker: int
-    what: Literal["join", "kill", "drain", "stop", "continue"]
+    what: Literal["join", "kill", "drain", "stop", "continue", "restart"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,8 @@ class Workload:
     """`streamed`: response headers come before the first token, else with the last. `kv_usage`: what the page of each
     worker says of its cache before anything is sent; empty: nothing is used. `pickers`: requests go to them in turn.
     `slowness`: by worker, how many times longer each step takes; empty: all are alike. `max_lora`: adapters that a worker
-    holds at a time; 0: none is used. `tuning`: constants were chosen by it; all others only verify. `roles`: of each worker;
-    empty: none has one.
+    holds at a time; 0: none is used. `kv_blocks`: of each worker's KV cache; 0: as many as its kind has. `tuning`: constants were
+    chosen by it; all others only verify. `roles`: of each worker; empty: none has one.
     """
 
     turns: Callable[..., list[Turn]]
@@ -75,6 +76,7 @@ class Workload:
     workers: int = 5
     events: tuple[Event, ...] = ()
     max_lora: int = 0
+    kv_blocks: int = 0
     watched: Watched | None = None
     tuning: bool = False
     roles: tuple[str, ...] = ()
@@ -149,6 +151,8 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
         events=(Event(10.0, 5, "join"), Event(20.0, 0, "kill"), Event(30.0, 1, "drain")),
         watched=Watched(5, 10.0, 20.0),
     ),
+    "shared, Zipf, small caches": Workload(partial(shared, groups=40, skew=1.0), kv_blocks=2560),
+    "shared, one restarts": Workload(shared, events=(Event(15.0, 2, "restart"),)),
     "shared, one stands still for 5 s": Workload(
         _STEADY, events=(Event(15.0, 2, "stop"), Event(20.0, 2, "continue")), watched=Watched(2, 15.0, 20.0)
     ),

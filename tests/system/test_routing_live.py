@@ -1,13 +1,17 @@
 """The comparison of pickers in real time still runs: short runs of ours, behind a real Envoy."""
 
+import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import zmq.asyncio
+
 from benchmarks.routing import live, live_results, live_stage
-from benchmarks.routing.live_arms import arms
+from benchmarks.routing.live_arms import PRECISE, arms
 from benchmarks.routing.live_workers import InferenceSim, fork_server
 from benchmarks.routing.workloads import WORKLOADS, Event
+from tests.free_port import free_port
 
 _WORKLOAD = "shared, streamed"
 
@@ -66,7 +70,35 @@ async def test_the_turns_of_a_session_follow_each_other_over_two_pickers() -> No
     assert not any(one.failed for one in outcome.answers)
 
 
-async def test_another_simulator_is_the_worker(tmp_path: Path) -> None:
+async def test_what_workers_publish_reaches_every_picker() -> None:
+    published = f"tcp://127.0.0.1:{free_port()}"
+    async with live_stage.published_events(published, 2) as addresses:
+        with (
+            zmq.asyncio.Context() as context,
+            context.socket(zmq.PUB) as worker,
+            context.socket(zmq.SUB) as one,
+            context.socket(zmq.SUB) as other,
+        ):
+            worker.linger = 0
+            for address, picker in zip(addresses, (one, other), strict=True):
+                picker.bind(address)
+                picker.subscribe("kv@")
+            worker.connect(published)
+
+            async def publish() -> None:
+                while True:
+                    await worker.send_multipart([b"kv@w0@m", b"1", b"batch"])
+                    await asyncio.sleep(0.05)
+
+            publishing = asyncio.create_task(publish())
+            async with asyncio.timeout(20):
+                for picker in (one, other):
+                    assert await picker.recv_multipart() == [b"kv@w0@m", b"1", b"batch"]
+            publishing.cancel()
+            await asyncio.wait([publishing])
+
+
+def simulator_with_its_options(tmp_path: Path) -> Path:
     """A program with the options of llm-d-inference-sim, which no file of this project can install; ours answers in it."""
     program = tmp_path / "llm-d-inference-sim"
     program.write_text(
@@ -79,10 +111,16 @@ async def test_another_simulator_is_the_worker(tmp_path: Path) -> None:
         "sys.exit(main(['--no-register', '--instance-id', os.environ['POD_NAME'], *options]))\n"
     )
     program.chmod(0o755)
-    workload = WORKLOADS[_WORKLOAD].lasting(2.0)
+    return program
+
+
+async def test_another_simulator_is_the_worker_and_starts_again(tmp_path: Path) -> None:
+    workload = replace(WORKLOADS[_WORKLOAD].lasting(2.0), events=(Event(0.2, 1, "restart"),))
     turns = workload.turns(0)
-    outcome = await live_stage.run(InferenceSim(program), arms(None)["least cost"], workload, turns, 4.0)
+    server = InferenceSim(simulator_with_its_options(tmp_path))
+    outcome = await live_stage.run(server, arms(None)[PRECISE], workload, turns, 4.0)
 
     assert len(outcome.answers) == len(turns)
-    assert not any(one.failed for one in outcome.answers)
-    assert {one.worker for one in outcome.answers} <= {f"w{number}" for number in range(workload.workers)}
+    whole = [one for one in outcome.answers if not one.failed]
+    assert {one.worker for one in whole} <= {f"w{number}" for number in range(workload.workers)}
+    assert len(whole) >= len(turns) - 3, "more than the killed worker can have had"

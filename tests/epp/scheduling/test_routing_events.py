@@ -39,8 +39,11 @@ def test_what_a_killed_worker_has_fails_and_it_gets_no_more(way: str) -> None:
     assert all(one.worker == "w1" and 3.0 <= one.ended <= 3.01 for one in found if one.failed)
 
 
-def test_a_killed_worker_comes_back_with_an_empty_cache() -> None:
-    found = answers("round robin", Event(3.0, 1, "kill"), Event(3.5, 1, "join"))
+@pytest.mark.parametrize(
+    "events", [(Event(3.0, 1, "kill"), Event(3.5, 1, "join")), (Event(3.5, 1, "restart"),)]
+)
+def test_a_killed_worker_comes_back_with_an_empty_cache(events: tuple[Event, ...]) -> None:
+    found = answers("round robin", *events)
     again = [one for one in of(found, "w1") if one.at > 3.5]
     assert again
     assert again[0].cached == 0
