@@ -67,10 +67,10 @@ def _response(said: StreamTemplate) -> Iterator[bytes]:
 
 
 class ProcessingClient:
-    """One connection with `many` concurrent streams."""
+    """One connection with `many` concurrent streams. `leaving`: the picker asked for another one; what is under way ends here."""
 
     def __init__(self, said: StreamTemplate, many: int, tally: Tally) -> None:
-        self.stopping = False
+        self.stopping = self.leaving = False
         self._said = said
         self._many = many
         self._tally = tally
@@ -95,7 +95,7 @@ class ProcessingClient:
         if self._blocked:
             for stream in list(self._blocked.values()):
                 self._send(stream)
-        while self._greeted and not self.stopping and len(self._streams) < self._many:
+        while self._greeted and not self.stopping and not self.leaving and len(self._streams) < self._many:
             self._open()
         written = b"".join(self._out)
         self._out.clear()
@@ -205,7 +205,16 @@ class ProcessingClient:
             self._out.append(frames.frame(frames.PING, frames.ACK, 0, payload))
         elif kind == frames.WINDOW_UPDATE:
             self._grow(stream_id, int.from_bytes(payload, "big"))
-        assert kind != frames.GOAWAY, f"the picker ended the connection: {payload!r}"
+        elif kind == frames.GOAWAY:
+            self._leave(int.from_bytes(payload[:4], "big"), payload)
+
+    def _leave(self, last: int, payload: bytes) -> None:
+        """As Envoy does: streams that the picker did not take are opened on the next connection."""
+        assert int.from_bytes(payload[4:8], "big") == 0, f"the picker ended the connection: {payload!r}"
+        self.leaving = True
+        for stream_id in [one for one in self._streams if one > last]:
+            del self._streams[stream_id]
+            self._blocked.pop(stream_id, None)
 
     def _settings(self, payload: bytes) -> None:
         for at in range(0, len(payload), 6):

@@ -10,7 +10,7 @@ class PostingClient:
     """One connection, one request at a time."""
 
     def __init__(self, size: int, tally: Tally) -> None:
-        self.stopping = False
+        self.stopping = self.leaving = False
         self._tally = tally
         body = chat(size)
         head = (

@@ -8,7 +8,7 @@ import selectors
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from benchmarks.picking.ext_proc_client import ProcessingClient
@@ -46,12 +46,16 @@ class Load:
 
 
 class _Socket:
-    """Moves bytes between a client and its socket."""
+    """Moves bytes between a client and its socket. `make`: the client of each connection; a picker may ask for another one."""
 
-    def __init__(self, client: Client, port: int, selector: selectors.BaseSelector) -> None:
-        self.client = client
-        self._selector = selector
-        self._socket = socket.create_connection(("127.0.0.1", port))
+    def __init__(self, make: Callable[[], Client], port: int, selector: selectors.BaseSelector) -> None:
+        self._make, self._port, self._selector = make, port, selector
+        self._connect()
+
+    def _connect(self) -> None:
+        selector = self._selector
+        self.client = self._make()
+        self._socket = socket.create_connection(("127.0.0.1", self._port))
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._unsent = memoryview(b"")
@@ -62,10 +66,21 @@ class _Socket:
         """Reads or writes as the selector reports; raises ConnectionError when the peer has closed."""
         if ready & selectors.EVENT_READ:
             data = self._socket.recv(1 << 18)
-            if not data:
+            if data:
+                self.client.receive(data)
+            elif not self._is_left:
                 raise ConnectionError("the connection was closed")
-            self.client.receive(data)
+        if self._is_left:
+            stopping = self.client.stopping
+            self.flush()
+            self.close()
+            self._connect()
+            self.client.stopping = stopping
         self.flush()
+
+    @property
+    def _is_left(self) -> bool:
+        return self.client.leaving and not self.client.under_way
 
     def flush(self) -> None:
         """Writes what the socket accepts; registers for writability if bytes remain."""
@@ -85,31 +100,31 @@ class _Socket:
         self._socket.close()
 
 
-def _clients(load: Load, tally: Tally) -> Sequence[Client]:
+def _client(load: Load, tally: Tally) -> Callable[[], Client]:
     if load.kind == "posts":
-        return [PostingClient(load.body, tally) for _ in range(load.connections)]
+        return lambda: PostingClient(load.body, tally)
     said = stream_template(load.body, load.chunks, rewritten=load.rewritten)
-    return [ProcessingClient(said, load.many, tally) for _ in range(load.connections)]
+    return lambda: ProcessingClient(said, load.many, tally)
 
 
 def make(load: Load) -> Tally:
     """Runs the load; raises TimeoutError when requests under way do not end."""
     tally = Tally(numbers=load.first)
-    clients = _clients(load, tally)
+    client = _client(load, tally)
     with selectors.DefaultSelector() as selector:
-        sockets = [_Socket(client, load.port, selector) for client in clients]
+        sockets = [_Socket(client, load.port, selector) for _ in range(load.connections)]
         ends = time.perf_counter() + load.seconds
         for one in sockets:
             one.flush()
-        while not all(client.stopping for client in clients) or any(client.under_way for client in clients):
+        while any(not one.client.stopping or one.client.under_way for one in sockets):
             for key, ready in selector.select(0.1):
                 key.data.serve(ready)
             now = time.perf_counter()
             if now > ends + _GRACE and not load.count:
                 raise TimeoutError(f"requests did not end: {load}")
             if (load.count and tally.numbers - load.first >= load.count) or (not load.count and now > ends):
-                for client in clients:
-                    client.stopping = True
+                for one in sockets:
+                    one.client.stopping = True
         for one in sockets:
             one.flush()
             one.close()

@@ -40,9 +40,10 @@ class Tally:
 
 
 class Client(Protocol):
-    """One connection that keeps some requests under way until it is `stopping`."""
+    """One connection that keeps some requests under way until it is `stopping`, or `leaving`: another one is to go on."""
 
     stopping: bool
+    leaving: bool
 
     @property
     def under_way(self) -> int:
