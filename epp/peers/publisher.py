@@ -13,7 +13,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice, takewhile
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from epp.endpoints.endpoint import Endpoint, Key
 from epp.peers.messages.peers_pb2 import Learnt, News, Picks
@@ -36,6 +36,10 @@ PART: Final = 500
 PAST: Final = 60_000
 """Milliseconds: the age of picks that are in flight and no message is kept of."""
 HASH_BYTES: Final = 8
+
+
+Row: TypeAlias = tuple[int, int, int, int, int, bool, int, int, int, int]
+"""Of one pick: what the columns of `Picks` have of it, in their order."""
 
 
 class KeptNews:
@@ -157,6 +161,8 @@ class PickPublisher:
     def _begin_message(self) -> None:
         self._news, self._changes, self._first = News(), 0, self._next
         # bounded: PART picks
+        self._rows: list[Row] = []
+        # bounded: PART picks
         self._blocks = bytearray()
 
     def use(self, producers: Sequence[DataProducer]) -> None:
@@ -168,18 +174,15 @@ class PickPublisher:
         pick.told = number = self._next
         self._next += 1
         self._open[number] = pick
-        picks = self._news.picks
-        prefix = self._tell(picks, pick)
+        prefix = self._chain_of(pick)
         units = base = shared = fresh = 0
         if prefix is not None and prefix.hashes:
             hashes, units = prefix.hashes, prefix.units
             base, shared = self._chains.add(number, hashes)
             fresh = len(hashes) - shared
             self._blocks += packed(hashes[shared:])
-        picks.units.append(units)
-        picks.backs.append(number - base if shared else 0)
-        picks.shared.append(shared)
-        picks.fresh.append(fresh)
+        back = number - base if shared else 0
+        self._rows.append(self._row(self._news.picks, self._rows, pick, prefix, (units, back, shared, fresh)))
         self._changed()
 
     def moved(self, pick: Pick) -> None:
@@ -233,7 +236,8 @@ class PickPublisher:
 
     def _complete(self) -> None:
         self._name_fresh(self._news)
-        if self._blocks or self._news.HasField("picks"):
+        if self._rows:
+            _fill(self._news.picks, self._rows)
             self._news.picks.blocks = bytes(self._blocks)
             if self._chains_of is not None:
                 self._news.layout = self._chains_of.layout
@@ -267,40 +271,50 @@ class PickPublisher:
 
     def _part(self, picks: Sequence[Pick]) -> News:
         """Picks as they are now."""
-        part = News(age_ms=PAST)
+        part, rows = News(age_ms=PAST), list[Row]()
         for pick in picks:
-            self._tell(part.picks, pick)
+            rows.append(self._row(part.picks, rows, pick, self._chain_of(pick), (0, 0, 0, 0)))
             if pick.settled:
                 (part.served if 200 <= pick.status < 300 else part.failed).append(pick.told)
-        none = [0] * len(picks)
-        for column in part.picks.units, part.picks.backs, part.picks.shared, part.picks.fresh:
-            column.extend(none)
+        _fill(part.picks, rows)
         return part
 
-    def _tell(self, picks: Picks, pick: Pick) -> PrefixChain | None:
-        """Returns what its prompt was hashed to."""
+    def _chain_of(self, pick: Pick) -> PrefixChain | None:
+        """What its prompt was hashed to."""
+        return None if self._chains_of is None else self._chains_of.chain(pick.request)
+
+    def _row(
+        self,
+        picks: Picks,
+        rows: Sequence[Row],
+        pick: Pick,
+        prefix: PrefixChain | None,
+        chain: tuple[int, int, int, int],
+    ) -> Row:
+        """The next of `rows`; its helpers are told at once."""
         request, endpoints = pick.request, pick.in_flight_at
-        prefix = None if self._chains_of is None else self._chains_of.chain(request)
         is_named = 0 < len(request.model) <= MOST_TEXT
         if len(endpoints) > 1:
-            self._tell_helpers(picks, endpoints, prefix, COMPUTED_AT.of(request))
-        picks.numbers.append(pick.told)
-        picks.endpoints.append(self._endpoints.number(endpoints[0].key))
-        picks.models.append(self._models.number((request.model, "")) if is_named else 0)
-        picks.prompt_bytes.append(request.prompt_size)
-        picks.held.append(0 if prefix is None or not prefix.held else prefix.held[0] * prefix.unit_tokens)
-        picks.streaming.append(request.streaming)
-        return prefix
+            self._tell_helpers(picks, len(rows), endpoints, prefix, COMPUTED_AT.of(request))
+        number = self._endpoints.number(endpoints[0].key)
+        model = self._models.number((request.model, "")) if is_named else 0
+        held = 0 if prefix is None or not prefix.held else prefix.held[0] * prefix.unit_tokens
+        return (pick.told, number, model, request.prompt_size, held, request.streaming, *chain)
 
     def _tell_helpers(
-        self, picks: Picks, endpoints: Sequence[Endpoint], prefix: PrefixChain | None, computed_at: Key | None
+        self,
+        picks: Picks,
+        row: int,
+        endpoints: Sequence[Endpoint],
+        prefix: PrefixChain | None,
+        computed_at: Key | None,
     ) -> None:
         held = {} if prefix is None else dict(zip(prefix.claims, prefix.held, strict=False))
         unit = 0 if prefix is None else prefix.unit_tokens
         for one in endpoints[1:]:
             number, computes = self._endpoints.number(one.key), one.key == computed_at
             tokens = held.get(one.key, 0) * unit
-            picks.helpers.add(row=len(picks.numbers), endpoint=number, held=tokens, computes=computes)
+            picks.helpers.add(row=row, endpoint=number, held=tokens, computes=computes)
 
     def _name_fresh(self, news: News) -> None:
         for key in self._endpoints.fresh:
@@ -332,6 +346,16 @@ class PickPublisher:
         self._changes += 1
         if self._changes == PART:
             self._complete()
+
+
+def _fill(picks: Picks, rows: Sequence[Row]) -> None:
+    """All rows at once: a field of a message is found a microsecond later than one of a list."""
+    columns: tuple[Any, ...] = (
+        picks.numbers, picks.endpoints, picks.models, picks.prompt_bytes, picks.held, picks.streaming, picks.units, picks.backs,
+        picks.shared, picks.fresh,
+    )  # fmt: skip
+    for column, values in zip(columns, zip(*rows, strict=True), strict=True):
+        column.extend(values)
 
 
 def packed(hashes: Sequence[int]) -> bytes:
