@@ -24,7 +24,7 @@ from epp.request.subset import Subset
 from epp.scheduling.decision import Decision
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Credit
-from epp.scheduling.plugin import AdmissionController, CreditingProducer, PredictingProducer
+from epp.scheduling.plugin import AdmissionController, CreditingProducer, PredictingProducer, wrapped_by
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.telemetry.counters import Telemetry, TimedDirector, TimedScheduling
@@ -140,7 +140,8 @@ class Picking(ResourceOwner):
         )
 
     def _plugins_in_use(self) -> Mapping[str, tuple[PluginDeclaration, Sequence[Any]]]:
-        return self._plugins.by_type((*self.director.producers, *self.queueing.fairness))
+        producers = self.director.producers
+        return self._plugins.by_type((*producers, *wrapped_by(producers), *self.queueing.fairness))
 
     def _show(self, telemetry: Telemetry) -> None:
         rewritten = RewriteDecisions()

@@ -56,7 +56,10 @@ DEFAULT_CONFIG: Final = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 plugins:
+- type: precise-prefix-cache-producer
+  parameters: {optional: true}
 - type: least-cost-scorer
+  parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}
 - type: max-score-picker
   parameters: {maxNumOfEndpoints: 3}
 - type: least-cost-profile-handler

@@ -51,8 +51,13 @@ _TIMEOUT: Final = 5.0
 _MOST_ANSWER: Final = 1024 * 1024
 _BUFFER_BYTES: Final = 64 * 1024
 _ASK_AGAIN: Final = 60.0
-"""Seconds until a worker that publishes nothing is asked again; one that does not answer, sooner."""
+_ASK_SELDOM: Final = 3600.0
+"""Seconds until a worker that has said where it publishes, or that it does not, is asked again: at first, and at last."""
 _RETRY: Final = 1.0
+_RETRY_SELDOM: Final = 30.0
+"""The same of one that gave no answer, or another one, as a 401 of a worker that wants a key."""
+_ASKED: Final = 32
+"""Workers that are asked at once."""
 _SLEEP_PAUSE: Final = 1.0
 """Seconds between two looks whether a worker sleeps, if it can."""
 _REPLAYS: Final = 8
@@ -85,6 +90,8 @@ class KvEventFeed(ResourceOwner):
 
     def prepare(self, config: PickerConfig) -> Callable[[], None]:
         found = [one for one in config.scheduler.producers if isinstance(one, PrecisePrefixCacheProducer)]
+        if found and found[0].settings.optional and importlib.util.find_spec("zmq") is None:
+            found = []
         if found:
             _check_installed(found[0].settings)
         return partial(self._use, found[0] if found else None)
@@ -143,6 +150,10 @@ class _FollowedPool:
         self._wake = wake
         self._tls = tls
         self._buffer = bytearray(_BUFFER_BYTES)
+        self._asked = asyncio.Semaphore(_ASKED)
+        self._context: zmq.asyncio.Context | None = None
+        self._tokens: WorkerTokens | None = None
+        self._changed = asyncio.Event()
         self._replays = asyncio.Semaphore(_REPLAYS)
         self._log = RateLimitedLog(log, most=_LINES_A_MINUTE)
         # bounded: by the workers
@@ -152,28 +163,36 @@ class _FollowedPool:
         self._running: dict[Key, _Subscriptions] = {}
 
     async def run(self, until: asyncio.Event) -> None:
-        import zmq.asyncio
-
-        changed, datastore = asyncio.Event(), self._datastore
+        changed, datastore = self._changed, self._datastore
         datastore.on_change.append(changed.set)
         datastore.on_reset.append(self._on_reset)
-        context = zmq.asyncio.Context()
         try:
             async with AsyncExitStack() as stack:
                 owned = BackgroundTasks()
                 stack.push_async_callback(owned.aclose)
-                self._listen(owned, context)
-                tokens = await self._token_source(stack)
+                self._listen(owned)
                 while not until.is_set():
                     changed.clear()
-                    self._reconcile(owned, context)
-                    tokens.retain({endpoint.key for endpoint in datastore.endpoints})
+                    self._reconcile(owned)
+                    if self._context is not None:
+                        tokens = self._tokens = self._tokens or await self._token_source(stack)
+                        tokens.retain({endpoint.key for endpoint in datastore.endpoints})
                     await first_of(changed.wait(), until.wait())
         finally:
             datastore.on_change.remove(changed.set)
             datastore.on_reset.remove(self._on_reset)
             self._forget_published_here(set())
-            context.destroy(linger=0)
+            if self._context is not None:
+                self._context.destroy(linger=0)
+
+    def _sockets(self) -> "zmq.asyncio.Context":
+        """Made for the first worker that publishes: where none does, ZeroMQ is not loaded and nobody is asked for tokens."""
+        import zmq.asyncio
+
+        if self._context is None:
+            self._context = zmq.asyncio.Context()
+            self._changed.set()
+        return self._context
 
     async def _token_source(self, stack: AsyncExitStack) -> "WorkerTokens":
         import aiohttp
@@ -205,13 +224,13 @@ class _FollowedPool:
         subscriber = None if running is None else running.subscribers.get(events)
         return None if subscriber is None else await subscriber.slices.run(subscriber.stream.snapshot())
 
-    def _listen(self, owned: BackgroundTasks, context: "zmq.asyncio.Context") -> None:
+    def _listen(self, owned: BackgroundTasks) -> None:
         """Where workers connect to the picker, if they do."""
         settings = self._producer.settings
         if settings.bind is not None:
             from epp.kv_events.subscriber import BoundSubscriber
 
-            bound = BoundSubscriber(context, settings.bind, settings.topic, self._stream_of)
+            bound = BoundSubscriber(self._sockets(), settings.bind, settings.topic, self._stream_of)
             owned.start(bound.run(), f"KV events at {settings.bind}")
 
     def _stream_of(self, name: str) -> KvEventStream | None:
@@ -234,50 +253,55 @@ class _FollowedPool:
         if (reset := self._reset.get(endpoint.key)) is not None:
             reset.set()
 
-    def _reconcile(self, owned: BackgroundTasks, context: "zmq.asyncio.Context") -> None:
+    def _reconcile(self, owned: BackgroundTasks) -> None:
         self._forget_published_here({endpoint.key for endpoint in self._datastore.endpoints})
         wanted = {_FollowedWorker.of(endpoint): endpoint for endpoint in self._datastore.endpoints}
         for gone in self._tasks.keys() - wanted.keys():
             self._tasks.pop(gone).cancel()
         for worker in wanted.keys() - self._tasks.keys():
             self._tasks[worker] = owned.start(
-                self._follow(worker, wanted[worker], context), f"KV events of {worker.address}"
+                self._follow(worker, wanted[worker]), f"KV events of {worker.address}"
             )
 
-    async def _follow(
-        self, worker: "_FollowedWorker", endpoint: Endpoint, context: "zmq.asyncio.Context"
-    ) -> Never:
+    async def _follow(self, worker: "_FollowedWorker", endpoint: Endpoint) -> Never:
         """Find the worker's sockets, again when its process was replaced, and seldom otherwise; read them meanwhile."""
         reset = self._reset[worker.key] = asyncio.Event()
         told: tuple[KvPublisher, ...] | str | None = None
         running = self._running[worker.key] = _Subscriptions(
-            self._producer, worker.key, endpoint.id, context, self._replays, self._ask_peers
+            self._producer, worker.key, endpoint.id, self._sockets, self._replays, self._ask_peers
         )
         running.on_load = partial(self._pushed, endpoint)
         watching = BackgroundTasks()
+        pauses = _Pauses()
         try:
             while True:
                 if reset.is_set():
                     await running.close()
                     reset.clear()
-                if not len(watching):
-                    watching.start(self._watch_sleep(worker, endpoint), f"sleep of {worker.address}")
-                found = await self._find(worker)
+                    pauses = _Pauses()
+                async with self._asked:
+                    found = await self._find(worker)
                 if found != told:
                     self._log.info("found", "%s (%s) %s", endpoint.id, worker.destination, _told(found))
                     told = found
                 if not isinstance(found, str):
                     await running.use(found)
+                if running.subscribers and not len(watching):
+                    watching.start(self._watch_sleep(worker, endpoint), f"sleep of {worker.address}")
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_RETRY if isinstance(found, str) else _ASK_AGAIN):
+                    async with asyncio.timeout(pauses.after(found)):
                         await reset.wait()
         finally:
             await watching.aclose()
             await running.close()
-            if self._running.get(worker.key) is running:
-                del self._running[worker.key]
-            if self._reset.get(worker.key) is reset:
-                del self._reset[worker.key]
+            self._forget(worker.key, running, reset)
+
+    def _forget(self, key: Key, running: "_Subscriptions", reset: asyncio.Event) -> None:
+        """Another task may follow it already, if it serves elsewhere now."""
+        if self._running.get(key) is running:
+            del self._running[key]
+        if self._reset.get(key) is reset:
+            del self._reset[key]
 
     async def _find(self, worker: "_FollowedWorker") -> tuple[KvPublisher, ...] | str:
         """Where it publishes; a text: why that is unknown for now."""
@@ -332,6 +356,21 @@ class _FollowedPool:
         )
 
 
+class _Pauses:
+    """How long to wait until a worker is asked again: longer each time."""
+
+    def __init__(self) -> None:
+        self._again = _ASK_AGAIN
+        self._retry = _RETRY
+
+    def after(self, found: tuple[KvPublisher, ...] | str) -> float:
+        if isinstance(found, str):
+            pause, self._retry = self._retry, min(2 * self._retry, _RETRY_SELDOM)
+        else:
+            pause, self._again, self._retry = self._again, min(2 * self._again, _ASK_SELDOM), _RETRY
+        return pause
+
+
 class _Subscriptions:
     """The running subscribers of one worker."""
 
@@ -340,7 +379,7 @@ class _Subscriptions:
         producer: PrecisePrefixCacheProducer,
         key: Key,
         name: str,
-        context: "zmq.asyncio.Context",
+        sockets: Callable[[], "zmq.asyncio.Context"],
         replays: asyncio.Semaphore,
         ask_peers: Callable[[Key, str], Awaitable[CacheSnapshot | None]],
     ) -> None:
@@ -351,7 +390,7 @@ class _Subscriptions:
         self._producer = producer
         self._key = key
         self._name = name
-        self._context = context
+        self._sockets = sockets
         self._publishers: tuple[KvPublisher, ...] = ()
         self._tasks = BackgroundTasks()
         self._streams: list[KvEventStream] = []
@@ -362,14 +401,16 @@ class _Subscriptions:
         if publishers == self._publishers:
             return
         await self.close()
+        self._publishers = publishers
+        if not publishers:
+            return
         from epp.kv_events.subscriber import KvSubscriber  # imports pyzmq
 
-        self._publishers = publishers
         for publisher in publishers:
             stream = self._producer.open_stream(self._key, can_replay=publisher.replay is not None)
             self._streams.append(stream)
             subscriber = KvSubscriber(
-                self._context, publisher, stream, self._name, self._replays, self._ask_peers
+                self._sockets(), publisher, stream, self._name, self._replays, self._ask_peers
             )
             self.subscribers[publisher.events] = subscriber
             self._tasks.start(subscriber.run(), f"KV events at {publisher.events}")
@@ -387,7 +428,7 @@ class _Subscriptions:
 
         for rank, one in enumerate(publishers):
             self._tasks.start(
-                follow_loads(self._context, one.loads or "", one.load_topic, partial(hear, rank)),
+                follow_loads(self._sockets(), one.loads or "", one.load_topic, partial(hear, rank)),
                 f"loads at {one.loads}",
             )
 

@@ -1,6 +1,6 @@
 """The Protocols of scheduling plugins. They work on columns: `pool.waiting[i]` belongs to `pool.endpoints[i]`."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from adsum.histogram import Histogram
@@ -193,6 +193,17 @@ class AdmissionProvider(Protocol):
 
     def admission(self, behind: AdmissionController) -> AdmissionController:
         """What decides in place of `behind`, and asks it too. Without `before_flow_control`, `behind` lets nothing wait."""
+
+
+@runtime_checkable
+class WrappingProducer(Protocol):
+    """A data producer that tells others, `wrapped`, all that it is told itself: nobody else tells them."""
+
+    wrapped: Sequence[DataProducer]
+
+
+def wrapped_by(producers: Iterable[DataProducer]) -> list[DataProducer]:
+    return [one for outer in producers if isinstance(outer, WrappingProducer) for one in outer.wrapped]
 
 
 @runtime_checkable

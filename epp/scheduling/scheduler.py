@@ -17,6 +17,7 @@ from epp.scheduling.plugin import (
     StagedHandler,
     is_picked_last,
     producer_labels,
+    wrapped_by,
 )
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.profile_result import ProfileResult
@@ -55,6 +56,8 @@ class Scheduler:
         for producer in (*needed, *handler_producers):
             if not any(producer is one for one in self.producers):
                 self.producers.append(producer)
+        told = wrapped_by(self.producers)
+        self.producers = [one for one in self.producers if not any(one is other for other in told)]
         self.producers.sort(key=is_picked_last)
         self._screeners = [one for one in self.producers if isinstance(one, Screener)]
         single = getattr(self.handler, "takes_only_profile", False) is True

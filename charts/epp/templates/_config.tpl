@@ -29,7 +29,10 @@ plugins:
 - type: active-request-scorer
 - type: session-affinity-scorer
 {{- else }}
+- type: precise-prefix-cache-producer
+  parameters: {optional: true}
 - type: least-cost-scorer
+  parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}
 {{- end }}
 - type: max-score-picker
 {{- if not (or $payloadAgnostic (eq (include "epp.source" .) "pool")) }}

@@ -15,13 +15,16 @@ from epp.scheduling.kv_events.event_stream import Knowledge, KvEventStream
 from epp.scheduling.kv_events.producer import PRODUCER, PrecisePrefixCacheProducer
 from epp.scheduling.kv_events.prompt_tokens import TokensBy
 from epp.scheduling.kv_events.settings import PreciseProducerParameters
-from epp.scheduling.prefix.declarations import PrefixProducerParameters, prefix_producer, share_of_memory
+from epp.scheduling.prefix.declarations import share_of_memory
+from epp.scheduling.prefix.producer import PRODUCER as ESTIMATE
+from epp.scheduling.prefix.producer import PrefixCacheProducer
 
 
 def _build(given: PreciseProducerParameters, context: PluginContext) -> PrecisePrefixCacheProducer:
     settings = given.settings()
     most = min(settings.most_blocks, share_of_memory(context.processes) // BLOCK_BYTES)
-    estimate = prefix_producer(PrefixProducerParameters(), context)
+    # the file's, with what it has learnt where this plugin is added to a configuration in force
+    estimate = context.producer(None, PrefixCacheProducer, default=ESTIMATE)
     return PrecisePrefixCacheProducer(
         replace(settings, most_blocks=most), estimate, seed=context.rng.getrandbits(64)
     )

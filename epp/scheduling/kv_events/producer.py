@@ -25,6 +25,19 @@ from epp.scheduling.prefix.scorer import units_of_all
 
 PRODUCER: Final = "precise-prefix-cache-producer"
 _TOKEN_BYTES: Final = 4
+_AS_ESTIMATED: Final = (
+    "prepare",
+    "picked",
+    "served",
+    "failed",
+    "matches",
+    "held",
+    "chain",
+    "told",
+    "told_served",
+    "told_failed",
+)
+"""What the estimate does alone until a worker publishes events: a pick costs no more than without this producer."""
 _MOST_CLAIMED: Final = 1 << 40
 """Units: what is under way at one worker is bounded by its requests."""
 
@@ -57,8 +70,9 @@ class PrecisePrefixCacheProducer:
     def __init__(self, settings: KvEventSettings, estimate: PrefixCacheProducer, *, seed: int = 0) -> None:
         self.settings = settings
         self.estimate = estimate
+        self.wrapped = (estimate,)
         self.index = CacheIndex(settings.most_blocks, seed)
-        self.hits = PrefixHits()
+        self.hits = estimate.hits
         self.ask_for_tokens: Callable[[InferenceRequest], bool] | None = None
         self._wait: TokenWait | None = None
         self.tokens_by = dict.fromkeys(TokensBy, 0)
@@ -78,9 +92,23 @@ class PrecisePrefixCacheProducer:
         """By the size of a block, the bits of all publishers that are believed."""
         self._key_of_bit: dict[int, Key] = {}
         self._known: dict[Key, bool] = {}
+        self._is_estimating = True
+        for name in _AS_ESTIMATED:
+            setattr(self, name, getattr(estimate, name))
+
+    def _begin(self) -> None:
+        """What workers say counts from now on."""
+        self._is_estimating = False
+        for name in _AS_ESTIMATED:
+            delattr(self, name)
+        self.hits = PrefixHits()
+        for key, credit in self.estimate.hits.credits.items():
+            self.hits.credits[key] = Credit(credit.held, credit.total)
 
     def open_stream(self, key: Key, *, can_replay: bool) -> KvEventStream:
         """The endpoint publishes events, which come by this stream."""
+        if self._is_estimating:
+            self._begin()
         stream = KvEventStream(self.index, self.index.add_publisher(), can_replay=can_replay)
         self._streams.setdefault(key, []).append(stream)
         return stream
@@ -255,7 +283,8 @@ class PrecisePrefixCacheProducer:
         self.estimate.retain(endpoints)
         present = [endpoint.key for endpoint in endpoints]
         self._under_way.retain(present)
-        self.hits.retain(present)
+        if not self._is_estimating:
+            self.hits.retain(present)
 
     def _withdraw(self, request: InferenceRequest) -> None:
         claims, chain = self._claims.of(request), self.chain(request)

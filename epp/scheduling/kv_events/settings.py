@@ -19,9 +19,10 @@ _ENDPOINT: Final = re.compile(r"tcp://[^\s:/]{1,200}:[0-9]{1,5}")
 class KvEventSettings:
     """`token_wait`: seconds that a pick waits for tokens. `port`: of every worker's socket, plus the rank; None: each worker says.
 
-    `tokenizers`: files by model. `topic`: the beginning of the topics that are read; empty: all. `bind`: where workers connect to, if they do.
+    `optional`: without pyzmq nothing is read. `tokenizers`: files by model. `topic`: the beginning of the topics that are read; empty: all. `bind`: where workers connect to, if they do.
     """
 
+    optional: bool = False
     tokenizers: Mapping[str, str] = field(default_factory=dict)
     most_blocks: int = MOST_BLOCKS
     token_wait: float = 0.05
@@ -138,6 +139,9 @@ class PreciseProducerParameters(Section):
     """A parameter of adsum's own: how long a pick waits for the tokens of its prompt, in milliseconds. After that the
     estimate decides."""
 
+    optional: bool = False
+    """A parameter of adsum's own: where the extra `kv` is not installed, the estimate decides alone. Otherwise that is an error."""
+
     @model_validator(mode="before")
     @classmethod
     def _reject_other_indexes(cls, given: object) -> object:
@@ -158,6 +162,7 @@ class PreciseProducerParameters(Section):
         local = (pool and pool.local) or LocalTokenizerParameters()
         memory = (blocks and blocks.in_memory_config) or MemoryIndexParameters()
         return KvEventSettings(
+            optional=self.optional,
             tokenizers=local.model_tokenizer_map,
             most_blocks=min(memory.size, MOST_BLOCKS),
             token_wait=self.token_wait_ms / 1000.0,

@@ -20,6 +20,7 @@ from epp.endpoints.endpoint import DECODE_ROLES
 from epp.outliers.settings import OutlierSettings
 from epp.outliers.slow_start import SlowStartSettings
 from epp.scheduling.filters import LabelSelectorFilter, Requirement, RoleFilter
+from epp.scheduling.kv_events.producer import PrecisePrefixCacheProducer
 from epp.scheduling.pickers import MaxScorePicker, WeightedRandomPicker
 from epp.scheduling.prefix.producer import PRODUCER, PrefixCacheProducer
 from epp.scheduling.prefix.scorer import PrefixCacheScorer
@@ -52,7 +53,7 @@ def test_the_default(given: str | None) -> None:
     config = load(given)
     profile = config.scheduler.profiles["default"]
     assert [(type(one.scorer), one.weight) for one in profile.scorers] == [(LeastCostScorer, 1)]
-    assert [type(one) for one in profile.producers] == [WorkAheadProducer, PrefixCacheProducer]
+    assert [type(one) for one in profile.producers] == [WorkAheadProducer, PrecisePrefixCacheProducer]
     assert isinstance(profile.picker, MaxScorePicker)
     assert (profile.max_endpoints, profile.staleness, profile.filters) == (3, 3.0, ())
     assert config.detector == UtilizationDetector(queue_depth=5, kv_cache_utilization=0.8, staleness=0.2)

@@ -17,11 +17,11 @@ import zmq
 from adsum.config.problems import ConfigError
 from benchmarks.ports import free_ports
 from discovery import Instance, InstanceAddedEvent, InstanceUpdatedEvent
-from epp.config.picker_config import PickerConfig, load_config
+from epp.config.picker_config import DEFAULT_CONFIG, PickerConfig, load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
 from epp.flow_control.controller import FlowControlSwitch
-from epp.kv_events.feed import KvEventFeed
+from epp.kv_events.feed import KvEventFeed, _Pauses
 from epp.scheduling.director import Director
 from epp.scheduling.kv_events.event_stream import Knowledge
 from epp.scheduling.kv_events.producer import PrecisePrefixCacheProducer
@@ -536,18 +536,79 @@ def test_it_is_said_when_no_scorer_reads_it() -> None:
     assert warning.startswith("precise-prefix-cache-producer has no effect")
 
 
-def test_without_the_plugin_nothing_of_it_is_loaded() -> None:
-    program = """
+async def test_the_default_policy_knows_what_workers_say() -> None:
+    one, other = two()
+    async with one, other:
+        picker = Pool(
+            [one, other], DEFAULT_CONFIG.replace("optional: true", "optional: true, tokenWaitMs: 5000")
+        )
+        for _ in range(3):
+            pick = await picker.pick(PROMPT)
+            picker.director.responded(pick, 200, 0.0)
+            picker.director.release(pick, 0.0)
+        before = sum(credit.total for credit in picker.producer.credits.values())
+        assert before
+        async with picker.feed:
+            await until(picker.is_exact)
+            for worker, number, prompt in ((other, 1, PROMPT * 40), (one, 0, OTHER * 40)):
+                await worker.hold(prompt)
+                await until(lambda: picker.blocks(number) == 640)  # noqa: B023  # awaited here
+                assert (await picker.pick(prompt)).endpoints[0].id == f"w{number}"
+            assert picker.producer.prompts_known == 2
+            assert sum(credit.total for credit in picker.producer.credits.values()) > before
+
+
+async def test_a_worker_that_wants_a_key_is_asked_again() -> None:
+    one = PublishingWorker()
+    one.locked = True
+    async with pool(one) as picker:
+        await until(lambda: one.asked == 2)
+        one.locked = False
+        await until(picker.is_exact)
+
+
+def test_workers_are_asked_ever_more_rarely() -> None:
+    pauses = _Pauses()
+    assert [pauses.after("status 401") for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    assert [pauses.after(()) for _ in range(8)] == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+    assert pauses.after("status 401") == 1
+
+
+SILENT = """
 import asyncio, sys
+from collections import Counter
+from aiohttp import web
 from epp.config.settings import Settings
 from epp.server import PickerServer
+sys.modules.update(dict.fromkeys(sys.argv[1:]))  # as if they were not installed
 async def main():
-    settings = Settings(discovery="static://127.0.0.1:9", grpc_port=0, grpc_health_port=0, metrics_port=0, host="127.0.0.1", secure_serving=False)
+    asked = Counter()
+    async def answer(request):
+        asked[request.path] += 1
+        return web.Response(status=404)
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    worker = f"static://127.0.0.1:{runner.addresses[0][1]}"
+    settings = Settings(discovery=worker, grpc_port=0, grpc_health_port=0, metrics_port=0, host="127.0.0.1", secure_serving=False)
     async with PickerServer(settings):
-        await asyncio.sleep(0.1)
-    print(sorted(one for one in sys.modules if one.split(".")[0] == "zmq" or one in ("epp.kv_events.subscriber", "epp.kv_events.tokens", "tokenizers")))
+        while asked["/metrics"] < 3:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1.5)
+    print({path: asked[path] for path in ("/kv_event_sources", "/server_info", "/is_sleeping")})
+    print(sorted(one for one in sys.modules if sys.modules[one] and (one.split(".")[0] in ("zmq", "tokenizers") or one in ("epp.kv_events.subscriber", "epp.kv_events.tokens"))))
+    await runner.cleanup()
 asyncio.run(main())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(("lacks", "times"), [([], 1), (["zmq"], 0)])
+def test_where_no_worker_publishes_each_is_asked_once_and_nothing_is_loaded(
+    lacks: list[str], times: int
+) -> None:
+    done = subprocess.run([sys.executable, "-c", SILENT, *lacks], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "[]\n"
+    asked = {"/kv_event_sources": times, "/server_info": times, "/is_sleeping": 0}
+    assert done.stdout.splitlines() == [str(asked), "[]"]

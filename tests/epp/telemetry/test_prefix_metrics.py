@@ -8,6 +8,7 @@ from epp.config.picker_config import load_config
 from epp.endpoints.endpoint import NO_NUMBERS, EndpointPool
 from epp.plugins.declaration import PluginDeclaration, Role
 from epp.request.inference_request import parse_request
+from epp.scheduling.plugin import wrapped_by
 from epp.scheduling.prefix.declarations import APPROX_PREFIX_CACHE_PRODUCER
 from epp.scheduling.prefix.index import PrefixIndex
 from epp.scheduling.prefix.producer import PRODUCER, PrefixCacheProducer
@@ -60,9 +61,10 @@ def test_the_older_names_count_all_producers_together(producer: PrefixCacheProdu
 
 def test_only_plugins_in_use_have_families() -> None:
     config = load_config("", rng=random.Random(1))
-    used = config.plugins.by_type(config.scheduler.producers)
+    producers = config.scheduler.producers
+    used = config.plugins.by_type((*producers, *wrapped_by(producers)))
     assert PRODUCER in used
-    twice = config.plugins.by_type([*config.scheduler.producers, *config.scheduler.producers])
+    twice = config.plugins.by_type([*producers, *wrapped_by(producers), *producers])
     assert twice == used, "a policy may follow requests, too"
     assert config.plugins.by_type([PrefixCacheProducer()]) == {}, "no plugin of that file"
     assert list(PluginMetrics(dict).collect()) == []
