@@ -19,6 +19,7 @@ from epp.ext_proc.access_log_entry import (
     REPORT_INTERVAL,
     REPORTED_SHARE,
 )
+from epp.request.control_headers import PREFILL_FALLBACK
 
 _FLUSH: Final = "0.03s"
 _BUFFER: Final = 256 * 1024
@@ -94,7 +95,11 @@ def _access_log(at: int) -> Json:
                 ]
             }
         },
-        "typed_config": typed_config("access_loggers.grpc.v3.HttpGrpcAccessLogConfig", common_config=common),
+        "typed_config": typed_config(
+            "access_loggers.grpc.v3.HttpGrpcAccessLogConfig",
+            common_config=common,
+            additional_response_headers_to_log=[PREFILL_FALLBACK],
+        ),
     }
 
 

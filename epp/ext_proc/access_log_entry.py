@@ -10,6 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 
 from epp.outliers.settings import Failure
+from epp.request.control_headers import MOST_TEXT, PREFILL_FALLBACK
 from epp.request.rejection import UnreadableError
 from epp.wire.messages.access_log_pb2 import (
     AccessLogCommon,
@@ -53,7 +54,8 @@ ANSWERED: Final = "end of the answer"
 
 class LoggedOutcome:
     """`token`: of the pick. `status`: of the answer, 0: nobody has answered; `failure`: the data plane answered in place of the
-    worker. `served_by`: the destination, empty: none. `first_byte`, of the answer's headers, `body_byte`, of its body, and
+    worker. `fell_back`: why the decode worker computed the prompt instead of a prefill worker; empty: it did not. `served_by`: the
+    destination, empty: none. `first_byte`, of the answer's headers, `body_byte`, of its body, and
     `duration`: seconds from the request's first byte, None: not yet. `ended`: the request is over, because of `cause`.
     """
 
@@ -64,6 +66,7 @@ class LoggedOutcome:
         "duration",
         "ended",
         "failure",
+        "fell_back",
         "first_byte",
         "served_by",
         "status",
@@ -75,7 +78,7 @@ class LoggedOutcome:
         self.ended = True
         self.status = self.attempts = 0
         self.failure: Failure | None = None
-        self.served_by = ""
+        self.served_by = self.fell_back = ""
         self.first_byte: float | None = None
         self.body_byte: float | None = None
         self.duration: float | None = None
@@ -104,6 +107,8 @@ def read_outcome(entry: bytes) -> LoggedOutcome | None:
     except DecodeError:
         return None
     status = read.response.response_code.value
+    if read.response.response_headers:
+        outcome.fell_back = read.response.response_headers.get(PREFILL_FALLBACK, "")[:MOST_TEXT]
     if common.HasField("response_flags"):
         _read_flags(outcome, common.response_flags, status)
     # with neither a byte of a worker nor a flag that says why, Envoy answered for a reason of its own

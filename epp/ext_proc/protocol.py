@@ -19,6 +19,7 @@ from epp.request.control_headers import (
     DROPPED_REASON,
     FALLBACK,
     MOST_TEXT,
+    PREFILL_FALLBACK,
     REQUEST_ID,
     SCORES,
     SERVED,
@@ -159,6 +160,11 @@ def read_attempts(headers: HeaderMap) -> int | None:
     """
     text = read_response_head(headers).headers.get("x-envoy-attempt-count", "")
     return int(text) if _ATTEMPTS.fullmatch(text) else None
+
+
+def read_fallback(headers: HeaderMap) -> str:
+    """Why the decode worker computed a prompt that a prefill worker should have; empty: it did not. Raises UnreadableError."""
+    return read_response_head(headers).headers.get(PREFILL_FALLBACK, "")
 
 
 _ATTEMPTS: Final = re.compile("[0-9]{1,3}")

@@ -51,6 +51,9 @@ class RequestDirector(Protocol):
     def retried(self, pick: Pick, attempts: int, now: float) -> None:
         """The data plane made so many attempts before `served`."""
 
+    def fell_back(self, pick: Pick, reason: str, now: float) -> None:
+        """The decode worker computed the prompt, and no prefill worker did; called before `responded`."""
+
     def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
         """The response headers came; `failure`: the data plane answered in place of the worker."""
 
@@ -150,6 +153,8 @@ class RequestReport:
         status = protocol.read_status(headers)
         if status is not None:
             failure = protocol.read_failure(headers) if status >= 500 else None
+            if pick.helpers and (reason := protocol.read_fallback(headers)):
+                self._director.fell_back(pick, reason, now)
             self._answered(pick, status, failure, now)
         return status
 
@@ -161,6 +166,8 @@ class RequestReport:
             if served != pick.endpoints[0].destination and outcome.attempts:
                 self._director.retried(pick, outcome.attempts, now)
         came = now if outcome.first_byte is None else min(now, started + outcome.first_byte)
+        if outcome.fell_back:
+            self._director.fell_back(pick, outcome.fell_back, now)
         self._answered(pick, outcome.status, outcome.failure, came)
 
     def first_byte(self, pick: Pick, at: float, now: float) -> None:

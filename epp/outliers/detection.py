@@ -93,12 +93,15 @@ class OutlierDetection:
         failure: Failure | None,
         now: float,
         requester: Requester | None = None,
-    ) -> None:
-        """The response headers came, of the endpoint or (`failure`) of the data plane in its place."""
+    ) -> bool:
+        """The response headers came, of the endpoint or (`failure`) of the data plane in its place.
+
+        Returns whether they say something of workers; False: a failure is rather the requester's fault.
+        """
         sent = self._sent.pop(request, None)
         record = self._records.get(endpoint.key)
         if record is None:
-            return
+            return True
         if sent is not None:
             # sent elsewhere first: the data plane tried again, and nobody knows how long that took
             came = failure is None and sent.record is record
@@ -108,8 +111,19 @@ class OutlierDetection:
             if sent.record is not record:
                 self._end_trial(sent.record, request)
                 if sent.record.endpoint.key == endpoint.key:
-                    return  # of the process before
-        self._count(record, request, status, failure, now, requester)
+                    return True  # of the process before
+        return self._count(record, request, status, failure, now, requester)
+
+    def helped(
+        self, part: Hashable, endpoint: Endpoint, status: int, failure: Failure | None, now: float
+    ) -> None:
+        """A helper did its part of a request, or failed. `part`: what `sent` was called with."""
+        sent, record = self._sent.pop(part, None), self._records.get(endpoint.key)
+        if record is None or (sent is not None and sent.record is not record):
+            return  # gone, or of the process before
+        if sent is not None:
+            record.unanswered.over(part, streamed=sent.streamed, answered=failure is None)
+        self._count(record, part, status, failure, now)
 
     def attempt_failed(self, endpoint: Endpoint, now: float, requester: Requester | None = None) -> None:
         """The data plane could not send a request there, or was refused with 503, and tried another endpoint."""
@@ -164,7 +178,7 @@ class OutlierDetection:
         failure: Failure | None,
         now: float,
         requester: Requester | None = None,
-    ) -> None:
+    ) -> bool:
         failed = failure is not None or status >= 500
         if record.state is OutlierState.SUSPECT and failure is None:
             record.state = OutlierState.SERVING
@@ -175,7 +189,7 @@ class OutlierDetection:
             self._recover(record)
         if self._is_requesters_fault(record, requester, now, failed=failed):
             self._end_trial(record, request)
-            return
+            return False
         volume = self.settings.failure_percentage_request_volume
         record.count(status, failure, frozenset(requester or ()), volume)
         if record.state is OutlierState.SERVING:
@@ -186,10 +200,11 @@ class OutlierDetection:
                 self._eject(record, Cause.TRIAL, now)
             else:
                 self._recover(record)
+        return True
 
     @staticmethod
     def _answers_trial(record: OutlierRecord, request: object) -> bool:
-        return record.state is OutlierState.TRIAL and record.trial is request and request is not None
+        return record.state is OutlierState.TRIAL and record.trial == request and request is not None
 
     def _is_requesters_fault(
         self, record: OutlierRecord, requester: Requester | None, now: float, *, failed: bool
@@ -209,7 +224,7 @@ class OutlierDetection:
 
     def _end_trial(self, record: OutlierRecord, request: object) -> None:
         """Its trial showed nothing: it gets another request."""
-        if record.state is OutlierState.TRIAL and record.trial is request:
+        if record.state is OutlierState.TRIAL and record.trial == request:
             record.trial = None
             self._open(record)
 

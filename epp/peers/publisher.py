@@ -196,6 +196,13 @@ class PickPublisher:
             (self._news.served if served else self._news.failed).append(pick.told)
             self._changed()
 
+    def unhelped(self, pick: Pick) -> None:
+        if pick.told in self._open:
+            for helper in [one for group in pick.helpers.values() for one in group]:
+                if helper not in pick.in_flight_at:
+                    self._news.unhelped.add(number=pick.told, endpoint=self._endpoints.number(helper.key))
+            self._changed()
+
     def helped(self, pick: Pick) -> None:
         if pick.told in self._open:
             self._news.helped.append(pick.told)

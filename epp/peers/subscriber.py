@@ -50,7 +50,7 @@ class PeerFaultError(Exception):
 
 def _check_size(news: News) -> None:
     """A message of 4 MiB may be a million short numbers, and the work of seconds."""
-    outcomes = sum(map(len, (news.moves, news.served, news.failed, news.helped, news.ended)))
+    outcomes = sum(map(len, (news.moves, news.unhelped, news.served, news.failed, news.helped, news.ended)))
     for count, most, what in (
         (len(news.picks.numbers), MOST_PICKS, "picks"),
         (len(news.picks.helpers), MOST_PICKS, "helpers"),
@@ -151,6 +151,8 @@ class PickSubscriber:
     def _hear_outcomes(self, news: News) -> None:
         for move in news.moves:
             self._move(move.number, self._key(move.endpoint))
+        for move in news.unhelped:
+            self._help(move.number, self._key(move.endpoint))
         for number in news.served:
             self._settle(number, served=True)
         for number in news.failed:
@@ -346,14 +348,19 @@ class PickSubscriber:
         pick.data.clear()
         pick.blocks = b""
 
-    def _help(self, number: int) -> None:
+    def _help(self, number: int, key: Key | None = None) -> None:
+        """This helper, or without a key all of them, is in flight no longer."""
         pick = self._open.get(number)
         if pick is None:
             return
-        pick.keys = pick.keys[:1]
-        for endpoint in pick.endpoints[1:]:
+        first, *helpers = pick.keys
+        pick.keys = (first, *[one for one in helpers if key not in (None, one)])
+        for endpoint in [one for one in pick.endpoints[1:] if key in (None, one.key)]:
             self._over[endpoint] = self._over.get(endpoint, 0) + 1
-        pick.endpoints = pick.endpoints[:1]
+        pick.endpoints = [
+            *pick.endpoints[:1],
+            *[one for one in pick.endpoints[1:] if one.key in pick.keys[1:]],
+        ]
 
     def _end(self, number: int) -> None:
         self._settle(number, served=False)

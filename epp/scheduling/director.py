@@ -296,6 +296,10 @@ class Director:
         """The data plane made so many attempts before `served`."""
         self.picks.retried(pick, attempts, now)
 
+    def fell_back(self, pick: Pick, reason: str, now: float) -> None:
+        """The decode worker computed the prompt, and no prefill worker did; called before `responded`."""
+        self.picks.fell_back(pick, reason, now)
+
     def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
         """The response headers came; `failure`: the data plane answered in place of the worker."""
         self.picks.responded(pick, status, now, failure)

@@ -126,6 +126,13 @@ class Pick:
         if headers is not _NO_HEADERS:
             _check(headers)
 
+    def fell_back(self, reason: str) -> None:
+        """The decode worker computed the prompt, although another one was named; `reason`: what its sidecar says."""
+        told = f"; the decode worker computed the prompt: {reason[:MOST_TEXT]}"
+        self.stages += told
+        if self.decision is not None:
+            self.decision.stages += told
+
     def over(self, cause: str, now: float) -> None:
         """Nobody waits for it any more: let go of plugins, and of all that its client sent but for short texts."""
         self.ended_at, self.ended_by = now, cause

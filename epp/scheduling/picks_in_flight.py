@@ -1,7 +1,7 @@
 """Follows each pick from its reservation until its end, and tells data producers and outlier detection of it. Pure."""
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
 
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
@@ -36,11 +36,22 @@ class PickObserver(Protocol):
     def settled(self, pick: Pick, *, served: bool) -> None:
         """Data producers learn now whether it was served."""
 
+    def unhelped(self, pick: Pick) -> None:
+        """Some of its helpers did nothing; they are not in flight any more, and `settled` comes later."""
+
     def helped(self, pick: Pick) -> None:
         """Its helpers have done their part, and it is in flight at the endpoint that answers alone."""
 
     def ended(self, pick: Pick) -> None:
         """It is in flight no longer. May be called twice."""
+
+
+_PREFILL: Final = "prefill"
+"""The role of the helper of which `fell_back` tells."""
+_FAULTS: Final[Mapping[str, Failure | None]] = {
+    "unreachable": Failure.CONNECT, "lost": Failure.CONNECT, "timeout": Failure.TIMEOUT, "status": None, "answer": None,
+}  # fmt: skip
+"""What a sidecar gives as the reason, where that is the prefill worker's fault; None: it answered, with an error or nonsense."""
 
 
 class PicksInFlight:
@@ -93,7 +104,7 @@ class PicksInFlight:
         if self.evictable is not None and request.priority < 0:
             self.evictable.began(pick)
         if self.outliers is not None:
-            self.outliers.sent(pick, pick.in_flight_at[0], now, streamed=request.streaming)
+            _note_sent(self.outliers, pick, now)
 
     def _take_back(self, pick: Pick, faulty: DataProducer) -> None:
         """Undo a pick that is not reserved: `faulty` raised when it learnt of it; those after it did not learn."""
@@ -141,6 +152,22 @@ class PicksInFlight:
         for endpoint in _tried_in_vain(pick):
             self._datastore.suspect(endpoint)
 
+    def fell_back(self, pick: Pick, reason: str, now: float) -> None:
+        """The decode worker computed the prompt, and no prefill worker did; called before `responded`."""
+        failed = [one for one in pick.in_flight_at[1:] if one in pick.helpers.get(_PREFILL, ())]
+        if not failed:
+            return
+        pick.fell_back(reason)
+        pick.in_flight_at = tuple([one for one in pick.in_flight_at if one not in failed])
+        for helper in failed:
+            self._datastore.release(helper)
+            if self.outliers is not None and reason in _FAULTS:
+                self.outliers.helped((pick, helper.key), helper, 502, _FAULTS[reason], now)
+            if _FAULTS.get(reason) is Failure.CONNECT:
+                self._datastore.suspect(helper)
+        if self.peers is not None:
+            self.peers.unhelped(pick)
+
     def first_byte(self, pick: Pick, at: float, now: float) -> None:
         """The answer began at `at`, as is heard now; only of streamed answers, and once."""
         awaited, pick.request.awaited = pick.request.awaited, None
@@ -158,13 +185,7 @@ class PicksInFlight:
         pick.status, pick.responded_at = status, now
         server = pick.in_flight_at[0]
         if self.outliers is not None and not pick.settled:  # otherwise `served` named a stranger
-            # a worker that cannot be reached has seen nothing of the request
-            unseen = failure is Failure.CONNECT
-            requester = None if unseen else requester_of(pick.request, pick.prompt_hash)
-            for endpoint in _tried_in_vain(pick):
-                # what succeeded elsewhere was not the request's fault
-                self.outliers.attempt_failed(endpoint, now, None if status < 500 else requester)
-            self.outliers.answered(pick, server, status, failure, now, requester)
+            _judge(self.outliers, pick, failure, now)
         self._settle(pick, served=200 <= status < 300)
         if pick.request.streaming and len(pick.in_flight_at) > 1:
             # an answer begins when the helpers have done their part
@@ -181,6 +202,9 @@ class PicksInFlight:
         """The request is over, for any reason. May be called twice."""
         if self.outliers is not None:
             self.outliers.ended(pick, now)
+            for group in pick.helpers.values():
+                for helper in group:
+                    self.outliers.ended((pick, helper.key), now)
         if self.evictable is not None:
             self.evictable.ended(pick, now)
         in_flight_at, pick.in_flight_at = pick.in_flight_at, ()
@@ -214,6 +238,28 @@ class PicksInFlight:
             pick.request.awaited = None
         pick.request.prefixes.clear()
         pick.request.data.clear()
+
+
+def _note_sent(outliers: OutlierDetection, pick: Pick, now: float) -> None:
+    streamed = pick.request.streaming
+    outliers.sent(pick, pick.in_flight_at[0], now, streamed=streamed)
+    for helper in pick.in_flight_at[1:]:
+        outliers.sent((pick, helper.key), helper, now, streamed=streamed)
+
+
+def _judge(outliers: OutlierDetection, pick: Pick, failure: Failure | None, now: float) -> None:
+    """What the answer says of the workers."""
+    server, status = pick.in_flight_at[0], pick.status
+    # a worker that cannot be reached has seen nothing of the request
+    unseen = failure is Failure.CONNECT
+    requester = None if unseen else requester_of(pick.request, pick.prompt_hash)
+    for endpoint in _tried_in_vain(pick):
+        # what succeeded elsewhere was not the request's fault
+        outliers.attempt_failed(endpoint, now, None if status < 500 else requester)
+    if outliers.answered(pick, server, status, failure, now, requester) and failure is None:
+        # of an error nobody knows whose it is: who fails with all partners has the most in a row
+        for helper in pick.in_flight_at[1:]:
+            outliers.helped((pick, helper.key), helper, status, None, now)
 
 
 def _tried_in_vain(pick: Pick) -> tuple[Endpoint, ...]:

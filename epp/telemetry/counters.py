@@ -255,6 +255,9 @@ class TimedDirector:
     def retried(self, pick: Pick, attempts: int, now: float) -> None:
         self.director.retried(pick, attempts, now)
 
+    def fell_back(self, pick: Pick, reason: str, now: float) -> None:
+        self.director.fell_back(pick, reason, now)
+
     def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
         self.director.responded(pick, status, now, failure)
 

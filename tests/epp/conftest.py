@@ -73,6 +73,9 @@ class FakeDirector:
         if failure is not None:
             self.failures.append(failure)
 
+    def fell_back(self, pick: Pick, reason: str, now: float) -> None:
+        pick.fell_back(reason)
+
     def first_byte(self, pick: Pick, at: float, now: float) -> None:
         self.first_bytes.append(at)
 

@@ -57,7 +57,7 @@ RESPONSE = {
         (log.StreamAccessLogsMessage, {"http_logs": 2}),
         (log.HTTPAccessLogEntries, {"log_entry": 1}),
         (log.HTTPAccessLogEntry, {"common_properties": 1, "response": 4}),
-        (log.HTTPResponseProperties, {"response_code": 1}),
+        (log.HTTPResponseProperties, {"response_code": 1, "response_headers": 4}),
         (
             log.AccessLogCommon,
             {
@@ -125,6 +125,9 @@ RESPONSE = {
                 "ended": 11,
                 "ejections": 12,
                 "log_entries": 13,
+                "learnt": 15,
+                "helped": 16,
+                "unhelped": 17,
             },
         ),
         (peers.Hello, {"version": 1, "oldest": 2, "name": 3}),
@@ -147,7 +150,7 @@ RESPONSE = {
                 "helpers": 12,
             },
         ),
-        (peers.Helper, {"row": 1, "endpoint": 2, "held": 3}),
+        (peers.Helper, {"row": 1, "endpoint": 2, "held": 3, "computes": 4}),
         (peers.Move, {"number": 1, "endpoint": 2}),
         (peers.Ejections, {"endpoints": 1}),
     ],

@@ -26,13 +26,15 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import wrappers_pb2 as google_dot_protobuf_dot_wrappers__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10\x61\x63\x63\x65ss_log.proto\x12\x19\x61\x64sum.epp.wire.access_log\x1a\x1egoogle/protobuf/duration.proto\x1a\x1egoogle/protobuf/wrappers.proto\"]\n\x17StreamAccessLogsMessage\x12\x42\n\thttp_logs\x18\x02 \x01(\x0b\x32/.adsum.epp.wire.access_log.HTTPAccessLogEntries\")\n\x14HTTPAccessLogEntries\x12\x11\n\tlog_entry\x18\x01 \x03(\x0c\"\xa0\x01\n\x12HTTPAccessLogEntry\x12\x45\n\x11\x63ommon_properties\x18\x01 \x01(\x0b\x32*.adsum.epp.wire.access_log.AccessLogCommon\x12\x43\n\x08response\x18\x04 \x01(\x0b\x32\x31.adsum.epp.wire.access_log.HTTPResponseProperties\"M\n\x16HTTPResponseProperties\x12\x33\n\rresponse_code\x18\x01 \x01(\x0b\x32\x1c.google.protobuf.UInt32Value\"\xa9\x03\n\x0f\x41\x63\x63\x65ssLogCommon\x12\x41\n\x1etime_to_first_upstream_rx_byte\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1f\n\x17upstream_remote_address\x18\r \x01(\x0c\x12@\n\x0eresponse_flags\x18\x10 \x01(\x0b\x32(.adsum.epp.wire.access_log.ResponseFlags\x12O\n\x0b\x63ustom_tags\x18\x16 \x03(\x0b\x32:.adsum.epp.wire.access_log.AccessLogCommon.CustomTagsEntry\x12+\n\x08\x64uration\x18\x17 \x01(\x0b\x32\x19.google.protobuf.Duration\x12&\n\x1eupstream_request_attempt_count\x18\x18 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65ss_log_type\x18! \x01(\r\x1a\x31\n\x0f\x43ustomTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa8\x02\n\rResponseFlags\x12\x1b\n\x13no_healthy_upstream\x18\x02 \x01(\x08\x12 \n\x18upstream_request_timeout\x18\x03 \x01(\x08\x12\x1d\n\x15upstream_remote_reset\x18\x05 \x01(\x08\x12#\n\x1bupstream_connection_failure\x18\x06 \x01(\x08\x12\'\n\x1fupstream_connection_termination\x18\x07 \x01(\x08\x12)\n!downstream_connection_termination\x18\x0f \x01(\x08\x12\x1f\n\x17upstream_protocol_error\x18\x18 \x01(\x08\x12\x1f\n\x17\x64ownstream_remote_reset\x18\x1c \x01(\x08\"K\n\x07\x41\x64\x64ress\x12@\n\x0esocket_address\x18\x01 \x01(\x0b\x32(.adsum.epp.wire.access_log.SocketAddress\"4\n\rSocketAddress\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nport_value\x18\x03 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10\x61\x63\x63\x65ss_log.proto\x12\x19\x61\x64sum.epp.wire.access_log\x1a\x1egoogle/protobuf/duration.proto\x1a\x1egoogle/protobuf/wrappers.proto\"]\n\x17StreamAccessLogsMessage\x12\x42\n\thttp_logs\x18\x02 \x01(\x0b\x32/.adsum.epp.wire.access_log.HTTPAccessLogEntries\")\n\x14HTTPAccessLogEntries\x12\x11\n\tlog_entry\x18\x01 \x03(\x0c\"\xa0\x01\n\x12HTTPAccessLogEntry\x12\x45\n\x11\x63ommon_properties\x18\x01 \x01(\x0b\x32*.adsum.epp.wire.access_log.AccessLogCommon\x12\x43\n\x08response\x18\x04 \x01(\x0b\x32\x31.adsum.epp.wire.access_log.HTTPResponseProperties\"\xe7\x01\n\x16HTTPResponseProperties\x12\x33\n\rresponse_code\x18\x01 \x01(\x0b\x32\x1c.google.protobuf.UInt32Value\x12`\n\x10response_headers\x18\x04 \x03(\x0b\x32\x46.adsum.epp.wire.access_log.HTTPResponseProperties.ResponseHeadersEntry\x1a\x36\n\x14ResponseHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa9\x03\n\x0f\x41\x63\x63\x65ssLogCommon\x12\x41\n\x1etime_to_first_upstream_rx_byte\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1f\n\x17upstream_remote_address\x18\r \x01(\x0c\x12@\n\x0eresponse_flags\x18\x10 \x01(\x0b\x32(.adsum.epp.wire.access_log.ResponseFlags\x12O\n\x0b\x63ustom_tags\x18\x16 \x03(\x0b\x32:.adsum.epp.wire.access_log.AccessLogCommon.CustomTagsEntry\x12+\n\x08\x64uration\x18\x17 \x01(\x0b\x32\x19.google.protobuf.Duration\x12&\n\x1eupstream_request_attempt_count\x18\x18 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65ss_log_type\x18! \x01(\r\x1a\x31\n\x0f\x43ustomTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa8\x02\n\rResponseFlags\x12\x1b\n\x13no_healthy_upstream\x18\x02 \x01(\x08\x12 \n\x18upstream_request_timeout\x18\x03 \x01(\x08\x12\x1d\n\x15upstream_remote_reset\x18\x05 \x01(\x08\x12#\n\x1bupstream_connection_failure\x18\x06 \x01(\x08\x12\'\n\x1fupstream_connection_termination\x18\x07 \x01(\x08\x12)\n!downstream_connection_termination\x18\x0f \x01(\x08\x12\x1f\n\x17upstream_protocol_error\x18\x18 \x01(\x08\x12\x1f\n\x17\x64ownstream_remote_reset\x18\x1c \x01(\x08\"K\n\x07\x41\x64\x64ress\x12@\n\x0esocket_address\x18\x01 \x01(\x0b\x32(.adsum.epp.wire.access_log.SocketAddress\"4\n\rSocketAddress\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nport_value\x18\x03 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'access_log_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_HTTPRESPONSEPROPERTIES_RESPONSEHEADERSENTRY']._loaded_options = None
+  _globals['_HTTPRESPONSEPROPERTIES_RESPONSEHEADERSENTRY']._serialized_options = b'8\001'
   _globals['_ACCESSLOGCOMMON_CUSTOMTAGSENTRY']._loaded_options = None
   _globals['_ACCESSLOGCOMMON_CUSTOMTAGSENTRY']._serialized_options = b'8\001'
   _globals['_STREAMACCESSLOGSMESSAGE']._serialized_start=111
@@ -41,16 +43,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HTTPACCESSLOGENTRIES']._serialized_end=247
   _globals['_HTTPACCESSLOGENTRY']._serialized_start=250
   _globals['_HTTPACCESSLOGENTRY']._serialized_end=410
-  _globals['_HTTPRESPONSEPROPERTIES']._serialized_start=412
-  _globals['_HTTPRESPONSEPROPERTIES']._serialized_end=489
-  _globals['_ACCESSLOGCOMMON']._serialized_start=492
-  _globals['_ACCESSLOGCOMMON']._serialized_end=917
-  _globals['_ACCESSLOGCOMMON_CUSTOMTAGSENTRY']._serialized_start=868
-  _globals['_ACCESSLOGCOMMON_CUSTOMTAGSENTRY']._serialized_end=917
-  _globals['_RESPONSEFLAGS']._serialized_start=920
-  _globals['_RESPONSEFLAGS']._serialized_end=1216
-  _globals['_ADDRESS']._serialized_start=1218
-  _globals['_ADDRESS']._serialized_end=1293
-  _globals['_SOCKETADDRESS']._serialized_start=1295
-  _globals['_SOCKETADDRESS']._serialized_end=1347
+  _globals['_HTTPRESPONSEPROPERTIES']._serialized_start=413
+  _globals['_HTTPRESPONSEPROPERTIES']._serialized_end=644
+  _globals['_HTTPRESPONSEPROPERTIES_RESPONSEHEADERSENTRY']._serialized_start=590
+  _globals['_HTTPRESPONSEPROPERTIES_RESPONSEHEADERSENTRY']._serialized_end=644
+  _globals['_ACCESSLOGCOMMON']._serialized_start=647
+  _globals['_ACCESSLOGCOMMON']._serialized_end=1072
+  _globals['_ACCESSLOGCOMMON_CUSTOMTAGSENTRY']._serialized_start=1023
+  _globals['_ACCESSLOGCOMMON_CUSTOMTAGSENTRY']._serialized_end=1072
+  _globals['_RESPONSEFLAGS']._serialized_start=1075
+  _globals['_RESPONSEFLAGS']._serialized_end=1371
+  _globals['_ADDRESS']._serialized_start=1373
+  _globals['_ADDRESS']._serialized_end=1448
+  _globals['_SOCKETADDRESS']._serialized_start=1450
+  _globals['_SOCKETADDRESS']._serialized_end=1502
 # @@protoc_insertion_point(module_scope)

@@ -31,10 +31,19 @@ class HTTPAccessLogEntry(_message.Message):
     def __init__(self, common_properties: _Optional[_Union[AccessLogCommon, _Mapping]] = ..., response: _Optional[_Union[HTTPResponseProperties, _Mapping]] = ...) -> None: ...
 
 class HTTPResponseProperties(_message.Message):
-    __slots__ = ("response_code",)
+    __slots__ = ("response_code", "response_headers")
+    class ResponseHeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     RESPONSE_CODE_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_HEADERS_FIELD_NUMBER: _ClassVar[int]
     response_code: _wrappers_pb2.UInt32Value
-    def __init__(self, response_code: _Optional[_Union[_wrappers_pb2.UInt32Value, _Mapping]] = ...) -> None: ...
+    response_headers: _containers.ScalarMap[str, str]
+    def __init__(self, response_code: _Optional[_Union[_wrappers_pb2.UInt32Value, _Mapping]] = ..., response_headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class AccessLogCommon(_message.Message):
     __slots__ = ("time_to_first_upstream_rx_byte", "upstream_remote_address", "response_flags", "custom_tags", "duration", "upstream_request_attempt_count", "access_log_type")

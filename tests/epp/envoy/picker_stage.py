@@ -35,8 +35,9 @@ async def picker_behind_envoy(
 
     `descriptors`: that Envoy may open.
     """
+    listed = "static://" + ",".join(f"127.0.0.1:{port}" for port in ports)
     given = Settings(
-        discovery="static://" + ",".join(f"127.0.0.1:{port}" for port in ports), host="127.0.0.1",
+        discovery=settings.pop("discovery", listed), host="127.0.0.1",
         grpc_port=0, grpc_health_port=0, metrics_port=0, secure_serving=False, **settings,
     )  # fmt: skip
     async with PickerServer(given) as server:

@@ -102,6 +102,57 @@ async def stage(request: pytest.FixtureRequest, running_envoy: Any) -> AsyncIter
         yield Stage(worker, envoy, addresses, client)
 
 
+@pytest.mark.parametrize("outcomes_by", ["access-log", "ext-proc"])
+async def test_a_prefill_worker_that_failed_is_ejected_by_what_the_decode_worker_answers(
+    outcomes_by: str, running_envoy: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("x-prefiller-host-port", ""))
+        return web.Response(headers={"x-adsum-prefill-fallback": "timeout"}, text="{}")
+
+    async with AsyncExitStack() as stack:
+        ports = [await started_worker(stack, "/v1/completions", answer) for _ in range(2)]
+        listed = [
+            {"name": role, "address": "127.0.0.1", "port": str(port), "labels": {"llm-d.ai/role": role}}
+            for role, port in zip(("decode", "prefill"), ports, strict=True)
+        ]
+        file = tmp_path / "endpoints.yaml"
+        file.write_text(yaml.safe_dump({"endpoints": listed}))
+        text = CONFIG_WITH_STAGES.replace("ENDPOINTS", str(file))
+        way = f"--outcomes={outcomes_by}"
+        running = picker_behind_envoy(running_envoy, [], way, discovery=None, config_text=text)
+        envoy, addresses = await stack.enter_async_context(running)
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+
+        async def gets_no_more() -> bool:
+            async with ask(client, envoy) as answered:
+                assert answered.status == 200
+            return any(seen) and not seen[-1]
+
+        await eventually(gets_no_more)
+    assert set(seen) == {"", f"127.0.0.1:{ports[1]}"}
+    assert f"prefill (127.0.0.1:{ports[1]}) is ejected" in caplog.text
+
+
+CONFIG_WITH_STAGES = """
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- {type: prefill-filter}
+- {type: decode-filter}
+- {type: always-disagg-pd-decider}
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider}}}
+- {type: file-discovery, parameters: {path: ENDPOINTS}}
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: prefill-filter}]}
+- {name: decode, plugins: [{pluginRef: decode-filter}]}
+dataLayer: {discovery: {pluginRef: file-discovery}}
+outlierDetection: {consecutiveLocalOriginFailure: 1, suspectTimeout: 0s}
+"""
+
+
 async def until_in_flight(stage: Stage, count: int) -> None:
     async def reached() -> bool:
         return await in_flight(stage.addresses) == count

@@ -1,5 +1,6 @@
 """Outcomes that come by the data plane's log: what an entry says, and a ledger against a model of it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -52,6 +53,7 @@ def entry(
     duration: float | None = 2.0,
     served: tuple[str, int] | None = ("10.0.0.1", 8000),
     attempts: int = 1,
+    headers: Mapping[str, str] | None = None,
 ) -> bytes:
     written = HTTPAccessLogEntry()
     common = written.common_properties
@@ -70,6 +72,7 @@ def entry(
         common.duration.FromNanoseconds(int(duration * 1e9))
     for flag in flags:
         setattr(common.response_flags, flag, True)
+    written.response.response_headers.update(headers or {})
     if status:
         written.response.response_code.value = status
     return written.SerializeToString()
@@ -111,6 +114,17 @@ def test_an_entry_ends_its_pick_and_no_other() -> None:
     assert len(stage.ledger) == 1
     stage.pick()
     assert stage.heard_late[-1] == pytest.approx(REPORT_INTERVAL + 0.05), "the log is late by so much more"
+
+
+def test_a_log_says_that_a_prefill_worker_did_not_do_its_part() -> None:
+    stage = Stage()
+    pick = stage.pick()
+    said = {"x-adsum-prefill-fallback": "timeout", "x-other": "unreachable"}
+    stage.hear(entry(pick.token, headers=said), now=2.05)
+    assert (pick.stages, stage.director.statuses) == (
+        "; the decode worker computed the prompt: timeout",
+        [200],
+    )
 
 
 def test_a_request_under_way_is_heard_of_once_and_ends_later() -> None:
