@@ -7,9 +7,12 @@ from typing import Final, Protocol
 from adsum.http1.connection import ClientConnection
 from adsum.http1.relay import ChunkScanner, Framing
 from registry.disaggregation.cached_tokens import EventRewriter, rewritten
+from registry.disaggregation.connectors import CACHE_THRESHOLD, finish_reason, first_finish_reason
 
 _MOST_DOCUMENT: Final = 16 * 1024 * 1024
 """Bytes of an answer that is held until its end to change its `usage`; a larger one passes as it is."""
+_MOST_EVENTS: Final = 64 * 1024
+"""Bytes of a stream that are held until it says whether it goes on."""
 _HOP_BY_HOP: Final = (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"te")
 _FRAMING: Final = (b"content-length", b"transfer-encoding", b"trailer")
 _REASONS: Final = {one.value: one.phrase.encode() for one in HTTPStatus}
@@ -101,6 +104,12 @@ class Answer:
             self._write(changed)
         elif self._events is not None:
             self._write(self._chunk(self._events.end()) + (b"0\r\n\r\n" if self._can_chunk else b""))
+        else:
+            self._write(b"")
+        self.release()
+
+    def release(self) -> None:
+        """The worker has ended an answer that is not for the client; another one follows."""
         if self._client is not None:
             self._client.relay_from(None)
 
@@ -145,6 +154,77 @@ class Answer:
         if data:
             self.begun = True
             client.transport.write(data)
+
+
+class Probe:
+    """Holds an answer back until it says whether the decode worker had enough of the prompt (shared storage)."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.refused = False
+        """The decode worker had too little: the answer was none, and nothing of it went on."""
+        self._answer = answer
+        self._passes = False
+        self._head: tuple[int, bytes, Framing] = (0, b"", Framing(chunked=False, length=0))
+        self._held = bytearray()  # bounded: _MOST_DOCUMENT
+        self._content = bytearray()  # bounded: _MOST_DOCUMENT
+        self._is_stream = False
+        self._scanner: ChunkScanner | None = None
+        self._payload: list[bytes] = []  # bounded: what was received at once
+
+    @property
+    def begun(self) -> bool:
+        return self._answer.begun
+
+    def over(self, worker: ClientConnection) -> None:
+        self._answer.over(worker)
+
+    def begin(self, status: int, fields: bytes, framing: Framing) -> None:
+        self._head = (status, fields, framing)
+        kind = _rewritable(fields) if status == 200 else None
+        self._is_stream = kind == "events"
+        self._scanner = ChunkScanner(self._payload) if framing.chunked else None
+        if kind is None:
+            self._pass()
+
+    def receive(self, data: bytes) -> None:
+        if self._passes:
+            self._answer.receive(data)
+        elif not self.refused:
+            self._hold(data)
+
+    def end(self) -> None:
+        if not self._passes and not self.refused:
+            self._judge(finish_reason(bytes(self._content)) if not self._is_stream else "")
+        if self._passes:
+            self._answer.end()
+        else:
+            self._answer.release()
+
+    def _hold(self, data: bytes) -> None:
+        self._held += data
+        if self._scanner is None:
+            self._content += data
+        else:
+            self._payload.clear()
+            self._scanner.feed(data)
+            self._content += b"".join(self._payload)
+        if self._is_stream:
+            self._judge(first_finish_reason(bytes(self._content)))
+        if len(self._held) > (_MOST_EVENTS if self._is_stream else _MOST_DOCUMENT) and not self.refused:
+            self._pass()
+
+    def _judge(self, reason: str | None) -> None:
+        """`reason`: why the answer ended, "" if it goes on; None: it is not known yet."""
+        if reason == CACHE_THRESHOLD:
+            self.refused = True
+        elif reason is not None and not self._passes:
+            self._pass()
+
+    def _pass(self) -> None:
+        self._passes = True
+        self._answer.begin(*self._head)
+        self._answer.receive(bytes(self._held))
+        self._held.clear()
 
 
 def _rewritable(fields: bytes) -> str | None:

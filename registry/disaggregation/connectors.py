@@ -21,6 +21,8 @@ RESPONSES: Final = "/v1/responses"
 TOKENS_IN: Final = "/inference/v1/generate"
 PATHS: Final = frozenset({"/v1/chat/completions", COMPLETIONS, "/v1/messages", RESPONSES, TOKENS_IN})
 """Requests with a prompt; all others go to the decode worker as they are."""
+CACHE_THRESHOLD: Final = "cache_threshold"
+"""The finish reason of a decode worker that had less of the prompt than `cache_hit_threshold`."""
 _FIRST_ID: Final = 1 << 42
 """TensorRT-LLM takes smaller numbers for its own requests."""
 _EPOCH: Final = 1_672_531_200_000
@@ -181,6 +183,8 @@ class SglangConnector:
     """SGLang: both workers get the request at once, and meet in a room at the prefill worker's bootstrap port."""
 
     name: Final = "sglang"
+    LEG_TIMEOUT: Final = 330.0
+    """Seconds. The prefill worker gives up by itself after 300 s without the decode worker; it must not be cancelled before."""
 
     def __init__(self, bootstrap_port: int) -> None:
         self._bootstrap_port = bootstrap_port
@@ -208,6 +212,37 @@ class SglangConnector:
 SequentialConnector: TypeAlias = NixlConnector | SharedStorageConnector | TrtllmConnector
 """First the prefill worker, then the decode worker."""
 Connector: TypeAlias = SequentialConnector | SglangConnector
+
+
+def finish_reason(document: bytes) -> str:
+    """Why the first choice of an answer ended; "" if it says nothing."""
+    choices = value_of(read_object(document) or {}, "choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    reason = choice.get("finish_reason") if isinstance(choice, dict) else None
+    return reason if isinstance(reason, str) else ""
+
+
+def first_finish_reason(stream: bytes) -> str | None:
+    """Of the events of a stream so far: why it ended, "" once there is a token, None if neither is known."""
+    # bounded: what a probe holds
+    for line in stream.split(b"\n")[:-1]:
+        if not line.startswith(b"data:"):
+            continue
+        event = line[5:].strip()
+        if reason := finish_reason(event):
+            return reason
+        choices = value_of(read_object(event) or {}, "choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if event == b"[DONE]" or (isinstance(choice, dict) and _has_token(choice)):
+            return ""
+    return None
+
+
+def _has_token(choice: Mapping[str, Any]) -> bool:
+    """The first event of a chat has the role only."""
+    delta = choice.get("delta")
+    told = delta if isinstance(delta, dict) else choice
+    return any(value for name, value in told.items() if name not in ("role", "index"))
 
 
 def _short(path: str, fields: Fields, own: Fields) -> dict[str, Any]:

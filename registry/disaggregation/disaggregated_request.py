@@ -15,15 +15,17 @@ from adsum.http1.relay import RelayReader
 from adsum.http1.response import HttpResponse, ResponseError
 from adsum.logs import RateLimitedLog
 from adsum.quoting import quoted
-from adsum.tasks import cancel_and_wait
+from adsum.tasks import BackgroundTasks, cancel_and_wait
 from registry.disaggregation.allowed_workers import read_target
-from registry.disaggregation.answer import Answer
+from registry.disaggregation.answer import Answer, Probe
 from registry.disaggregation.connectors import (
     Connector,
     Fields,
     NotApartError,
     SequentialConnector,
     SglangConnector,
+    SharedStorageConnector,
+    encode,
     read_object,
 )
 from registry.disaggregation.metrics import SidecarMetrics
@@ -91,12 +93,13 @@ class ClientRequest:
 
 @dataclass(slots=True)
 class Parts:
-    """What all requests of one port share. `start` runs a leg that outlives its client."""
+    """What all requests of one port share. `work`: what outlives its client."""
 
     decode: ConnectionPool
     prefill: PrefillWorkers
     connector: Connector
     metrics: SidecarMetrics
+    work: BackgroundTasks = field(default_factory=BackgroundTasks)
     limited_log: RateLimitedLog = field(
         default_factory=lambda: RateLimitedLog(logging.getLogger("registry"), most=10)
     )
@@ -110,7 +113,9 @@ class AnsweredError(Exception):
         self.answer = answer
 
 
-async def decode(parts: Parts, request: ClientRequest, answer: Answer, body: bytes, own: bytes = b"") -> None:
+async def decode(
+    parts: Parts, request: ClientRequest, answer: Answer | Probe, body: bytes, own: bytes = b""
+) -> None:
     """Send a body to the decode worker, and its answer to the client. `own`: header fields of ours.
 
     Raises DecodeError, or OSError and ResponseError if the client has a part of the answer.
@@ -182,11 +187,9 @@ class DisaggregatedRequest:
         except (PrefillError, NotApartError) as error:
             if self._gone.is_set():
                 return
-            self._parts.metrics.fallbacks[error.reason] += 1
-            where = ", ".join(self._request.values(PREFILL))
-            self._parts.limited_log.warning(
-                error.reason, "no prefill at %s: %s; the decode worker computes it", quoted(where, 100), error
-            )
+            self._parts.metrics.fallbacks += 1
+            self._parts.metrics.reasons[error.reason] += 1
+            self._log(error.reason, error, "the decode worker computes it")
             self._answer.fields = f"{FALLBACK}: {error.reason}\r\n".encode()
             await self._decode(self._request.body)
 
@@ -202,6 +205,10 @@ class DisaggregatedRequest:
 
     async def _in_turn(self, connector: SequentialConnector, target: HostPort, fields: Fields) -> None:
         path = self._request.path
+        asks_first = isinstance(connector, SharedStorageConnector) and connector.decodes_first(fields)
+        if asks_first and await self._decodes_first(fields):
+            self._parts.metrics.alone += 1
+            return
         answer = await self._ask(target, connector.prefill_body(path, fields))
         found = read_object(bytes(answer.body))
         if found is None:
@@ -223,12 +230,12 @@ class DisaggregatedRequest:
             async with asyncio.timeout(RELEASE):
                 await self._decode(prefilled.short_body)
 
-    async def _ask(self, target: HostPort, body: bytes) -> HttpResponse:
+    async def _ask(self, target: HostPort, body: bytes, at_least: float = 0.0) -> HttpResponse:
         """Raises PrefillError, AnsweredError."""
         self._leg = PrefillLeg()
         head = self._request.head(len(body), self._own)
         with self._parts.metrics.prefilling():
-            answer = await self._parts.prefill.ask(target, head, body, self._leg)
+            answer = await self._parts.prefill.ask(target, head, body, self._leg, at_least)
         self._leg = None
         if answer.status >= 400:
             raise AnsweredError(answer)
@@ -255,4 +262,43 @@ class DisaggregatedRequest:
         await decode(self._parts, self._request, self._answer, body, self._own)
 
     async def _at_once(self, connector: SglangConnector, target: HostPort, fields: Fields) -> None:
-        raise NotApartError("path", "not yet")
+        """Both legs at the same time. The prefill worker's is never cancelled: it ends by itself, with the decode worker's
+        or without it. Raises AnsweredError, DecodeError.
+        """
+        prefill_body, decode_body = connector.bodies(self._request.path, fields, target[0])
+        self._holds_blocks = True
+        prefilling = self._parts.work.start(self._prefill_leg(target, prefill_body), "a prefill leg")
+        decoding = asyncio.ensure_future(self._until_taken_over(decode_body))
+        try:
+            await asyncio.wait((prefilling, decoding), return_when=asyncio.FIRST_COMPLETED)
+            problem = prefilling.result() if prefilling.done() else None
+            if problem is not None and not decoding.done() and not self._answer.begun:
+                # the decode worker would wait for blocks that do not come, and cannot compute them itself
+                self._parts.metrics.failed += isinstance(problem, DecodeError)
+                raise problem
+            self._parts.metrics.apart += 1
+            await decoding
+        finally:
+            await cancel_and_wait(decoding)
+
+    async def _prefill_leg(self, target: HostPort, body: bytes) -> AnsweredError | DecodeError | None:
+        """What went wrong."""
+        try:
+            await self._ask(target, body, SglangConnector.LEG_TIMEOUT)
+        except AnsweredError as error:
+            return error
+        except PrefillError as error:
+            self._parts.metrics.reasons[error.reason] += 1
+            self._log(error.reason, error, "the request fails")
+            return DecodeError(503, f"no prefill worker computed the prompt: {error}")
+        return None
+
+    async def _decodes_first(self, fields: Fields) -> bool:
+        """Whether the decode worker had enough of the prompt: then the client has its answer."""
+        probe = Probe(self._answer)
+        await decode(self._parts, self._request, probe, encode(fields), self._own)
+        return not probe.refused
+
+    def _log(self, cause: str, error: Exception, outcome: str) -> None:
+        where = quoted(", ".join(self._request.values(PREFILL)), 100)
+        self._parts.limited_log.warning(cause, "no prefill at %s: %s; %s", where, error, outcome)

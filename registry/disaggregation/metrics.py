@@ -22,7 +22,9 @@ class SidecarMetrics:
         self._now = now
         self.apart = 0
         self.alone = 0
-        self.fallbacks = Counter(dict.fromkeys(REASONS, 0))
+        self.fallbacks = 0
+        self.failed = 0
+        self.reasons = Counter(dict.fromkeys(REASONS, 0))
         self.released = 0
         self.in_flight = 0
         self._prefill = Histogram(_SECONDS)
@@ -44,11 +46,12 @@ class SidecarMetrics:
         yield f"# TYPE {name} counter"
         yield f'{name}{{mode="prefill-decode"}} {self.apart}'
         yield f'{name}{{mode="decode-only"}} {self.alone}'
-        yield f'{name}{{mode="fallback"}} {self.fallbacks.total()}'
-        name = f"{_PREFIX}fallbacks_total"
-        yield f"# HELP {name} Requests that the decode worker got alone though a prefill worker was named."
+        yield f'{name}{{mode="fallback"}} {self.fallbacks}'
+        yield f'{name}{{mode="failed"}} {self.failed}'
+        name = f"{_PREFIX}prefill_failures_total"
+        yield f"# HELP {name} Requests whose prompt was not computed by the prefill worker that was named."
         yield f"# TYPE {name} counter"
-        for reason, count in self.fallbacks.items():
+        for reason, count in self.reasons.items():
             yield f'{name}{{reason="{reason}"}} {count}'
         name = f"{_PREFIX}released_total"
         yield f"# HELP {name} Requests sent to the decode worker only to free the blocks of a client that had gone."

@@ -80,13 +80,15 @@ class PrefillWorkers:
         if not self._allowed.allows(target):
             raise PrefillError("refused", "no prefill worker that this sidecar knows has this address")
 
-    async def ask(self, target: HostPort, head: bytes, body: bytes, leg: PrefillLeg) -> HttpResponse:
-        """The answer, with status 2xx or a 4xx that is the client's. Raises PrefillError."""
+    async def ask(
+        self, target: HostPort, head: bytes, body: bytes, leg: PrefillLeg, at_least: float = 0.0
+    ) -> HttpResponse:
+        """The answer, with status 2xx or a 4xx that is the client's. Raises PrefillError. `at_least`: seconds for it."""
         attempts = 0
         while True:
             attempts += 1
             try:
-                answer = await self._ask_once(target, head, body, leg)
+                answer = await self._ask_once(target, head, body, leg, max(self._limits.timeout, at_least))
             except PrefillError as error:
                 if error.reason != "unreachable" or leg.abandoned or attempts > self._limits.retries:
                     raise _after(attempts, error) from error
@@ -105,9 +107,11 @@ class PrefillWorkers:
             await kept.pool.aclose()
         self._pools.clear()
 
-    async def _ask_once(self, target: HostPort, head: bytes, body: bytes, leg: PrefillLeg) -> HttpResponse:
+    async def _ask_once(
+        self, target: HostPort, head: bytes, body: bytes, leg: PrefillLeg, timeout: float
+    ) -> HttpResponse:
         reader = partial(ResponseReader, MAX_ANSWER, encoded=True, strict=True)
-        limit = _Limit(self._limits.timeout)
+        limit = _Limit(timeout)
         try:
             async with limit.timeout:
                 with self._pool(target) as pool, self._allowed.while_there(target, limit.lose):

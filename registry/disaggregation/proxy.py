@@ -14,7 +14,6 @@ from adsum.http1.response import ResponseError
 from adsum.serving.acceptor import Acceptor, Connections
 from adsum.serving.pages import PageConnection
 from adsum.serving.sockets import connection_limit
-from adsum.tasks import BackgroundTasks
 from registry.disaggregation.answer import Answer
 from registry.disaggregation.connectors import PATHS
 from registry.disaggregation.disaggregated_request import (
@@ -62,7 +61,6 @@ class ProxyPort:
         self._parts = parts
         self._limits = limits
         self._held = self._running = 0
-        self._work = BackgroundTasks()
         self._server = web.Server(self._handle, handler_cancellation=True)
         self._connections = Connections(connection_limit(_MAX_CONNECTIONS), _IDLE_TIMEOUT)
         self._acceptor = Acceptor(
@@ -75,14 +73,14 @@ class ProxyPort:
     @property
     def busy(self) -> bool:
         """Whether a request is being answered, or a leg of one whose client has gone still runs."""
-        return bool(len(self._work)) or self._running > 0
+        return bool(len(self._parts.work)) or self._running > 0
 
     def stop_accepting(self) -> None:
         self._acceptor.close()
 
     async def aclose(self) -> None:
         self._acceptor.close()
-        await self._work.aclose()
+        await self._parts.work.aclose()
         await self._server.shutdown(_CUT)
 
     def _connection(self) -> "_ProxyConnection":
@@ -134,7 +132,7 @@ class ProxyPort:
         return _ENDED
 
     async def _run(self, asked: DisaggregatedRequest) -> Exception | None:
-        work = self._work.start(asked.run(), "a request on two workers")
+        work = self._parts.work.start(asked.run(), "a request on two workers")
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:

@@ -97,7 +97,7 @@ async def test_a_prefill_worker_that_fails_is_replaced_by_the_decode_worker(
             assert answer.headers["x-adsum-prefill-fallback"] == reason
         assert len(nixl.prefill.seen) == asked
         assert nixl.decode.seen[0].body == BODY
-        assert nixl.metrics.fallbacks[reason] == 1
+        assert nixl.metrics.reasons[reason] == 1
 
 
 async def test_a_transient_failure_is_asked_again() -> None:

@@ -73,7 +73,7 @@ async def test_it_serves_says_what_it_counted_and_drains(eventually: Eventually)
         async with session.get(f"http://127.0.0.1:{metrics}/metrics") as page:
             text = await page.text()
         assert 'adsum_pd_sidecar_requests_total{mode="prefill-decode"} 1' in text
-        assert 'adsum_pd_sidecar_fallbacks_total{reason="refused"} 1' in text
+        assert 'adsum_pd_sidecar_prefill_failures_total{reason="refused"} 1' in text
         assert "adsum_pd_sidecar_prefill_seconds_count 1" in text
         decode.go.clear()
         running = asyncio.ensure_future(session.post(f"http://{at}{CHAT}", json=BODY).__aenter__())

@@ -1,0 +1,238 @@
+"""SGLang, TensorRT-LLM and shared storage: what each worker is told, and what follows when one fails."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from registry.disaggregation.connectors import (
+    SglangConnector,
+    SharedStorageConnector,
+    TrtllmConnector,
+    first_finish_reason,
+)
+from tests.registry.disaggregation.conftest import BODY, CHAT, Bench, bench
+
+Eventually = Callable[..., Awaitable[float]]
+
+
+@pytest.fixture
+async def sglang() -> AsyncIterator[Bench]:
+    async with bench(SglangConnector(8998)) as made:
+        yield made
+
+
+@pytest.fixture
+async def trtllm() -> AsyncIterator[Bench]:
+    async with bench(TrtllmConnector(lambda: 1_800_000_000.0, machine=5)) as made:
+        made.prefill.answer = context_answer()
+        yield made
+
+
+@pytest.fixture
+async def shared() -> AsyncIterator[Bench]:
+    async with bench(SharedStorageConnector()) as made:
+        yield made
+
+
+async def test_sglangs_workers_meet_in_a_room(sglang: Bench, eventually: Eventually) -> None:
+    sglang.prefill.go.clear()  # it answers last, as one that waits for the decode worker does
+    async with sglang.post(body=BODY | {"stream": True, "min_tokens": 3, "bootstrap_host": "evil"}) as answer:
+        assert answer.status == 200
+        assert (await answer.read()).endswith(b"data: [DONE]\n\n")
+    sglang.prefill.go.set()
+    await sglang.idle(eventually)
+    (prefill,), (decode,) = sglang.prefill.seen, sglang.decode.seen
+    names = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
+    room = decode.body["bootstrap_room"]
+    assert [prefill.body[name] for name in names] == ["127.0.0.1", 8998, room]
+    assert [decode.body[name] for name in names] == ["127.0.0.1", 8998, room]
+    assert 0 <= room < 2**63
+    assert (prefill.body["stream"], prefill.body["max_tokens"], "min_tokens" in prefill.body) == (
+        False,
+        1,
+        False,
+    )
+    assert (decode.body["stream"], decode.body["max_tokens"], decode.body["min_tokens"]) == (True, 5, 3)
+    assert sglang.metrics.apart == 1
+    assert not sglang.prefill.cancelled
+
+
+async def test_a_batch_of_sglang_has_a_room_for_each_prompt(sglang: Bench) -> None:
+    async with sglang.post("/v1/completions", {"prompt": ["a", "b"], "max_tokens": 2}) as answer:
+        assert answer.status == 200
+    rooms = sglang.decode.seen[0].body["bootstrap_room"]
+    assert len(set(rooms)) == 2
+    assert sglang.decode.seen[0].body["bootstrap_host"] == ["127.0.0.1"] * 2
+
+
+async def test_sglangs_decode_worker_does_not_wait_for_a_prefill_worker_that_failed(
+    sglang: Bench, eventually: Eventually
+) -> None:
+    sglang.decode.go.clear()
+    sglang.prefill.statuses = [500]
+    async with sglang.post() as answer:
+        assert answer.status == 503
+        assert "no prefill worker computed the prompt: HTTP 500" in (await answer.json())["error"]["message"]
+    await eventually(lambda: sglang.decode.cancelled)
+    assert sglang.metrics.failed == 1
+
+
+async def test_sglangs_prefill_worker_is_not_cancelled_with_its_client(
+    sglang: Bench, eventually: Eventually
+) -> None:
+    sglang.prefill.go.clear()
+    sglang.decode.tokens.clear()
+    async with sglang.post(body=BODY | {"stream": True}) as answer:
+        assert await answer.content.readany()
+    await eventually(lambda: sglang.decode.cancelled)
+    assert not sglang.prefill.cancelled
+    sglang.prefill.go.set()
+    await sglang.idle(eventually)
+
+
+def context_answer(**changed: Any) -> dict[str, Any]:
+    choice = {
+        "index": 0,
+        "finish_reason": "length",
+        "disaggregated_params": {
+            "request_type": "context_only",
+            "ctx_request_id": 7,
+            "disagg_request_id": 8,
+            "first_gen_tokens": [3],
+            "encoded_opaque_state": "abc",
+        },
+    }
+    return {
+        "choices": [choice | changed],
+        "prompt_token_ids": [1, 2, 3],
+        "usage": {"prompt_tokens": 3, "total_tokens": 4},
+    }
+
+
+@pytest.mark.parametrize(("path", "tokens"), [(CHAT, "prompt_token_ids"), ("/v1/completions", "prompt")])
+async def test_tensorrts_generation_begins_where_its_context_ended(
+    trtllm: Bench, path: str, tokens: str
+) -> None:
+    body = BODY | {"prompt": "hi", "stream_options": {"include_usage": True}}
+    async with trtllm.post(path, body) as answer:
+        assert answer.status == 200
+    (context,), (generation,) = trtllm.prefill.seen, trtllm.decode.seen
+    own = context.body["disaggregated_params"]
+    assert own["request_type"] == "context_only"
+    assert own["disagg_request_id"] >= 2**42
+    assert own["disagg_request_id"] >> 12 & 1023 == 5
+    assert context.body["stream"] is False
+    assert "stream_options" not in context.body
+    assert context.body["max_tokens"] == 5  # it is no limit of the context
+    expected = context_answer()["choices"][0]["disaggregated_params"]
+    assert generation.body["disaggregated_params"] == expected | {
+        "request_type": "generation_only",
+        "ctx_usage": {"prompt_tokens": 3, "total_tokens": 4},
+    }
+    assert generation.body[tokens] == [1, 2, 3]
+
+
+async def test_what_ended_with_its_context_is_the_answer(trtllm: Bench) -> None:
+    trtllm.prefill.answer = context_answer(finish_reason="stop")
+    async with trtllm.post() as answer:
+        choice = (await answer.json())["choices"][0]
+        assert choice == {"index": 0, "finish_reason": "stop"}
+    assert not trtllm.decode.seen
+    async with trtllm.post(body=BODY | {"stream": True}) as answer:
+        assert answer.headers["x-adsum-prefill-fallback"] == "finished"
+        assert (await answer.read()).endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize(
+    "changed", [{"disaggregated_params": None}, {"disaggregated_params": {"ctx_request_id": 1}}]
+)
+async def test_a_context_without_ids_is_none(trtllm: Bench, changed: dict[str, Any]) -> None:
+    trtllm.prefill.answer = context_answer(**changed)
+    async with trtllm.post() as answer:
+        assert (answer.status, answer.headers["x-adsum-prefill-fallback"]) == (200, "answer")
+    assert trtllm.decode.seen[0].body == BODY
+
+
+async def test_shared_storage_needs_nothing_of_the_answer(shared: Bench) -> None:
+    shared.prefill.answer = {}
+    async with shared.post(body=BODY | {"stream": True}) as answer:
+        assert (await answer.read()).endswith(b"data: [DONE]\n\n")
+    (prefill,), (decode,) = shared.prefill.seen, shared.decode.seen
+    assert (prefill.body["max_tokens"], prefill.body["stream"], prefill.body["cache_hit_threshold"]) == (
+        1,
+        False,
+        0,
+    )
+    assert decode.body == BODY | {"stream": True, "cache_hit_threshold": 0}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_shared_storage_asks_the_decode_worker_first_if_the_client_says_so(
+    shared: Bench, stream: bool
+) -> None:
+    body = BODY | {"cache_hit_threshold": 0.5, "stream": stream}
+    async with shared.session.post(shared.url(), json=body) as alone:
+        expected = await alone.read()
+    async with shared.post(body=body) as answer:
+        assert await answer.read() == expected
+    assert not shared.prefill.seen
+    assert [one.body for one in shared.decode.seen] == [body, body]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_too_little_in_the_cache_means_prefill(shared: Bench, stream: bool) -> None:
+    asked: list[float] = []
+    plain = shared.decode.handle
+
+    async def short(request: web.Request) -> web.StreamResponse:
+        threshold = (await request.json())["cache_hit_threshold"]
+        asked.append(threshold)
+        if not threshold:
+            return await plain(request)
+        ended = {"choices": [{"index": 0, "text": "", "finish_reason": "cache_threshold"}]}
+        if not stream:
+            return web.json_response(ended)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        begin = {
+            "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]
+        }
+        for event in (begin, ended):
+            await response.write(f"data: {json.dumps(event)}\n\n".encode())
+            await asyncio.sleep(0.05)  # each in a write of its own
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    app = web.Application()
+    app.router.add_post("/{rest:.*}", short)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    async with bench(SharedStorageConnector(), decode_at=runner.addresses[0]) as made:
+        async with made.post(body=BODY | {"cache_hit_threshold": 0.5, "stream": stream}) as answer:
+            text = await answer.read()
+        assert len(made.prefill.seen) == 1
+    await runner.cleanup()
+    assert asked == [0.5, 0]
+    assert b"cache_threshold" not in text
+    assert text.endswith(b"data: [DONE]\n\n" if stream else b"}")
+
+
+@pytest.mark.parametrize(
+    ("stream", "reason"),
+    [
+        (b"", None),
+        (b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n', None),
+        (b'data: {"choices":[{"delta":{"content":"a"}}]}\n', ""),
+        (b'data: {"choices":[{"delta":{"content":"a"}}]}', None),
+        (b'data: {"choices":[{"text":"a"}]}\n\n', ""),
+        (b'data: {"choices":[{"text":"","finish_reason":"cache_threshold"}]}\n\n', "cache_threshold"),
+        (b": a comment\n\ndata: [DONE]\n\n", ""),
+    ],
+)
+def test_when_a_stream_has_decided(stream: bytes, reason: str | None) -> None:
+    assert first_finish_reason(stream) == reason
