@@ -11,6 +11,7 @@ from rich.console import Console
 from adsum.signals import STOP_SIGNALS, cancel_on
 from adsum.tasks import background
 from examples.demo.cluster import COMPONENT, MODEL, NAMESPACE, DemoCluster
+from examples.demo.disaggregated import NEW_WORDS, PairsCluster, PairsScenario, PairsSummary
 from examples.demo.load import LoadGenerator
 from examples.demo.processes import DemoError
 from examples.demo.scenario import Scenario
@@ -21,11 +22,16 @@ from examples.demo.summary import Summary
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument("--port", type=int, default=8080, help="where Envoy listens; 0: any free port (8080)")
+    parser.add_argument(
+        "--disaggregated",
+        action="store_true",
+        help="workers that only compute prompts, and others that decode",
+    )
     parser.add_argument("--keep", action="store_true", help="leave it running until Ctrl-C")
     options = parser.parse_args()
     console = Console()
     try:
-        return asyncio.run(_run(console, options.port, keep=options.keep))
+        return asyncio.run(_run(console, options.port, keep=options.keep, pairs=options.disaggregated))
     except DemoError as error:
         console.print(str(error), markup=False, style="red", soft_wrap=True)
         return 1
@@ -33,12 +39,13 @@ def main() -> int:
         return 130
 
 
-async def _run(console: Console, port: int, *, keep: bool) -> int:
+async def _run(console: Console, port: int, *, keep: bool, pairs: bool) -> int:
     cancel_on(*STOP_SIGNALS)
+    kind = PairsCluster if pairs else DemoCluster
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
-        console.print("starting three workers, the picker and Envoy ...")
-        async with DemoCluster(Path(root), port, make_target="demo KEEP=1" if keep else "demo") as cluster:
-            summary = await _run_scenario(console, cluster)
+        console.print(f"starting {kind.first_workers} workers, the picker and Envoy ...")
+        async with kind(Path(root), port, make_target="demo KEEP=1" if keep else "demo") as cluster:
+            summary = await (_run_pairs if pairs else _run_scenario)(console, cluster)
             passed = print_summary(console, summary)
             if keep:
                 await _run_until_stopped(console, cluster)
@@ -72,6 +79,17 @@ async def _run_scenario(console: Console, cluster: DemoCluster) -> Summary:
             cluster.check_alive()
             await load.stop()
         return Summary(list(load.exchanges), scenario.events)
+
+
+async def _run_pairs(console: Console, cluster: DemoCluster) -> Summary:
+    async with LoadGenerator(cluster.url, MODEL, new_words=NEW_WORDS) as load:
+        scenario = PairsScenario(cluster, load)
+        async with background(show_progress(console, cluster, scenario)):
+            await scenario.run()
+            cluster.check_alive()
+            await load.stop()
+            await scenario.look_at_blocks()
+        return PairsSummary(list(load.exchanges), scenario.events, scenario.apart, scenario.held)
 
 
 def _print_commands(console: Console, cluster: DemoCluster) -> list[str]:

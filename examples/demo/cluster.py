@@ -16,7 +16,7 @@ from examples.demo.processes import DemoError, DemoProcess, python
 
 NAMESPACE, COMPONENT, MODEL = "demo", "decode", "tiny"
 _READY_TIMEOUT = 90.0
-_PICKER_CONFIG = Path(__file__).with_name("picker.yaml")
+PICKER_CONFIG = Path(__file__).with_name("picker.yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,10 @@ class DemoCluster:
     """Entering starts three workers, the pickers, and Envoy on `port` (0: any free one); leaving terminates all processes.
 
     Raises DemoError if one does not start. `make_target`: named in the error for a taken port. `pickers`: how many pickers
-    Envoy uses in turn.
+    Envoy uses in turn. `config`: the pickers' file; None: they have none.
     """
+
+    first_workers = 3
 
     def __init__(
         self,
@@ -59,18 +61,22 @@ class DemoCluster:
         flags: MoreFlags = _NO_FLAGS,
         make_target: str = "demo",
         pickers: int = 1,
+        config: Path | None = PICKER_CONFIG,
     ) -> None:
+        self._config = config
         self.port = port
         self._flags = flags
         self._make_target = make_target
         self.discovery = f"file://{root / 'workers'}"
         self.workers: dict[str, DemoProcess] = {}
+        self.beside: list[DemoProcess] = []
+        """Sidecars of workers."""
         self.pickers: dict[int, DemoProcess] = {}
         """By number, from 0; a picker that restarts is absent meanwhile."""
         self._picker_ports = [0] * pickers
         """Their gRPC ports; 0 until the first start, then fixed, because Envoy's configuration names them."""
         self.envoy: DemoProcess | None = None
-        self._root = root
+        self.root = root
         self.metrics = ""
         self._session: aiohttp.ClientSession | None = None
 
@@ -85,16 +91,17 @@ class DemoCluster:
 
     async def __aenter__(self) -> Self:
         _check_free(self.port, self._make_target)
-        (self._root / "workers").mkdir(mode=0o700)
+        (self.root / "workers").mkdir(mode=0o700)
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30.0))
         try:
             await asyncio.gather(
-                self.add_worker("worker-1", "worker-2"),
-                self.add_worker("worker-3"),
+                self.start_workers(),
                 *(self._start_picker(number) for number in range(len(self._picker_ports))),
             )
             await self._start_envoy()
-            await self._wait_for(lambda views: len(views) == 3, "the picker to see three workers")
+            await self._wait_for(
+                lambda views: len(views) == self.first_workers, "the picker to see the first workers"
+            )
         except BaseException:
             await self._terminate()
             raise
@@ -105,27 +112,28 @@ class DemoCluster:
     ) -> None:
         await self._terminate()
 
+    async def start_workers(self) -> None:
+        """Those that are there from the beginning."""
+        await asyncio.gather(self.add_worker("worker-1", "worker-2"), self.add_worker("worker-3"))
+
     async def add_worker(self, *names: str) -> None:
         """Start simulated workers and wait until they are ready."""
         for name in names:
-            self.workers[name] = await DemoProcess.start(
-                name,
-                python(
-                    "examples.simulator",
-                    *("--discovery", self.discovery, "--namespace", NAMESPACE, "--component", COMPONENT),
-                    *(
-                        "--model",
-                        MODEL,
-                        "--instance-id",
-                        name,
-                        "--max-num-seqs",
-                        "16",
-                        *self._flags.simulator,
-                    ),
-                ),
-                self._root,
-            )
+            await self.start_worker(name)
         await asyncio.gather(*(self.workers[name].wait_ready() for name in names))
+
+    async def start_worker(self, name: str, *flags: str) -> None:
+        self.workers[name] = await DemoProcess.start(
+            name,
+            python(
+                "examples.simulator",
+                *("--discovery", self.discovery, "--namespace", NAMESPACE, "--component", COMPONENT),
+                *("--model", MODEL, "--instance-id", name, "--max-num-seqs", "16"),
+                *self._flags.simulator,
+                *flags,
+            ),
+            self.root,
+        )
 
     async def views(self) -> list[EndpointView]:
         """The endpoints that the first picker knows now."""
@@ -134,6 +142,12 @@ class DemoCluster:
             document: dict[str, Any] = await answer.json()
         names = EndpointView.__dataclass_fields__
         return [EndpointView(**{k: v for k, v in e.items() if k in names}) for e in document["endpoints"]]
+
+    async def page(self, url: str) -> str:
+        """A metrics page."""
+        assert self._session is not None
+        async with self._session.get(f"{url}/metrics") as answer:
+            return await answer.text()
 
     def check_alive(self) -> None:
         """Raises DemoError if a picker or Envoy exited by itself."""
@@ -157,10 +171,11 @@ class DemoCluster:
                 "epp",
                 *("--discovery", self.discovery, "--namespace", NAMESPACE, "--component", COMPONENT),
                 *("--host", "127.0.0.1", "--grpc-port", str(port), "--grpc-health-port", "0"),
-                *("--metrics-port", "0", "--secure-serving=false", "--config-file", str(_PICKER_CONFIG)),
+                *("--metrics-port", "0", "--secure-serving=false"),
+                *(() if self._config is None else ("--config-file", str(self._config))),
                 *self._flags.picker,
             ),
-            self._root,
+            self.root,
         )
         ready = await picker.wait_ready()
         self._picker_ports[number] = int(ready["grpc"].rpartition(":")[2])
@@ -168,9 +183,9 @@ class DemoCluster:
             self.metrics = f"http://{ready['metrics']}"
 
     async def _start_envoy(self) -> None:
-        config = self._root / "envoy.yaml"
+        config = self.root / "envoy.yaml"
         config.write_text(await self._envoy_config())
-        admin = self._root / "envoy-admin"
+        admin = self.root / "envoy-admin"
         self.envoy = envoy = await DemoProcess.start(
             "envoy",
             [
@@ -179,7 +194,7 @@ class DemoCluster:
                 *("--admin-address-path", str(admin), "--log-level", "warning"),
                 *("--file-flush-interval-msec", "250"),  # its default holds lines of the access log for 10 s
             ],
-            self._root,
+            self.root,
             prints_ready=False,
         )
         async with asyncio.timeout(_READY_TIMEOUT):
@@ -205,7 +220,7 @@ class DemoCluster:
 
     async def _envoy_config(self) -> str:
         # a file, not standard output: nobody reads Envoy's pipe, and Envoy blocks when it is full
-        log = ("--access-log", str(self._root / "access.log"))
+        log = ("--access-log", str(self.root / "access.log"))
         options = ("--listen-port", str(self.port), "--admin-port", "0", "--secure=false", *log)
         pickers = (option for port in self._picker_ports for option in ("--epp", f"127.0.0.1:{port}"))
         command = python("epp", "envoy-config", *options, *pickers, *self._flags.envoy)
@@ -223,7 +238,7 @@ class DemoCluster:
             raise DemoError(f"waited {_READY_TIMEOUT:g} s for {what}, which did not happen") from None
 
     async def _terminate(self) -> None:
-        everything = (*self.workers.values(), *self.pickers.values(), self.envoy)
+        everything = (*self.beside, *self.workers.values(), *self.pickers.values(), self.envoy)
         await asyncio.gather(*(process.terminate() for process in everything if process is not None))
         if self._session is not None:
             await self._session.close()

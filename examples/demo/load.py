@@ -37,10 +37,20 @@ class Exchange:
 
 class LoadGenerator:
     """A closed loop of `users` users, each with one request at a time. Entering starts them; leaving waits for running
-    requests. `max_exchanges`: how many of the latest exchanges are kept; None: all.
+    requests. `max_exchanges`: how many of the latest exchanges are kept; None: all. `new_words`: each question is about so many words
+    that nobody sent before; None: about none.
     """
 
-    def __init__(self, url: str, model: str, users: int = 20, *, max_exchanges: int | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        users: int = 20,
+        *,
+        max_exchanges: int | None = None,
+        new_words: tuple[int, int] | None = None,
+    ) -> None:
+        self._new_words = new_words
         self.exchanges: deque[Exchange] = deque(maxlen=max_exchanges)
         self._url = f"{url}/v1/chat/completions"
         self._model = model
@@ -89,6 +99,10 @@ class LoadGenerator:
             {"role": "system", "content": self._random.choice(_SYSTEM_PROMPTS)},
             {"role": "user", "content": self._random.choice(_QUESTIONS)},
         ]
+        if self._new_words is not None:
+            count = self._random.randint(*self._new_words)
+            text = " ".join(f"{self._random.randrange(1000):03}" for _ in range(count))
+            messages.insert(1, {"role": "user", "content": text})
         max_tokens = self._random.randint(20, 80)
         body = {
             "model": self._model,
@@ -111,9 +125,11 @@ async def _read_stream(response: aiohttp.ClientResponse, exchange: Exchange) -> 
     async for line in response.content:
         if line.startswith(b"data: "):
             last = line
+            if line.startswith(b'data: {"error"'):
+                exchange.failure = line.decode(errors="replace").strip()[:200]
             if exchange.first_token is None and _has_text(line):
                 exchange.first_token = time.monotonic()
-    if last.strip() != b"data: [DONE]":
+    if last.strip() != b"data: [DONE]" and exchange.failure is None:
         exchange.failure = "ended before it was done"
 
 

@@ -46,12 +46,7 @@ class Summary:
     def claims(self) -> Iterator[Claim]:
         """All of them must hold for exit code 0."""
         for event in self.events:
-            known = event.seconds_to_notice
-            yield Claim(
-                f"the picker knows within {_NOTICE_LIMIT:g} s that {event.worker} {event.what}: "
-                f"{'never' if known is None else f'{known * 1e3:.0f} ms'}",
-                known is not None and known < _NOTICE_LIMIT,
-            )
+            yield noticed(event)
         yield Claim(f"all five things happened: {len(self.events)}", len(self.events) == 5)
         unexplained = self.unexplained()
         yield Claim(
@@ -67,3 +62,13 @@ class Summary:
             return False
         was_under_way = exchange.started <= kill.at <= (exchange.ended or kill.at)
         return exchange.streamed and was_under_way and exchange.worker == kill.worker
+
+
+def noticed(event: ScenarioEvent) -> Claim:
+    """That the picker knew of it in time."""
+    known = event.seconds_to_notice
+    return Claim(
+        f"the picker knows within {_NOTICE_LIMIT:g} s that {event.worker} {event.what}: "
+        f"{'never' if known is None else f'{known * 1e3:.0f} ms'}",
+        known is not None and known < _NOTICE_LIMIT,
+    )

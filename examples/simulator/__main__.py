@@ -83,6 +83,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         reached_at=options.address or options.host,
         bootstrap_port=options.bootstrap_port,
         encode_seconds=options.encode_seconds,
+        advertised_port=options.advertised_port,
     )
 
 
@@ -167,6 +168,9 @@ def _add_stages(parser: argparse.ArgumentParser) -> None:
         choices=["fail", "recompute"],
         default="fail",
         help="of a request whose KV cache cannot be fetched",
+    )
+    group.add_argument(
+        "--advertised-port", type=_port, help="of a sidecar in front of it, for requests; default: none"
     )
     group.add_argument(
         "--bootstrap-port", type=_port, help="a further port, for SGLang's form; default: none"

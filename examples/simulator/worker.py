@@ -53,7 +53,7 @@ class Settings:
 
     `kv_events`: how it publishes what its prefix cache holds, None: not at all; at `kv_ports`, of events and of replays.
     `role` None: all stages of a request run here, and it says nothing of that. `bootstrap_port`: a second one to listen on, as
-    SGLang's prefill workers do; None: there is none.
+    SGLang's prefill workers do; None: there is none. `advertised_port`: of what stands in front of it; None: nothing does.
     """
 
     profile: Profile
@@ -73,6 +73,7 @@ class Settings:
     reached_at: str = "127.0.0.1"
     bootstrap_port: int | None = None
     encode_seconds: float = 0.2
+    advertised_port: int | None = None
 
 
 async def serve_until_stopped(settings: Settings, ready: Callable[[int], None]) -> None:
@@ -115,7 +116,12 @@ def metadata(settings: Settings, port: int) -> dict[str, Any]:
         "max_model_len": profile.max_model_len,
         "max_lora": limits.max_lora,
     }
-    http = {"port": port, "metrics_port": port, "metrics_path": "/metrics", "engine": "vllm"}
+    http = {
+        "port": settings.advertised_port or port,
+        "metrics_port": port,
+        "metrics_path": "/metrics",
+        "engine": "vllm",
+    }
     return {
         "model": {
             "name": profile.model,

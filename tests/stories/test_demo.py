@@ -29,6 +29,15 @@ async def test_the_demo_claims_nothing_that_did_not_hold_and_is_kept_until_ctrl_
     )
 
 
+@pytest.mark.timeout(200)
+async def test_prompts_are_computed_elsewhere_and_no_request_fails_with_a_prefill_worker() -> None:
+    code, output = await run("--disaggregated", "--port", "0")
+    assert code == 0, output
+    assert "Traceback" not in output
+    assert "✗" not in output
+    assert output.count("✓") == 8
+
+
 async def test_a_taken_port_is_said_and_nothing_is_started() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
