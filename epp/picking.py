@@ -140,8 +140,9 @@ class Picking(ResourceOwner):
         )
 
     def _plugins_in_use(self) -> Mapping[str, tuple[PluginDeclaration, Sequence[Any]]]:
-        producers = self.director.producers
-        return self._plugins.by_type((*producers, *wrapped_by(producers), *self.queueing.fairness))
+        producers, handler = self.director.producers, self.director.handler
+        used = (*producers, *wrapped_by(producers), handler, *self.queueing.fairness)
+        return self._plugins.by_type(used)
 
     def _show(self, telemetry: Telemetry) -> None:
         rewritten = RewriteDecisions()

@@ -69,6 +69,7 @@ class Director:
 
     def _use(self, scheduler: Scheduler, detector: SaturationDetector, policy: Policy) -> None:
         self.picks.use(scheduler.producers)
+        self.handler = scheduler.handler
         self._arrivals = [one for one in scheduler.producers if isinstance(one, ArrivalFollower)]
         self._schedule, self._rehearse = scheduler.schedule, scheduler.rehearse
         self._detector = detector
