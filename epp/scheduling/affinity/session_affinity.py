@@ -96,14 +96,16 @@ class SessionAffinityParameters(Section):
     session_id_config: SessionIdParameters = SessionIdParameters()
     """The section of `session_id`."""
     profile_name: str = ""
-    """The profile whose endpoint is kept; of use only where the file has one profile."""
+    """The profile whose endpoint is kept: without it, or with `decode`, the endpoint that answers; with `prefill` the prefill worker."""
 
 
 def _strategy(given: SessionAffinityParameters, context: PluginContext) -> SessionStrategy:
     if given.profile_name:
         _check_profile(given.profile_name, context.profiles)
+    of_prefill = given.profile_name == _PREFILL and len(context.profiles) > 1
     if given.strategy == "encoded_endpoint_header":
-        token = EncodedEndpointHeader(given.encoded_endpoint_header_config.header or TOKEN_HEADER)
+        header = given.encoded_endpoint_header_config.header or TOKEN_HEADER
+        token = EncodedEndpointHeader(header, helper=_PREFILL if of_prefill else "")
         context.set_response_headers(token.response_headers)
         return token
     config = given.session_id_config
@@ -111,7 +113,10 @@ def _strategy(given: SessionAffinityParameters, context: PluginContext) -> Sessi
         _source(one, f"sessionIdConfig.sources[{at}]", context) for at, one in enumerate(config.sources)
     ]
     bindings = SessionBindings(
-        sources or [HeaderSessionId()], config.eviction_ttl_seconds or DEFAULT_TTL, context.rng.randbytes(32)
+        sources or [HeaderSessionId()],
+        config.eviction_ttl_seconds or DEFAULT_TTL,
+        context.rng.randbytes(32),
+        of_prefill=of_prefill,
     )
     context.follow(bindings)
     return bindings
@@ -145,16 +150,18 @@ def _source(source: SessionIdSourceParameters, field: str, context: PluginContex
 
 
 def _check_profile(profile: str, profiles: Sequence[str]) -> None:
-    """A session is kept at the endpoint that answers, so that a profile can be named only where there is one."""
+    """A session is kept at the endpoint that answers or at the prefill worker, so of several profiles only theirs can be named."""
     if profile not in profiles:
         raise ParameterError(
             "profileName", f"{profile[:60]!r} is no profile; {did_you_mean(profile, profiles)}"
         )
-    if len(profiles) > 1:
-        problem = "is not supported beside other profiles: leave it out, the endpoint that answers is kept"
+    if len(profiles) > 1 and profile not in (_DECODE, _PREFILL):
+        problem = f"is not supported beside other profiles, but {_DECODE} and {_PREFILL}: leave it out, the endpoint that answers is kept"
         raise ParameterError("profileName", problem)
 
 
+_DECODE: Final = "decode"
+_PREFILL: Final = "prefill"
 _SESSION_ATTRIBUTE: Final = "SessionIDDataKey"
 _AGENT_ATTRIBUTE: Final = "agent-identity"
 SESSION_AFFINITY_SCORER: Final = PluginDeclaration(

@@ -19,6 +19,7 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.plugins.declaration import Role, only_parameters
 from epp.plugins.section import HeaderName, Section
 from epp.request.inference_request import InferenceRequest
+from epp.scheduling.pairing import COMPUTED_AT
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import RequestFollower
 
@@ -121,13 +122,15 @@ def row_of(name: str, pool: EndpointPool) -> int | None:
 class EncodedEndpointHeader:
     """The client sends back the token that its last answer had: base64 of `namespace/name` of the endpoint.
 
-    The name decides alone: a token of a Go picker counts whatever it takes for the namespace. `header` in lower case.
+    The name decides alone: a token of a Go picker counts whatever it takes for the namespace. `header` in lower case. `helper`: the role
+    of the one that is kept, if it is not the endpoint that answers.
     """
 
-    __slots__ = ("header",)
+    __slots__ = ("header", "helper")
 
-    def __init__(self, header: str = TOKEN_HEADER) -> None:
+    def __init__(self, header: str = TOKEN_HEADER, helper: str = "") -> None:
         self.header = header
+        self.helper = helper
 
     def find(self, request: InferenceRequest, pool: EndpointPool) -> int | None:
         token = request.headers.get(self.header)
@@ -135,10 +138,9 @@ class EncodedEndpointHeader:
         return row_of(name, pool) if name else None
 
     def response_headers(self, pick: Pick, served: str | None) -> Mapping[str, str]:
-        """The token of the endpoint that answers."""
-        if not pick.in_flight_at:
-            return {}
-        return {self.header: token_of(pick.in_flight_at[0])}
+        """The token of the endpoint that answers, or of the helper."""
+        endpoints = pick.helpers.get(self.helper, ()) if self.helper else pick.in_flight_at
+        return {self.header: token_of(endpoints[0])} if endpoints else {}
 
 
 def token_of(endpoint: Endpoint) -> str:
@@ -160,6 +162,7 @@ class SessionBindings(RequestFollower):
 
     A session stays bound while its endpoint is among the candidates, even if a request goes elsewhere. If it is not, the
     session moves to the endpoint that its request goes to. Ids are kept as digests of a fixed size, under a random `key`.
+    `of_prefill`: the endpoint is the helper that computes the prompt, and without one the session stays as it is.
     """
 
     def __init__(
@@ -168,7 +171,10 @@ class SessionBindings(RequestFollower):
         ttl: float = DEFAULT_TTL,
         key: bytes = b"",
         most: int = MAX_SESSIONS,
+        *,
+        of_prefill: bool = False,
     ) -> None:
+        self._of_prefill = of_prefill
         self._sources = tuple(sources)
         self._ttl = ttl
         self._key = key
@@ -177,8 +183,8 @@ class SessionBindings(RequestFollower):
         """By digest: the id of the endpoint, and the time of the last use. In the order of that time."""
         self._session: bytes | None = None
         """The session of the request being scheduled: a pick is atomic, from `prepare` to `picked`."""
-        self._absent = False
-        """Whether that request's session is bound to an endpoint that is no candidate."""
+        self._found: bool | None = None
+        """Whether the endpoint of that request's session is a candidate of any profile; None: nobody asked."""
         self._now = 0.0
 
     def __len__(self) -> int:
@@ -186,7 +192,7 @@ class SessionBindings(RequestFollower):
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         self._session = self._digest(request.headers)
-        self._absent = False
+        self._found = None
         self._now = pool.now
         self._expire()
 
@@ -195,16 +201,20 @@ class SessionBindings(RequestFollower):
         if bound is None:
             return None
         row = row_of(bound[0], pool)
-        self._absent = row is None
+        self._found = self._found or row is not None
         return row
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         session, self._session = self._session, None
-        if session is None or not endpoints:
+        kept = endpoints[:1]
+        if self._of_prefill:
+            computed_at = COMPUTED_AT.of(request)
+            kept = [one for one in endpoints if one.key == computed_at]
+        if session is None or not kept:
             return
-        name = endpoints[0].id
+        name = kept[0].id
         bound = self._bound.get(session)
-        if bound is not None and bound[0] != name and not self._absent:
+        if bound is not None and bound[0] != name and self._found is not False:
             return
         self._bound[session] = (name, self._now)
         self._bound.move_to_end(session)

@@ -123,7 +123,7 @@ async def test_a_prefill_worker_that_failed_is_ejected_by_what_the_decode_worker
         text = CONFIG_WITH_STAGES.replace("ENDPOINTS", str(file))
         way = f"--outcomes={outcomes_by}"
         running = picker_behind_envoy(running_envoy, [], way, discovery=None, config_text=text)
-        envoy, addresses = await stack.enter_async_context(running)
+        envoy, _ = await stack.enter_async_context(running)
         client = await stack.enter_async_context(aiohttp.ClientSession())
 
         async def gets_no_more() -> bool:

@@ -123,6 +123,16 @@ def test_sessions_are_forgotten_in_the_order_of_their_last_use() -> None:
     assert len(bindings) == 0
 
 
+def test_a_session_is_not_moved_because_another_profile_does_not_have_its_endpoint() -> None:
+    bindings = SessionBindings([HeaderSessionId()])
+    bind(bindings, "a", 1)
+    request, prefill = make_request(x_session_id="a"), FOUR.select(np.array([False, False, True, True]))
+    bindings.prepare(request, FOUR)
+    assert [bindings.find(request, pool) for pool in (FOUR, prefill)] == [1, None]
+    bindings.picked(request, [FOUR.endpoints[0]])  # a scorer was outweighed
+    assert found(bindings, "a") == 1
+
+
 def test_a_request_without_an_id_binds_nothing() -> None:
     bindings = SessionBindings([HeaderSessionId()])
     bind(bindings, "", 1)

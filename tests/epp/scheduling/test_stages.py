@@ -264,3 +264,53 @@ def test_an_explanation_tells_the_stages_and_counts_nothing() -> None:
 def test_what_makes_no_sense_is_refused(case: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         config_of(case)
+
+
+@pytest.mark.parametrize("strategy", ["encoded_endpoint_header", "session_id"])
+def test_a_session_stays_with_both_of_its_workers(strategy: str) -> None:
+    def plugin(name: str, **parameters: Any) -> dict[str, Any]:
+        return {
+            "type": "session-affinity-filter",
+            "name": name,
+            "parameters": {"strategy": strategy, **parameters},
+        }
+
+    filters = [
+        plugin("decode-session", profileName="decode"),
+        plugin(
+            "prefill-session",
+            profileName="prefill",
+            encodedEndpointHeaderConfig={"header": "x-token-prefill"},
+        ),
+    ]
+    document = {
+        "apiVersion": "llm-d.ai/v1",
+        "kind": "EndpointPickerConfig",
+        "plugins": [
+            {
+                "type": "disagg-profile-handler",
+                "parameters": {"deciders": {"prefill": "always-disagg-pd-decider"}},
+            },
+            *[{"type": one} for one in ("always-disagg-pd-decider", "prefill-filter", "decode-filter")],
+            *filters,
+        ],
+        "schedulingProfiles": [
+            {"name": one, "plugins": [{"pluginRef": f"{one}-filter"}, {"pluginRef": f"{one}-session"}]}
+            for one in ("prefill", "decode")
+        ],
+    }
+    config = load_config(json.dumps(document), rng=random.Random(1))
+    store = store_of([*["prefill"] * 4, *["decode"] * 4])
+    director = director_of(config, store)
+    headers, body = request_of({})
+    for session in "abcdefgh":
+        sent = headers | {"x-session-id": session}
+        workers = set()
+        for _ in range(6):
+            pick = director.direct(sent, body, None, NOW)
+            assert isinstance(pick, Pick)
+            workers.add((pick.endpoints[0].id, pick.helpers["prefill"][0].id))
+            if strategy != "session_id":
+                assert config.response_headers is not None
+                sent = headers | dict(config.response_headers(pick, None))
+        assert len(workers) == 1
