@@ -35,12 +35,13 @@ from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
+from epp.scheduling.disaggregation.handler import PREFILL_HEADER as PREFILLER
 from epp.scheduling.request_reader import Policy
 from epp.wire import certificate
 from epp.wire.certificate import Certificate
 from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
-from tests.epp.prefill_handler import PREFILLER, add_worker
+from tests.epp.scheduling.endpoint_pools import add_worker
 
 GO_FILES = Path(__file__).parents[1] / "config" / "go_files"
 ANY = Address("127.0.0.1", 0)

@@ -1,8 +1,11 @@
-"""Pools of endpoints in columns, and a request without a prompt."""
+"""Pools of endpoints in columns, workers with a role, and a request without a prompt."""
 
 import numpy as np
 
+from discovery import Instance, InstanceAddedEvent
+from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
+from epp.endpoints.load import Load
 from epp.request.inference_request import InferenceRequest
 
 
@@ -21,3 +24,10 @@ def pool_of(now: float = 100.0, **columns: list[float]) -> EndpointPool:
 
 
 REQUEST = InferenceRequest(request_id="r", path="/v1/completions", model="m", headers={})
+
+
+def add_worker(store: Datastore, name: str, role: str, address: str = "10.0.0.1", port: int = 8000) -> None:
+    """One that is idle and was scraped at 100 s."""
+    instance = Instance(name, "ns", "c", address, port, "a", labels={"llm-d.ai/role": role})
+    store.apply(InstanceAddedEvent(instance), {})
+    store.observe(store.endpoints[-1], Load(waiting=0, running=0, kv_usage=0), 100.0, period=1e9)

@@ -1,4 +1,4 @@
-"""Prefill and decode apart, by a handler that this package knows nothing of."""
+"""What becomes of a pick with a helper, and what a profile handler may do."""
 
 import json
 import random
@@ -16,9 +16,12 @@ from epp.request.control_headers import DESTINATION
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
+from epp.scheduling.disaggregation.deciders import PrefixBasedDecider
+from epp.scheduling.disaggregation.handler import PREFILL_HEADER as PREFILLER
+from epp.scheduling.disaggregation.handler import DisaggProfileHandler, StagePlan
 from epp.scheduling.filters import RoleFilter
 from epp.scheduling.pick import Pick
-from epp.scheduling.plugin import ProfileHandler
+from epp.scheduling.plugin import PrefixMatchProducer, ProfileHandler
 from epp.scheduling.prefix.scorer import PrefixMatch, prefix_match
 from epp.scheduling.profile_handlers import SingleProfileHandler
 from epp.scheduling.profile_result import Results
@@ -26,10 +29,17 @@ from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.wire.messages.ext_proc_pb2 import HeaderMutation
 from tests.decoded_exchange import DecodedExchange
-from tests.epp.prefill_handler import PREFILLER, PrefillHandler, add_worker
+from tests.epp.scheduling.endpoint_pools import add_worker
 
 NOW = 100.0
 LONG = "Tell me about the sea. " * 100
+
+
+def prefill_handler(producers: Sequence[Any]) -> ProfileHandler:
+    """Prefill is apart for 64 tokens that the decode worker does not hold."""
+    prefixes = next(one for one in producers if isinstance(one, PrefixMatchProducer))
+    stages = StagePlan(prefill_decider=PrefixBasedDecider.model_validate({"nonCachedTokens": 64}))
+    return DisaggProfileHandler(stages, prefixes, "disagg-profile-handler", "stages")
 
 
 def scheduler_of(handler: ProfileHandler | None = None, **changes: Any) -> Scheduler:
@@ -37,7 +47,7 @@ def scheduler_of(handler: ProfileHandler | None = None, **changes: Any) -> Sched
     profile = replace(load_config(None, rng=random.Random(1)).scheduler.profiles["default"], **changes)
     decode = replace(profile, filters=(RoleFilter(DECODE_ROLES, unlabelled=True),))
     prefill = replace(profile, filters=(RoleFilter(PREFILL_ROLES),))
-    return Scheduler({"decode": decode, "prefill": prefill}, handler or PrefillHandler())
+    return Scheduler({"decode": decode, "prefill": prefill}, handler or prefill_handler(profile.producers))
 
 
 def store_of(*roles: str) -> Datastore:
@@ -182,11 +192,14 @@ def test_one_profile_is_the_same_with_and_without_questions() -> None:
 
 
 @dataclass(frozen=True)
-class Wayward(PrefillHandler):
-    """Asks for `asked`, again and again."""
+class Wayward:
+    """As somebody outside would write it; asks for `asked`, again and again."""
 
     asked: Sequence[str] = ()
     headers: Any = field(default_factory=dict)
+
+    def check(self, profiles: Collection[str]) -> None:
+        """Any will do."""
 
     def pick(self, request: InferenceRequest, profiles: Collection[str], results: Results) -> Sequence[str]:
         return self.asked
@@ -226,8 +239,8 @@ def test_profiles_that_a_handler_cannot_work_with_are_refused() -> None:
         ValueError, match="single-profile-handler needs exactly one profile, found decode, prefill"
     ):
         Scheduler(profiles, SingleProfileHandler())
-    with pytest.raises(ValueError, match="needs a profile decode, found prefill"):
-        Scheduler({"prefill": profiles["prefill"]}, PrefillHandler())
+    with pytest.raises(ValueError, match="needs a profile 'decode', found prefill"):
+        Scheduler({"prefill": profiles["prefill"]}, prefill_handler(profiles["prefill"].producers))
 
 
 def mutation(exchange: DecodedExchange, messages: Any, mode: str = "FULL_DUPLEX_STREAMED") -> HeaderMutation:

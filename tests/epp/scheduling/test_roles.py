@@ -15,11 +15,11 @@ from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
 from epp.scheduling.disaggregation.decisions import disagg_metrics
 from epp.scheduling.disaggregation.handler import NOBODY_PAIRS
+from epp.scheduling.disaggregation.handler import PREFILL_HEADER as PREFILLER
 from epp.scheduling.pairing import REVISION_LABEL
 from epp.scheduling.pick import Pick
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.work_ahead.producer import WorkAheadProducer
-from tests.epp.prefill_handler import PREFILLER
 
 NOW = 100.0
 
