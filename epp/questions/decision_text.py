@@ -118,26 +118,7 @@ def _profile(profile: Mapping[str, Any]) -> Iterator[str]:
     yield from _left_out(profile["left_out"], "    ")
     if not profile["candidates"]:
         return
-    head = [
-        "",
-        *_LEFT,
-        "total",
-        *[_plain(one["name"]) for one in scorers],
-        "in flight",
-        "waiting",
-        "running",
-        "cache",
-        "age",
-        "",
-    ]
-    rows = [head, *[_row(one, scorers) for one in profile["candidates"]]]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(head))]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if at in (1, 2, len(head) - 1) else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield ("    " + "  ".join(cells)).rstrip()
+    yield from _table(scorers, profile["candidates"])
     if profile["scored"] > len(profile["candidates"]):
         yield f"    and {profile['scored'] - len(profile['candidates'])} more"
     if profile["tie"] is not None:
@@ -147,6 +128,20 @@ def _profile(profile: Mapping[str, Any]) -> Iterator[str]:
         chosen = [one for one in profile["candidates"] if one["chosen"] == 1]
         same = any(one["destination"] == without["destination"] for one in chosen)
         yield f"    without what is learnt: {'the same choice' if same else _plain(without['id'])}"
+
+
+def _table(scorers: Sequence[Mapping[str, Any]], candidates: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A row of each candidate, with what each scorer said of it."""
+    names = [_plain(one["name"]) for one in scorers]
+    head = ["", *_LEFT, "total", *names, "in flight", "waiting", "running", "cache", "age", ""]
+    rows = [head, *[_row(one, scorers) for one in candidates]]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(head))]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if at in (1, 2, len(head) - 1) else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield ("    " + "  ".join(cells)).rstrip()
 
 
 def _learnt(learnt: Mapping[str, Any] | None) -> Iterator[str]:

@@ -259,6 +259,10 @@ async def _load(paths: str, context: str | None, timings: Timings) -> tuple[Clus
             f"the kubeconfig {paths} cannot be used with {which}: {yaml_problem(error)}; "
             "`kubectl config get-contexts` lists what there is, ?context=NAME chooses"
         ) from error
+    return _cluster_of(loader, configuration)
+
+
+def _cluster_of(loader: Any, configuration: "Configuration") -> tuple[Cluster, Identity]:
     expiry = getattr(loader, "exec_plugin_expiry", None)
     tls = TlsFiles(
         configuration.ssl_ca_cert,

@@ -90,13 +90,17 @@ class Connection:
             WINDOW_UPDATE: self._on_window_update,
             CONTINUATION: self._incoming.continuation,
         }
+        self._offer(limits)
+
+    def _offer(self, limits: Limits) -> None:
+        """Write our preface, before any other frame (RFC 9113 3.4)."""
         self.outgoing.corked = True
         offered = {
             MAX_CONCURRENT_STREAMS: limits.offered or limits.streams,
             INITIAL_WINDOW_SIZE: limits.stream_window,
             MAX_HEADER_LIST_SIZE: limits.header_list,
         }
-        self.outgoing.write(settings(offered))  # our preface, before any other frame (RFC 9113 3.4)
+        self.outgoing.write(settings(offered))
         # SETTINGS change the windows of streams only, never the connection's (RFC 9113 6.9.2)
         if limits.connection_window > DEFAULT_WINDOW:
             self.outgoing.write(window_update(0, limits.connection_window - DEFAULT_WINDOW))
