@@ -13,7 +13,10 @@ PAGE = (ROOT / "docs" / "alerts.md").read_text()
 SECTIONS = dict(re.findall(r"^### (Adsum\w+)\n\n(.*?)(?=^#|\Z)", PAGE, re.DOTALL | re.MULTILINE))
 FILES = sorted((ROOT / "charts").glob("*/alerts/*.yaml"))
 RULES = [
-    rule for path in FILES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]
+    rule
+    for path in FILES
+    for group in yaml.load(path.read_text(), yaml.CSafeLoader)["groups"]
+    for rule in group["rules"]
 ]
 DASHBOARDS = sorted((ROOT / "charts").glob("*/dashboards/*.json"))
 

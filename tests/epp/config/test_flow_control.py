@@ -14,7 +14,7 @@ from epp.flow_control.settings import FlowControlSettings, PriorityBand
 
 HEAD = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}
 ON = {"featureGates": ["flowControl"]}
-CASES: list[Any] = yaml.safe_load((Path(__file__).parent / "go_flow_control.yaml").read_text())
+CASES: list[Any] = yaml.load((Path(__file__).parent / "go_flow_control.yaml").read_text(), yaml.CSafeLoader)
 POLICIES = ("fairness", "ordering", "usage_limit")
 
 

@@ -12,7 +12,9 @@ from epp.flow_control.orderings import EarliestDeadlineFirst, OrderingPolicy, Sl
 from epp.flow_control.usage_limits import PriorityDomain, PriorityHoldback, SoftReflectiveCeiling
 from epp.request.inference_request import InferenceRequest
 
-CASES: dict[str, list[Any]] = yaml.safe_load((Path(__file__).parent / "go_policies.yaml").read_text())
+CASES: dict[str, list[Any]] = yaml.load(
+    (Path(__file__).parent / "go_policies.yaml").read_text(), yaml.CSafeLoader
+)
 
 
 @pytest.mark.parametrize("case", CASES["holdback"], ids=str)

@@ -10,7 +10,9 @@ from epp.flow_control.flow_queue import QueuedRequest
 from epp.flow_control.program_aware import ProgramAware, ProgramAwareSettings, program_metrics
 from epp.request.inference_request import InferenceRequest
 
-CASES: dict[str, list[Any]] = yaml.safe_load((Path(__file__).parent / "go_policies.yaml").read_text())
+CASES: dict[str, list[Any]] = yaml.load(
+    (Path(__file__).parent / "go_policies.yaml").read_text(), yaml.CSafeLoader
+)
 
 
 class Clock:

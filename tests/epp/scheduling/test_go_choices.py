@@ -15,7 +15,7 @@ from epp.endpoints.worker_metrics import WORKER_METRICS
 from epp.request.inference_request import InferenceRequest, parse_request
 from epp.scheduling.plugin import Scores
 
-CASES = yaml.safe_load((Path(__file__).parent / "go_choices.yaml").read_text())
+CASES = yaml.load((Path(__file__).parent / "go_choices.yaml").read_text(), yaml.CSafeLoader)
 HEAT = {"name": "vllm", "customMetrics": [{"attributeKey": "Heat", "metricSpec": "heat"}]}
 COLUMNS = ("waiting", "running", "kv_usage", "inflight")
 

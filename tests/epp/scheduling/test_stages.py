@@ -23,8 +23,8 @@ from epp.scheduling.pick import Pick
 from epp.scheduling.request_reader import Policy
 
 NOW = 100.0
-CASES = yaml.safe_load((Path(__file__).parent / "go_stages.yaml").read_text())
-CHOICES = yaml.safe_load((Path(__file__).parent / "go_stage_choices.yaml").read_text())
+CASES = yaml.load((Path(__file__).parent / "go_stages.yaml").read_text(), yaml.CSafeLoader)
+CHOICES = yaml.load((Path(__file__).parent / "go_stage_choices.yaml").read_text(), yaml.CSafeLoader)
 GO_FILES = Path(__file__).parents[1] / "config" / "go_files"
 STAGES = ("encode", "prefill", "decode")
 

@@ -9,7 +9,7 @@ import yaml
 
 from epp.scheduling.burst.placement import PlacementRules, place
 
-CASES = yaml.safe_load((Path(__file__).parent / "burst_placements.yaml").read_text())
+CASES = yaml.load((Path(__file__).parent / "burst_placements.yaml").read_text(), yaml.CSafeLoader)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

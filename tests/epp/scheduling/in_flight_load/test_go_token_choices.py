@@ -20,7 +20,7 @@ from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
 from epp.scheduling.request_reader import Policy
 
-CASES = yaml.safe_load((Path(__file__).parent / "go_token_choices.yaml").read_text())
+CASES = yaml.load((Path(__file__).parent / "go_token_choices.yaml").read_text(), yaml.CSafeLoader)
 BLOCK_BYTES = 64 * 4
 PATH = {":path": "/v1/completions"}
 
