@@ -62,16 +62,15 @@ def named_plugins(path: Path) -> set[str]:
     return {name for module, name in names if {module, f"{module}.{name}"} & plugin_modules()} - NO_PLUGINS
 
 
-@cache
 def generic_modules() -> dict[str, Path]:
     found = {".".join(path.relative_to(EPP).with_suffix("").parts): path for path in EPP.rglob("*.py")}
     return {name: path for name, path in found.items() if f"epp.{name}" not in plugin_modules()}
 
 
-@pytest.mark.parametrize("name", sorted(generic_modules().keys() - NAMING.keys()))
-def test_a_generic_module_names_no_plugin(name: str) -> None:
+def test_no_generic_module_names_a_plugin() -> None:
+    found = {name: named_plugins(path) for name, path in generic_modules().items() if name not in NAMING}
     advice = "declare it on the plugin, or ask for a Protocol of epp/scheduling/plugin.py"
-    assert not named_plugins(generic_modules()[name]), advice
+    assert not {name: plugins for name, plugins in found.items() if plugins}, advice
 
 
 @pytest.mark.parametrize("name", NAMING)
