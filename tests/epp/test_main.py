@@ -1,22 +1,28 @@
 """The process itself: `python -m epp`."""
 
 import asyncio
+import json
 import signal
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from discovery import DiscoveryError
 from epp.__main__ import main
+from epp.config import flags
 from epp.envoy.config import render
 from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
 from epp.ext_proc import exchange
 from epp.process import serve
+from epp.server import PickerServer
 from tests.epp.epp_program import LOCAL, epp_program
 from tests.eventually import eventually
 from tests.in_process import run_here
@@ -42,13 +48,15 @@ async def _hello(request: web.Request) -> web.Response:
     return web.Response(text=f"hello {len(await request.read())}")
 
 
-async def test_a_request_through_envoy_and_an_end_by_sigterm(running_envoy: Any) -> None:
+@pytest.fixture
+async def worker() -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_post("/v1/completions", _hello)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    worker = f"127.0.0.1:{runner.addresses[0][1]}"
+    async with TestServer(app) as server:
+        yield f"127.0.0.1:{server.port}"
+
+
+async def test_a_request_through_envoy_and_an_end_by_sigterm(running_envoy: Any, worker: str) -> None:
     any_port = Address("127.0.0.1", 0)
     async with epp_program(*LOCAL, "--endpoint", worker) as running:
         where = await ready(running)
@@ -63,7 +71,6 @@ async def test_a_request_through_envoy_and_an_end_by_sigterm(running_envoy: Any)
         running.send_signal(signal.SIGTERM)
         async with asyncio.timeout(90):
             assert await running.wait() == 0
-    await runner.cleanup()
 
 
 async def test_bad_input_ends_the_process_with_2() -> None:
@@ -149,13 +156,9 @@ async def _answered(client: aiohttp.ClientSession, url: str) -> int | str:
         return type(error).__name__
 
 
-async def test_one_of_two_pickers_leaves_under_load_and_no_request_fails(running_envoy: Any) -> None:
-    app = web.Application()
-    app.router.add_post("/v1/completions", _hello)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    worker = f"127.0.0.1:{runner.addresses[0][1]}"
+async def test_one_of_two_pickers_leaves_under_load_and_no_request_fails(
+    running_envoy: Any, worker: str
+) -> None:
     options = [*LOCAL, "--secure-serving=false", "--endpoint", worker]
     any_port = Address("127.0.0.1", 0)
     answers: list[int | str] = []
@@ -180,7 +183,6 @@ async def test_one_of_two_pickers_leaves_under_load_and_no_request_fails(running
                 over.set()
                 await asyncio.gather(*loads)
             assert second.returncode is None
-    await runner.cleanup()
     assert set(answers) == {200}
 
 
@@ -196,53 +198,64 @@ async def test_a_taken_port_is_one_line_and_exit_1() -> None:
     assert stderr.count("\n") <= 2  # the other line may say that the endpoint has no metrics
 
 
-async def said(running: asyncio.subprocess.Process, *parts: str) -> str:
-    """The next line on standard error that has all of `parts`."""
-    assert running.stderr is not None
-    async with asyncio.timeout(90):
-        while line := (await running.stderr.readline()).decode():
-            if all(part in line for part in parts):
-                return line
-    raise AssertionError(f"the picker ended and never said {parts}")
+@asynccontextmanager
+async def picker(*arguments: str) -> AsyncIterator[dict[str, str]]:
+    """A picker of this process with these flags: its addresses by name."""
+    settings, _, _ = flags.parse([*LOCAL, "--secure-serving=false", *arguments])
+    async with PickerServer(settings) as server:
+        yield dict(pair.split("=") for pair in server.ready_line.split()[1:])
 
 
-async def test_an_empty_pool_names_the_directory_that_was_looked_in(tmp_path: Path) -> None:
-    async with epp_program(*LOCAL, "--discovery", "file://", ADSUM_ROOT=str(tmp_path)) as running:
-        await said(running, "no worker of default/default is ready", f"file://{tmp_path} yet")
+async def said(caplog: pytest.LogCaptureFixture, *parts: str) -> None:
+    """Wait for a line of the log that has all of `parts`."""
+    await eventually(lambda: any(all(part in line for part in parts) for line in caplog.text.splitlines()))
 
 
-async def test_an_empty_pool_says_what_is_registered_under_other_names(tmp_path: Path) -> None:
+async def get(address: str, path: str) -> str:
+    async with aiohttp.ClientSession() as client, client.get(f"http://{address}{path}") as answer:
+        return await answer.text()
+
+
+async def test_an_empty_pool_names_the_directory_that_was_looked_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ADSUM_ROOT", str(tmp_path))
+    async with picker("--discovery", "file://"):
+        await said(caplog, "no worker of default/default is ready", f"file://{tmp_path} yet")
+
+
+async def test_an_empty_pool_says_what_is_registered_under_other_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     hint = "no worker in default/default, but 1 in prod/decode: --namespace prod --component decode"
     with owner(tmp_path, "w-0"):
-        async with epp_program(*LOCAL, "--discovery", f"file://{tmp_path}") as running:
-            await said(running, hint)
-            assert running.stdout is not None
-            ready = (await running.stdout.readline()).decode()
-            metrics = dict(word.split("=") for word in ready.split()[1:])["metrics"]
-            async with aiohttp.ClientSession() as client, client.get(f"http://{metrics}/status") as answer:
-                assert (await answer.json())["elsewhere"] == hint
+        async with picker("--discovery", f"file://{tmp_path}") as where:
+            await said(caplog, hint)
+            assert json.loads(await get(where["metrics"], "/status"))["elsewhere"] == hint
 
 
-async def test_endpoints_that_do_not_answer_are_named_with_the_reason() -> None:
+async def test_endpoints_that_do_not_answer_are_named_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         port = nobody.getsockname()[1]
-        async with epp_program(
-            *LOCAL, "--discovery", f"static://127.0.0.1:{port},nowhere.invalid:80"
-        ) as running:
-            await said(running, "WARNING", f"127-0-0-1-{port} gets no requests: ", "Connect")
-            await said(running, "WARNING", "nowhere.invalid gets no requests: ", "does not resolve")
+        async with picker("--discovery", f"static://127.0.0.1:{port},nowhere.invalid:80"):
+            await said(caplog, "WARNING", f"127-0-0-1-{port} gets no requests: ", "Connect")
+            await said(caplog, "WARNING", "nowhere.invalid gets no requests: ", "does not resolve")
 
 
-async def test_a_broken_endpoints_file_shows_in_the_pickers_log(tmp_path: Path) -> None:
+async def test_a_broken_endpoints_file_shows_in_the_pickers_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     path = tmp_path / "endpoints.yaml"
     path.write_text("endpoints: []")
-    async with epp_program(*LOCAL, "--discovery", f"static://{path}") as running:
-        await ready(running)
+    async with picker("--discovery", f"static://{path}"):
         path.write_text("endpoints: [")
-        await said(running, "WARNING", str(path), "the last valid list of endpoints stays in use")
+        await said(caplog, "WARNING", str(path), "the last valid list of endpoints stays in use")
         path.write_text("endpoints: []")
-        await said(running, "INFO", "the list of endpoints is valid again")
+        await said(caplog, "INFO", "the list of endpoints is valid again")
 
 
 async def test_envoy_config_prints_what_envoy_reads() -> None:
@@ -253,10 +266,7 @@ async def test_envoy_config_prints_what_envoy_reads() -> None:
 
 
 async def test_without_a_name_the_pool_is_called_as_its_component() -> None:
-    arguments = ("--endpoint", "127.0.0.1:9", "--component", "decode")
-    async with epp_program(*LOCAL, *arguments) as running, aiohttp.ClientSession() as client:
-        where = await ready(running)
-        async with client.get(f"http://{where['metrics']}/metrics") as answer:
-            page = await answer.text()
+    async with picker("--endpoint", "127.0.0.1:9", "--component", "decode") as where:
+        page = await get(where["metrics"], "/metrics")
     assert 'llm_d_epp_ready_endpoints{name="decode"}' in page
     assert 'flow_control_pool_saturation{inference_pool="decode"' in page
