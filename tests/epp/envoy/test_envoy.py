@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 import yaml
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
 from discovery.eds.assignment import Assignment, LbEndpoint
@@ -66,14 +67,9 @@ class Worker:
         app.router.add_get("/ws", self._echo)
         app.router.add_get("/flood", self._flood)
         app.router.add_route("*", "/{path:.*}", self._answer)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.port = runner.addresses[0][1]
-        try:
+        async with TestServer(app) as server:
+            self.port = server.port or 0
             yield self
-        finally:
-            await runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.Response:
         digest = hashlib.sha256(await request.read()).hexdigest()
@@ -163,10 +159,14 @@ class Mesh:
         return await self._stack.enter_async_context(aiohttp.ClientSession())
 
 
-@pytest.fixture(params=list(TransportKind))
+TRANSPORTS = pytest.mark.parametrize("mesh", list(TransportKind), indirect=True)
+"""For tests in which the transport takes part; what Envoy does with an answer is the same over both."""
+
+
+@pytest.fixture
 async def mesh(request: pytest.FixtureRequest, running_envoy: Any, director: Any) -> AsyncIterator[Mesh]:
     async with AsyncExitStack() as stack:
-        yield Mesh(request.param, stack, running_envoy, director)
+        yield Mesh(getattr(request, "param", TransportKind.HTTP2), stack, running_envoy, director)
 
 
 def _settings(picker: Picker, **changes: Any) -> EnvoySettings:
@@ -177,6 +177,7 @@ A_THOUSAND = [0] * 100 + [1_000] * 700 + [70_000] * 190 + [5_000_000] * 10
 A_FEW = [0] * 10 + [1_000] * 40 + [70_000] * 10 + [5_000_000] * 2
 
 
+@TRANSPORTS
 @pytest.mark.parametrize(("secure", "sizes"), [(False, A_THOUSAND), (True, A_FEW)], ids=["plain", "tls"])
 async def test_every_request_reaches_the_worker_that_was_picked(
     mesh: Mesh, picking: Any, secure: bool, sizes: list[int]
@@ -282,6 +283,7 @@ async def test_a_worker_is_told_its_prefill_worker_and_never_the_client_s(mesh: 
     assert told == [["127.0.0.1:9"], []]
 
 
+@TRANSPORTS
 async def test_a_body_that_ends_with_trailers(mesh: Mesh, picking: Any) -> None:
     worker, picker = await mesh.worker(), await mesh.picker()
     mesh.director.outcome = picking(worker.destination)
@@ -301,6 +303,7 @@ async def test_a_body_that_ends_with_trailers(mesh: Mesh, picking: Any) -> None:
         assert hashlib.sha256(body).hexdigest().encode() in answer
 
 
+@TRANSPORTS
 async def test_a_picker_that_asks_for_a_certificate_is_shown_one(
     mesh: Mesh, picking: Any, tmp_path: Path
 ) -> None:
@@ -322,6 +325,7 @@ async def test_a_picker_that_asks_for_a_certificate_is_shown_one(
             assert answer.status == status, name
 
 
+@TRANSPORTS
 async def test_a_rejection_is_what_the_client_sees(mesh: Mesh) -> None:
     mesh.director.outcome = Rejection(429, "saturated", "later", reason="rejected-saturated", retry_after=3)
     envoy = await mesh.envoy(render(_settings(await mesh.picker())))
@@ -332,6 +336,7 @@ async def test_a_rejection_is_what_the_client_sees(mesh: Mesh) -> None:
         assert (await answer.json())["error"]["message"] == "later"
 
 
+@TRANSPORTS
 @pytest.mark.parametrize("mode", ["BUFFERED", "STREAMED", "NONE"])
 async def test_other_body_modes(mesh: Mesh, picking: Any, mode: str) -> None:
     worker, picker = await mesh.worker(), await mesh.picker()
@@ -406,6 +411,7 @@ async def test_ordered_fallback_subset_and_served_endpoint(
     assert [subset.allows("127.0.0.1", worker.port) for worker in workers] == [False, True]
 
 
+@TRANSPORTS
 async def test_a_picker_that_goes_away_cuts_no_answer(mesh: Mesh, picking: Any, eventually: Any) -> None:
     worker, picker = await mesh.worker(), await mesh.picker()
     mesh.director.outcome = picking(worker.destination)
@@ -433,6 +439,7 @@ async def test_exact_mode_holds_the_stream_until_the_answer_ends(
     await eventually(lambda: mesh.director.released)
 
 
+@TRANSPORTS
 async def test_drain_in_exact_mode_cuts_no_answer(mesh: Mesh, picking: Any) -> None:
     worker, picker = await mesh.worker(), await mesh.picker()
     mesh.director.outcome = picking(worker.destination)
@@ -446,6 +453,7 @@ async def test_drain_in_exact_mode_cuts_no_answer(mesh: Mesh, picking: Any) -> N
         assert (await answer.read()).endswith(b"data: last\n\n")
 
 
+@TRANSPORTS
 async def test_a_drain_loses_nothing_of_answers_that_pass_through_the_picker(
     mesh: Mesh, picking: Any
 ) -> None:
@@ -473,6 +481,7 @@ async def test_a_drain_loses_nothing_of_answers_that_pass_through_the_picker(
     assert [task.result() for task in asking] == [expected] * 4
 
 
+@TRANSPORTS
 async def test_a_fault_of_the_picker_is_a_503_and_hangs_nothing(mesh: Mesh) -> None:
     mesh.director.outcome = ZeroDivisionError()
     envoy = await mesh.envoy(render(_settings(await mesh.picker())))
@@ -510,6 +519,7 @@ async def test_without_a_picker_a_request_with_a_body_goes_on_too(mesh: Mesh, ev
     await eventually(served)
 
 
+@TRANSPORTS
 async def test_a_client_that_leaves_gives_its_reservation_back(
     mesh: Mesh, picking: Any, eventually: Any
 ) -> None:

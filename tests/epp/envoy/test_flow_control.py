@@ -128,10 +128,14 @@ class Stage:
         await eventually(waits)
 
 
-@pytest.fixture(params=list(TransportKind))
+TRANSPORTS = pytest.mark.parametrize("stage", list(TransportKind), indirect=True)
+"""For tests in which the transport takes part; the others run over our own."""
+
+
+@pytest.fixture
 async def stage(request: pytest.FixtureRequest, running_envoy: Any, tmp_path: Path) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
-        yield Stage(stack, request.param, running_envoy, tmp_path)
+        yield Stage(stack, getattr(request, "param", TransportKind.HTTP2), running_envoy, tmp_path)
 
 
 async def test_requests_wait_for_the_first_worker_and_go_by_priority(stage: Stage, eventually: Any) -> None:
@@ -145,7 +149,6 @@ async def test_requests_wait_for_the_first_worker_and_go_by_priority(stage: Stag
     await stage.until_waiting(0, eventually)
 
 
-@pytest.mark.parametrize("stage", [TransportKind.HTTP2], indirect=True)  # grpc.aio has a task for each stream
 async def test_a_request_that_waits_has_no_task_of_its_own(stage: Stage, eventually: Any) -> None:
     await stage.open(listed=False)
     (first,) = await stage.wait_in_line(eventually, ("first", "none"))
@@ -173,6 +176,7 @@ async def test_the_wait_for_room_ends_with_429(stage: Stage, eventually: Any) ->
     assert await held == (200, None)
 
 
+@TRANSPORTS
 async def test_a_client_that_leaves_gives_its_place(stage: Stage, eventually: Any) -> None:
     await stage.open()
     held = asyncio.create_task(stage.ask("held"))
@@ -185,6 +189,7 @@ async def test_a_client_that_leaves_gives_its_place(stage: Stage, eventually: An
     assert stage.worker.prompts == ["held", "last"]
 
 
+@TRANSPORTS
 async def test_a_drain_refuses_what_waits(stage: Stage, eventually: Any) -> None:
     await stage.open(listed=False)
     tasks = await stage.wait_in_line(eventually, ("a", "none"), ("b", "high"))

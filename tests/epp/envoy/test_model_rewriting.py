@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from discovery import Instance, InstanceAddedEvent
 from epp.config.settings import TransportKind
@@ -90,11 +91,8 @@ class Gateway:
     async def open(self) -> None:
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/{path:.*}", self.worker.answer)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.worker.port = runner.addresses[0][1]
+        server = await self._stack.enter_async_context(TestServer(app))
+        self.worker.port = server.port or 0
         store = Datastore()
         instance = Instance("w0", "ns", "c", "127.0.0.1", self.worker.port, "a")
         store.apply(InstanceAddedEvent(instance), {"model": {"name": SERVED}})
@@ -116,10 +114,14 @@ class Gateway:
             return answer, await answer.read()
 
 
-@pytest.fixture(params=list(TransportKind))
+TRANSPORTS = pytest.mark.parametrize("gateway", list(TransportKind), indirect=True)
+"""For tests in which the transport takes part; the others run over our own."""
+
+
+@pytest.fixture
 async def gateway(request: pytest.FixtureRequest, running_envoy: Any) -> AsyncIterator[Gateway]:
     async with AsyncExitStack() as stack:
-        mesh = Mesh(request.param, stack, running_envoy, None)
+        mesh = Mesh(getattr(request, "param", TransportKind.HTTP2), stack, running_envoy, None)
         opened = Gateway(mesh, stack)
         await opened.open()
         yield opened
@@ -131,6 +133,7 @@ def events(body: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+@TRANSPORTS
 @MODES
 @pytest.mark.parametrize("by", ["rule", "header"])
 async def test_a_worker_gets_its_model_and_the_client_sees_its_own(
@@ -211,6 +214,7 @@ async def test_no_stream_is_held_open_for_an_answer_that_nobody_reads(gateway: G
     assert {event["model"] for event in events(content)} == {ALIAS}
 
 
+@TRANSPORTS
 @pytest.mark.parametrize("modes", [GO_GATEWAY, OURS], ids=["go gateway", "ours"])
 async def test_a_drain_lets_a_rewritten_answer_end(gateway: Gateway, modes: dict[str, str]) -> None:
     url = await gateway.url(**modes)

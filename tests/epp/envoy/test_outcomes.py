@@ -91,12 +91,18 @@ class Stage:
         self.worker, self.envoy, self.addresses, self.client = worker, envoy, addresses, client
 
 
-@pytest.fixture(params=list(TransportKind))
+TRANSPORTS = pytest.mark.parametrize("stage", list(TransportKind), indirect=True)
+"""For tests in which the transport takes part; the others run over our own."""
+
+
+@pytest.fixture
 async def stage(request: pytest.FixtureRequest, running_envoy: Any) -> AsyncIterator[Stage]:
     worker = Worker()
     async with AsyncExitStack() as stack:
         port = await started_worker(stack, "/v1/completions", worker.answer)
-        running = picker_behind_envoy(running_envoy, [port], BY_LOG, transport=request.param)
+        running = picker_behind_envoy(
+            running_envoy, [port], BY_LOG, transport=getattr(request, "param", TransportKind.HTTP2)
+        )
         envoy, addresses = await stack.enter_async_context(running)
         client = await stack.enter_async_context(aiohttp.ClientSession())
         yield Stage(worker, envoy, addresses, client)
@@ -160,6 +166,7 @@ async def until_in_flight(stage: Stage, count: int) -> None:
     await eventually(reached)
 
 
+@TRANSPORTS
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_request_counts_until_its_answer_has_ended(stage: Stage, *, streamed: bool) -> None:
     assert (await status(stage.addresses))["by"] is None
@@ -201,6 +208,7 @@ async def read(asking: Any) -> int:
         return int(answer.status)
 
 
+@TRANSPORTS
 async def test_a_client_that_leaves_ends_its_request(stage: Stage) -> None:
     for streamed in (False, True):
         asking = asyncio.create_task(read(ask(stage.client, stage.envoy, stream=streamed)))

@@ -116,12 +116,11 @@ async def test_what_says_nothing_is_not_counted(running_envoy: Any, way: list[st
         assert found["request_ttft_seconds_count"] == 1, "of the compressed one"
 
 
-@pytest.mark.parametrize("transport", list(TransportKind))
 @pytest.mark.parametrize("name", WAYS)
 async def test_a_picker_that_asks_for_no_answers_lets_them_pass_and_reads_the_tokens_of_what_comes(
-    running_envoy: Any, transport: TransportKind, name: str
+    running_envoy: Any, name: str
 ) -> None:
-    async with front(running_envoy, transport, WAYS[name], on=False) as it:
+    async with front(running_envoy, TransportKind.HTTP2, WAYS[name], on=False) as it:
         assert await it.ask() == CHAT
         assert await it.ask(stream=True) == b"".join(EVENTS)
         await eventually(lambda: _has(it, request_input_tokens_count=2))
