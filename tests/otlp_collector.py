@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace_service
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 from opentelemetry.proto.trace.v1 import trace_pb2
@@ -69,14 +70,9 @@ async def http_collector() -> AsyncIterator[Received]:
 
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_post("/v1/traces", export)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        received.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with TestServer(app) as server:
+        received.url = f"http://127.0.0.1:{server.port}"
         yield received
-    finally:
-        await runner.cleanup()
 
 
 @contextmanager

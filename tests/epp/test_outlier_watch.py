@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from adsum.tasks import background
 from discovery import Instance, InstanceAddedEvent
@@ -40,12 +41,9 @@ async def health() -> AsyncIterator[Health]:
     page = Health()
     app = web.Application()
     app.router.add_get("/health", page.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    page.port = runner.addresses[0][1]
-    yield page
-    await runner.cleanup()
+    async with TestServer(app) as server:
+        page.port = server.port or 0
+        yield page
 
 
 def watched(store: Datastore) -> tuple[Director, OutlierWatch]:

@@ -13,6 +13,7 @@ import aiohttp
 import grpc
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from grpc import aio
 
 from adsum.config.problems import ConfigError
@@ -49,14 +50,9 @@ class Worker:
     async def serving(self) -> AsyncIterator["Worker"]:
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.port = runner.addresses[0][1]
-        try:
+        async with TestServer(app) as server:
+            self.port = server.port or 0
             yield self
-        finally:
-            await runner.cleanup()
 
     async def _metrics(self, _: web.Request) -> web.Response:
         self.scrapes += 1

@@ -12,6 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -217,16 +218,10 @@ async def test_mounts_in_an_application_and_under_a_prefix(
     app, contract = web.Application(), bound(document)
     add_routes(app, contract)
     app.add_subapp("/worker", application(contract))
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with TestServer(app) as server:
         for path in ("/metadata", "/worker/metadata"):
-            async with client.get(url + path) as response:
+            async with client.get(server.make_url(path)) as response:
                 assert (response.status, json.loads(await response.read())) == (200, {})
-    finally:
-        await runner.cleanup()
 
 
 def test_a_contract_answers_for_one_instance_at_a_time(document: PublishedDocument) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from epp.envoy.config import render
 from epp.envoy.json_values import Address
@@ -156,11 +157,8 @@ async def worker(name: str) -> AsyncIterator[str]:
 
     app = web.Application()
     app.router.add_post("/v1/completions", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"127.0.0.1:{runner.addresses[0][1]}"
-    await runner.cleanup()
+    async with TestServer(app) as server:
+        yield f"127.0.0.1:{server.port}"
 
 
 @asynccontextmanager

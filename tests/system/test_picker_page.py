@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from playwright.async_api import Browser, Page, expect
 
 from adsum.portal import EventLoop
@@ -165,14 +166,8 @@ async def test_many_endpoints_are_shown_in_parts(browser: Browser) -> None:
 @asynccontextmanager
 async def plain_servers() -> AsyncIterator[int]:
     """Yields a port that answers 404 on each address of this network."""
-    runner = web.AppRunner(web.Application())
-    await runner.setup()
-    site = web.TCPSite(runner, "0.0.0.0", 0)
-    await site.start()
-    try:
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+    async with TestServer(web.Application(), host="0.0.0.0") as server:
+        yield server.port or 0
 
 
 async def parts_of_120(browser: Browser, url: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from epp.config import flags
 from epp.config.metric_flags import with_metrics
@@ -40,13 +41,8 @@ async def worker(page: str) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_get("/metadata", metadata)
     app.router.add_get("/metrics", metrics)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with TestServer(app) as server:
+        yield f"127.0.0.1:{server.port}"
 
 
 async def known(page: str, *arguments: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -249,15 +250,13 @@ async def test_a_picker_of_tls_1_3_serves_the_envoy_that_is_configured_by_us(run
 
     app = web.Application()
     app.router.add_post("/v1/completions", hello)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    worker = f"127.0.0.1:{runner.addresses[0][1]}"
     any_port = Address("127.0.0.1", 0)
-    async with picker("--tls-min-version=VersionTLS13", endpoint=worker) as where:
+    async with (
+        TestServer(app) as worker,
+        picker("--tls-min-version=VersionTLS13", endpoint=f"127.0.0.1:{worker.port}") as where,
+    ):
         settings = EnvoySettings(listen=any_port, admin=any_port, pickers=(Address.parse(where["grpc"]),))
         async with running_envoy(render(settings)) as envoy, aiohttp.ClientSession() as client:
             asked = client.post(envoy.url("/v1/completions"), json={"model": "m", "prompt": "x"})
             async with asked as answer:
                 assert (answer.status, await answer.text()) == (200, "hello")
-    await runner.cleanup()

@@ -299,14 +299,9 @@ async def test_json_for_a_terminal_has_no_control_characters_either(
 
     app = web.Application()
     app.router.add_get("/debug/decisions", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with TestServer(app) as server:
+        url = f"http://127.0.0.1:{server.port}"
         assert await decisions(decisions_parser().parse_args(["--picker", url, "--json"])) == 0
-    finally:
-        await runner.cleanup()
     out = capsys.readouterr().out
     assert out.strip().isprintable()
     assert json.loads(out) == decision
@@ -330,13 +325,10 @@ async def test_a_picker_elsewhere_wants_a_token(tmp_path: Path) -> None:
 
     app = web.Application()
     app.router.add_get("/debug/decisions", refuse)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     token = tmp_path / "token"
     token.write_text("0123456789abcdef\n")
-    try:
+    async with TestServer(app) as server:
+        url = f"http://127.0.0.1:{server.port}"
         code, _, err = await run("decisions", "--picker", url)
         assert (code, err) == (1, f"error: {url} asks for a token; give it with --token-file\n")
         code, _, err = await run("decisions", "--picker", url, "--token-file", str(token))
@@ -347,8 +339,6 @@ async def test_a_picker_elsewhere_wants_a_token(tmp_path: Path) -> None:
             1,
             f"error: {url} does not accept the token of --token-file; expected the one of its --debug-token-file\n",
         )
-    finally:
-        await runner.cleanup()
 
 
 async def test_a_refusal_that_says_what_to_do_is_all_that_is_said() -> None:

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from aiohttp.typedefs import Handler
 
 from epp.config.settings import Settings
@@ -19,12 +20,7 @@ async def started_worker(stack: AsyncExitStack, path: str, answer: Handler) -> i
     """Returns the port, on 127.0.0.1, where `answer` is asked by POST; a client that leaves cancels it."""
     app = web.Application()
     app.router.add_post(path, answer)
-    runner = web.AppRunner(app, handler_cancellation=True)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    port: int = runner.addresses[0][1]
-    return port
+    return (await stack.enter_async_context(TestServer(app))).port or 0
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from epp.scheduling.affinity.sessions import TOKEN_HEADER
 from tests.epp.envoy.picker_stage import picker_behind_envoy
@@ -46,11 +47,8 @@ class Worker:
         app.router.add_post("/v1/completions", self._answer)
         app.router.add_get("/metadata", self._metadata)
         app.router.add_get("/metrics", self._page)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.port = self.serves_at = runner.addresses[0][1]
+        server = await self._stack.enter_async_context(TestServer(app))
+        self.port = self.serves_at = server.port or 0
         return self
 
     def refuse(self, how: str) -> None:

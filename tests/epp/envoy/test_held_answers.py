@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from discovery import Instance, InstanceAddedEvent
 from epp.config.settings import TransportKind
@@ -37,11 +38,8 @@ class Workers:
         for number in range(2):
             app = web.Application()
             app.router.add_post("/{path:.*}", self._answering(f"w{number}"))
-            runner = web.AppRunner(app)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            instance = Instance(f"w{number}", "ns", "c", "127.0.0.1", runner.addresses[0][1], "a")
+            server = await stack.enter_async_context(TestServer(app))
+            instance = Instance(f"w{number}", "ns", "c", "127.0.0.1", server.port or 0, "a")
             store.apply(InstanceAddedEvent(instance), {})
             load(store, number, now=FRESH)
         return store

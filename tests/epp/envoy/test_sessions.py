@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from epp.config.settings import Settings
 from epp.envoy import flags as envoy_flags
@@ -40,12 +41,8 @@ class Setup:
     async def worker(self) -> int:
         app = web.Application()
         app.router.add_post("/{path:.*}", self._answer)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        port: int = runner.addresses[0][1]
-        return port
+        server = await self._stack.enter_async_context(TestServer(app))
+        return server.port or 0
 
     async def _answer(self, request: web.Request) -> web.Response:
         transport = request.transport

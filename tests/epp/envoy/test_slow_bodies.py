@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from epp.config.settings import Settings, TransportKind
 from epp.envoy.config import render
@@ -33,13 +34,8 @@ async def worker() -> AsyncIterator[str]:
 
     app = web.Application(client_max_size=64 * MIB)
     app.router.add_post("/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with TestServer(app) as server:
+        yield f"127.0.0.1:{server.port}"
 
 
 class Stalled:

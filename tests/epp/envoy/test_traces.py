@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from tests.epp.envoy.picker_stage import picker_behind_envoy
 from tests.eventually import eventually
@@ -67,12 +68,8 @@ class Stage:
         app = web.Application()
         app.router.add_post(PATH, self.answer)
         app.router.add_get("/metrics", page)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        self.stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        port: int = runner.addresses[0][1]
-        return port
+        server = await self.stack.enter_async_context(TestServer(app))
+        return server.port or 0
 
     async def _fresh(self) -> bool:
         """Whether the picker has the numbers of all workers: without them none is scored."""

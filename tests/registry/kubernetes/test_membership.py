@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 import registry
 from discovery import Instance
@@ -50,13 +51,9 @@ async def api() -> AsyncIterator[ApiServer]:
     server = ApiServer()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", server.answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield server
-    await runner.cleanup()
+    async with TestServer(app) as started:
+        server.url = f"http://127.0.0.1:{started.port}"
+        yield server
 
 
 @pytest.fixture
