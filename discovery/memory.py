@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from typing import Final
+from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 from discovery.instance import Instance
@@ -102,3 +103,8 @@ def named_store(name: str) -> MemoryStore:
         if store is None:
             store = _named_stores[name] = MemoryStore()
         return store
+
+
+def open_memory(url: str) -> MemorySource:
+    parts = urlsplit(url)
+    return MemorySource(named_store(parts.netloc + parts.path))

@@ -2,16 +2,16 @@
 
 import os
 import ssl
-from pathlib import Path
+from importlib import import_module
 from typing import Final, NoReturn
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import urlsplit
 
 from adsum.command_line import not_installed
-from discovery.extension import SOURCES, installed_schemes, open_installed
+from discovery.extension import SOURCES, OpenSource, installed_schemes, open_installed
 from discovery.metadata.client import MetadataClient
 from discovery.metadata.silence import silence_timings
 from discovery.service import SourceDiscovery
-from discovery.source import SOURCE_URLS, Source
+from discovery.source import SCHEMES, SOURCE_URLS, Source
 
 _POD_VARIABLE: Final = "KUBERNETES_SERVICE_HOST"
 
@@ -26,12 +26,11 @@ def default_url() -> str:
 def display_url(url: str | None) -> str:
     """For messages: `url`, or the default one, with the default root in full."""
     url = url or default_url()
-    parts = urlsplit(url) if url.startswith("file:") else None
-    if parts is None or file_path(parts, url) is not None:
+    if not url.startswith("file:"):
         return url
-    from discovery.filesystem.root import default_root
+    from discovery.filesystem.root import default_root, file_path
 
-    return f"file://{default_root()}"
+    return f"file://{default_root()}" if file_path(url) is None else url
 
 
 def open(
@@ -55,39 +54,17 @@ def open(
 
 def open_source(url: str) -> Source:
     """The source for `url`; imports its backend, so that others cost nothing."""
-    scheme, _, rest = url.partition("://")
-    if rest and scheme.lower() not in SOURCES.built_in:
-        return open_installed(url, scheme.lower()) or _raise_unknown(url)
-    if scheme.lower() == "etcd":
-        return _open_etcd(url)
-    if scheme.lower() == "static":  # not by urlsplit: it refuses [::1]:80 after another host
-        from discovery.static.source import open_static
-
-        hosts, slash, path = rest.partition("/")
-        return open_static(hosts, unquote(slash + path))
-    parts = urlsplit(url)
-    match parts.scheme:
-        case "file":
-            from discovery.filesystem.source import FilesystemSource
-
-            return FilesystemSource(file_path(parts, url))
-        case "memory":
-            from discovery.memory import MemorySource, named_store
-
-            return MemorySource(named_store(parts.netloc + parts.path))
-        case "kubernetes":
-            from discovery.kubernetes.opening import open_kubernetes
-
-            return open_kubernetes(parts, url)
-    return _raise_unknown(url)
-
-
-def _open_etcd(url: str) -> Source:
+    scheme, separator, rest = url.partition("://")
+    # urlsplit refuses [::1]:80 after another host
+    scheme = scheme.lower() if separator else urlsplit(url).scheme
+    if scheme not in SCHEMES:
+        return (rest and open_installed(url, scheme)) or _raise_unknown(url)
+    module, _, name = SCHEMES[scheme].opener.partition(":")
     try:
-        from discovery.etcd.source import open_etcd_source
+        opener: OpenSource = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        raise ValueError(f"etcd:// cannot be used: {not_installed(error, 'etcd')}") from error
-    return open_etcd_source(url)
+        raise ValueError(f"{scheme}:// cannot be used: {not_installed(error, scheme)}") from error
+    return opener(url)
 
 
 def _raise_unknown(url: str) -> NoReturn:
@@ -97,10 +74,3 @@ def _raise_unknown(url: str) -> NoReturn:
         )
     expected = f"expected one of {SOURCE_URLS}{installed_schemes(SOURCES)}"
     raise ValueError(f"{url!r} is not a discovery URL; {expected}")
-
-
-def file_path(parts: SplitResult, url: str) -> Path | None:
-    """The path of a `file:` URL; None for the default root. Raises ValueError for a host: `file://tmp/x` is a typing error."""
-    if parts.netloc not in ("", "localhost"):
-        raise ValueError(f"{url!r} names the host {parts.netloc!r}; a path needs three slashes: file:///path")
-    return Path(unquote(parts.path)) if parts.path not in ("", "/") else None

@@ -16,16 +16,28 @@ from discovery.instance import (
     check_namespace,
 )
 
-SCHEMES: Final[Mapping[str, str]] = {
-    "file": "file:///path",
-    "static": "static://host:port,..., static:///file.yaml",
-    "kubernetes": "kubernetes://[namespace][?pool=NAME]",
-    "etcd": "etcd://host:2379/prefix",
-    "memory": "memory://name",
+
+class BuiltInSource(NamedTuple):
+    """What the URLs of a scheme look like, and the `module:function` of its `OpenSource`, imported for such a URL only."""
+
+    form: str
+    opener: str
+
+
+SCHEMES: Final[Mapping[str, BuiltInSource]] = {
+    "file": BuiltInSource("file:///path", "discovery.filesystem.source:open_filesystem"),
+    "static": BuiltInSource(
+        "static://host:port,..., static:///file.yaml", "discovery.static.source:open_static"
+    ),
+    "kubernetes": BuiltInSource(
+        "kubernetes://[namespace][?pool=NAME]", "discovery.kubernetes.opening:open_kubernetes"
+    ),
+    "etcd": BuiltInSource("etcd://host:2379/prefix", "discovery.etcd.source:open_etcd_source"),
+    "memory": BuiltInSource("memory://name", "discovery.memory:open_memory"),
 }
-"""The built-in sources, and what their URLs look like. A new one is a line here, a case in `discovery.opening`, and one
-in `registry.opening` if workers register there."""
-SOURCE_URLS: Final = ", ".join(SCHEMES.values())
+"""The built-in sources. A new one is a line here; a library that it needs is in the extra of its name. If workers register
+there, it is a case in `registry.opening` too."""
+SOURCE_URLS: Final = ", ".join(source.form for source in SCHEMES.values())
 """For help and error messages."""
 
 

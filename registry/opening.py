@@ -8,9 +8,10 @@ from urllib.parse import urlsplit
 from adsum.command_line import not_installed
 from discovery.errors import RegistrationError
 from discovery.extension import installed_schemes
+from discovery.filesystem.root import file_path
 from discovery.instance import Instance
 from discovery.memory import MemoryStore, named_store
-from discovery.opening import default_url, file_path
+from discovery.opening import default_url
 from registry.contract import Contract
 from registry.extension import REGISTRIES, open_installed
 from registry.handle import Membership
@@ -69,7 +70,7 @@ def _membership(url: str) -> Callable[[], Membership]:
         case "file":
             from registry.filesystem.membership import FilesystemMembership
 
-            root = file_path(parts, url)
+            root = file_path(url)
             return lambda: FilesystemMembership(root)
         case "memory":
             store = named_store(parts.netloc + parts.path)

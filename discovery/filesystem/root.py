@@ -14,6 +14,7 @@ import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from discovery.errors import AdsumError
 from discovery.source import ComponentKey
@@ -21,6 +22,14 @@ from discovery.source import ComponentKey
 
 class RootError(AdsumError):
     """The root directory is missing or unsafe. The text says why and what to do."""
+
+
+def file_path(url: str) -> Path | None:
+    """The path of a `file:` URL; None for the default root. Raises ValueError for a host: `file://tmp/x` is a typing error."""
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise ValueError(f"{url!r} names the host {parts.netloc!r}; a path needs three slashes: file:///path")
+    return Path(unquote(parts.path)) if parts.path not in ("", "/") else None
 
 
 @dataclass(frozen=True, slots=True)

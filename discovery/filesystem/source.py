@@ -16,7 +16,7 @@ from adsum.threads import in_thread
 from discovery.filesystem.directory import ComponentDirectory
 from discovery.filesystem.file_events import FileEvents, is_network_filesystem
 from discovery.filesystem.record import RECORD_SUFFIX, boot_id
-from discovery.filesystem.root import RootError, find_component, find_root
+from discovery.filesystem.root import RootError, file_path, find_component, find_root
 from discovery.source import ComponentKey, Report, Snapshot, Source
 
 _PROBE_INTERVAL: Final = 0.25
@@ -29,6 +29,10 @@ _MAX_LISTED: Final = 10_000
 """Records that are looked at for the names of components."""
 _THREADS: Final = 8
 """Directories read at once: a hanging network file system must not occupy the threads of the whole process."""
+
+
+def open_filesystem(url: str) -> "FilesystemSource":
+    return FilesystemSource(file_path(url))
 
 
 class FilesystemSource(Source):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
-from urllib.parse import SplitResult, parse_qsl
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from discovery.instance import check_namespace
 from discovery.kubernetes.api.credentials import Cluster, load_cluster
@@ -66,8 +66,9 @@ class DeferredSource:
             return self._source
 
 
-def open_kubernetes(parts: SplitResult, url: str) -> Source:
-    """`parts`: `url` split. ValueError for a URL that is not of the form `EXPECTED`."""
+def open_kubernetes(url: str) -> Source:
+    """ValueError for a URL that is not of the form `EXPECTED`."""
+    parts = urlsplit(url)
     options = parse_options(parts, url)
     namespace = _namespace(parts, url)
     grace = _grace(options.get("grace", "0.5"), url)

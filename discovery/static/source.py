@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
+from urllib.parse import unquote
 
 import anyio
 import anyio.to_thread
@@ -160,8 +161,10 @@ def _one_line(error: OSError | ValueError) -> str:
     return " ".join(str(error).split())
 
 
-def open_static(hosts: str, path: str) -> StaticSource:
+def open_static(url: str) -> StaticSource:
     """The source of `static://host:port,...` or `static:///file.yaml`. Raises ValueError for anything else."""
+    hosts, slash, path = url.partition("://")[2].partition("/")
+    path = unquote(slash + path)
     if hosts and path not in ("", "/"):
         raise ValueError(f"static://{hosts}{path} names hosts and a path; expected host:port,... or ///file")
     if hosts:

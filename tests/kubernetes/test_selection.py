@@ -1,7 +1,5 @@
 """The selector of a component's slices, and the parameters of a `kubernetes://` URL."""
 
-from urllib.parse import urlsplit
-
 import pytest
 
 import discovery
@@ -80,7 +78,7 @@ def test_what_a_url_may_say(url: str) -> None:
 )
 def test_what_a_url_may_not_say(url: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        open_kubernetes(urlsplit(url), url)
+        open_kubernetes(url)
 
 
 async def test_a_component_without_a_possible_service_is_an_error() -> None:

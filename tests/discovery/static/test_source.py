@@ -111,7 +111,7 @@ def test_no_text_makes_it_fail_in_another_way(text: str) -> None:
 @pytest.mark.parametrize(("hosts", "path"), [("", ""), ("", "/"), ("10.0.0.1:80", "/file")])
 def test_a_static_url_names_hosts_or_a_file(hosts: str, path: str) -> None:
     with pytest.raises(ValueError, match="expected"):
-        open_static(hosts, path)
+        open_static(f"static://{hosts}{path}")
 
 
 YAML = """
