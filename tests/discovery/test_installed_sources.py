@@ -92,12 +92,3 @@ def test_a_fault_of_the_package_names_it(package: object, url: str, said: str) -
 def test_the_schemes_of_installed_packages_are_listed(package: object) -> None:
     with pytest.raises(ValueError, match=r"expected one of file:.*, acme://... \(acme_shelf 1.0\), broken"):
         package.open("acmee://shelf-1")  # type: ignore[attr-defined]
-
-
-def test_a_scheme_of_two_packages_names_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    points = {"adsum.sources": {"acme": "shelves:open_source"}}
-    see(monkeypatch, install(tmp_path / "shelves", "shelves", points, version="2.1"))
-    with pytest.raises(
-        PluginError, match="two installed packages declare the URL scheme 'acme': acme_shelf 1.0 and shel"
-    ):
-        discovery.open("acme://shelf-1")

@@ -143,14 +143,6 @@ async def test_row_29_an_exec_plugin_that_hangs(
         await asyncio.sleep(0.8)  # nothing of it may be left running
 
 
-async def test_row_29_an_exec_plugin_that_fails_at_first(tmp_path: Path, server: FakeApiServer) -> None:
-    config = _kubeconfig(tmp_path, server, plugin := tmp_path / "plugin")
-    plugin.write_text("#!/bin/sh\nexit 3\n")
-    plugin.chmod(plugin.stat().st_mode | stat.S_IXUSR)
-    with pytest.raises(DiscoveryError, match="kubeconfig"):
-        await load_cluster(kubeconfig=str(config), timings=PATIENT)
-
-
 async def test_row_30_a_proxy_in_the_pods_environment(
     tmp_path: Path, server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,15 +167,6 @@ def test_the_queues_of_go_producers_need_redis(more: dict[str, object]) -> None:
         read_config(text, {})
 
 
-def test_a_scheme_of_two_packages_names_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    points = {"adsum.brokers": {"acme-shared": "other:open"}}
-    see(monkeypatch, install(tmp_path / "other", "other_brokers", points))
-    with pytest.raises(
-        ValueError, match="two installed packages declare the URL scheme 'acme-shared': acme_brokers 1.0 and"
-    ):
-        checked_broker_url("acme-shared://host/")
-
-
 def test_a_dispatcher_that_cannot_open_it_ends_with_one_line(acme: Path, tmp_path: Path) -> None:
     path = tmp_path / "dispatcher.yaml"
     path.write_text(document("http://127.0.0.1:9", {"name": "q"}, broker="acme-confused://u:secret@h"))

@@ -149,11 +149,3 @@ async def test_a_gate_that_cannot_be_built_is_an_error(name: str, said: str) -> 
     with pytest.raises(ConfigError, match=said):
         async with open_gate(name):
             pass
-
-
-def test_a_gate_of_two_packages_names_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    points = {"adsum.gates": {"acme-tickets": "other:GATE"}}
-    see(monkeypatch, install(tmp_path / "other", "other_gates", points))
-    said = "gate.type: two installed packages declare the gate 'acme-tickets': acme_gates 1.0 and other_gates 1.0; uninst"
-    with pytest.raises(ConfigError, match=said):
-        parse_gate({"type": "acme-tickets"}, "gate")
