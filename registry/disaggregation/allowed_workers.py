@@ -8,7 +8,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Never
+from typing import Final
 
 from adsum.addresses import check_host, split_authority
 from adsum.http1.connection import HostPort
@@ -71,16 +71,14 @@ class AllowedWorkers:
             if not callbacks and self._on_loss.get(host) is callbacks:
                 del self._on_loss[host]
 
-    async def follow(self, stream: InstanceEventStream) -> Never:
-        """Until cancelled; `stream` has been entered."""
+    async def follow(self, stream: InstanceEventStream) -> None:
+        """Until cancelled, or the source fails for good; `stream` has been entered."""
         self._take(stream.instances.values())
         try:
             async for _ in stream:
                 self._take(stream.instances.values())
-        except AdsumError as error:  # the source failed for good
-            log.error("prefill workers are not followed any more: %s; the last known ones stay", error)
-            raise
-        raise RuntimeError("the watch of the prefill workers has ended")
+        except AdsumError as error:
+            log.error("prefill workers are not followed any more: %s; the last known ones stay allowed", error)
 
     def _take(self, instances: Iterable[Instance]) -> None:
         before, silent_before = self._found, self._silent

@@ -50,7 +50,7 @@ def rewritten(document: bytes, cached: int) -> bytes:
             return document
         usage[_DETAILS[counted]] = {**given, "cached_tokens": cached}
         return _encode(fields | {"usage": usage})
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, StopIteration):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, StopIteration):
         return document
 
 

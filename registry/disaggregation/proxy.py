@@ -152,6 +152,8 @@ class ProxyPort:
         body = bytearray()  # bounded: BodyLimits
         try:
             self._check_room(request.content_length or 0)
+            if request.transport is not None and request.headers.get("expect", "").lower() == "100-continue":
+                request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             async with asyncio.timeout(_BODY_TIMEOUT) as patience:
                 while piece := await content.readany():
                     body += piece

@@ -73,8 +73,12 @@ async def test_sglangs_decode_worker_does_not_wait_for_a_prefill_worker_that_fai
     sglang: Bench, eventually: Eventually
 ) -> None:
     sglang.decode.go.clear()
+    sglang.prefill.go.clear()
     sglang.prefill.statuses = [500]
-    async with sglang.post() as answer:
+    asking = asyncio.ensure_future(sglang.post().__aenter__())
+    await eventually(lambda: sglang.decode.seen)
+    sglang.prefill.go.set()
+    async with await asking as answer:
         assert answer.status == 503
         assert "no prefill worker computed the prompt: HTTP 500" in (await answer.json())["error"]["message"]
     await eventually(lambda: sglang.decode.cancelled)

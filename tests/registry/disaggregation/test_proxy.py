@@ -142,6 +142,16 @@ async def test_a_chunked_request_has_a_length_behind_the_sidecar(nixl: Bench) ->
     assert seen.headers["content-length"] == "7"
 
 
+async def test_a_client_may_ask_before_it_sends_a_body(nixl: Bench) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", nixl.port.port)
+    writer.write(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b"{}")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    assert "expect" not in nixl.decode.seen[0].headers
+    writer.close()
+
+
 async def test_a_body_that_is_too_large(eventually: Eventually) -> None:
     async with bench(bodies=BodyLimits(1000, 10_000)) as made:
         async with made.session.post(made.url(), data=b"x" * 1001) as got:

@@ -8,12 +8,14 @@ import json
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+
+import registry
 
 ROOT = Path(__file__).parents[3]
 CACHED = 7
@@ -51,6 +53,8 @@ class Worker:
         self.go.set()
         self.tokens = asyncio.Event()
         self.tokens.set()
+        self.prefills = asyncio.Event()
+        self.prefills.set()
         self.statuses: list[int] = []
         self.answer: dict[str, Any] | bytes | None = None
         self.port = 0
@@ -91,6 +95,7 @@ class Worker:
             return web.json_response(self.answer)
         transfer = body.get("kv_transfer_params") or {}
         if transfer.get("do_remote_decode"):
+            await self.prefills.wait()
             return self._hold(request)
         if transfer.get("do_remote_prefill"):
             self.blocks.free(transfer["remote_request_id"])
@@ -150,9 +155,11 @@ async def serving(worker: Worker, port: int = 0) -> AsyncIterator[Worker]:
 
 
 @asynccontextmanager
-async def worker_process(*, held: bool = False) -> AsyncIterator[tuple[Process, int]]:
-    """A worker that a test may kill, and its port. `held`: it answers no prompt, and no token after the first."""
-    arguments = ["held"] if held else []
+async def worker_process(*, held: bool = False, url: str = "") -> AsyncIterator[tuple[Process, int]]:
+    """A worker that a test may kill, and its port. `held`: it computes a prompt for ever, and no token after the first.
+    `url`: where it registers as `prod/prefill`.
+    """
+    arguments = [url, *(["held"] if held else [])]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.registry.disaggregation.workers", *arguments, stdout=PIPE, cwd=ROOT
     )
@@ -167,14 +174,19 @@ async def worker_process(*, held: bool = False) -> AsyncIterator[tuple[Process, 
         await process.wait()
 
 
-async def _main(*, held: bool) -> None:
+async def _main(url: str, *, held: bool) -> None:
     worker = Worker(Blocks())
     if held:
         worker.tokens.clear()
-    async with serving(worker):
+        worker.prefills.clear()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serving(worker))
+        if url:
+            opened = registry.open(url).register_instance("prod", "prefill")
+            (await stack.enter_async_context(opened)).set_ready("ready")
         print(worker.port, flush=True)
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(held="held" in sys.argv))
+    asyncio.run(_main(sys.argv[1], held="held" in sys.argv))
