@@ -11,6 +11,8 @@ from tests.epp.peers.pickers import PublishingPicker, Wire
 
 WORKERS = 6
 EVENTS = 4000
+MOST_OPEN = 200
+"""Requests in flight at one picker: more begin than end otherwise."""
 
 
 def wires(pickers: list[PublishingPicker]) -> Iterator[tuple[int, int, Wire]]:
@@ -37,7 +39,7 @@ def agree(seed: int, events: int) -> None:
         at = rng.randrange(3)
         picker, mine = pickers[at], open_picks[at]
         match rng.randrange(12):
-            case 0 | 1 | 2 | 3:
+            case 0 | 1 | 2 | 3 if len(mine) < MOST_OPEN:
                 prompt = rng.choice(stems) + f"{rng.randrange(40)} " * rng.randrange(200)
                 mine.append(picker.pick(prompt, now, stream=rng.random() < 0.5))
             case 4 if mine:
@@ -45,7 +47,7 @@ def agree(seed: int, events: int) -> None:
                 picker.director.served(pick, f"10.0.0.{rng.randrange(WORKERS - 1) + 1}:8000", now)
             case 5 if mine:
                 picker.director.responded(rng.choice(mine), rng.choice([200, 200, 200, 503]), now)
-            case 6 | 7 if mine:
+            case 0 | 1 | 2 | 3 | 6 | 7 if mine:
                 picker.director.release(mine.pop(rng.randrange(len(mine))), now)
             case 8 | 9:
                 picker.publisher.flush(now)
