@@ -4,6 +4,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -55,7 +56,10 @@ class PickerPages(ResourceOwner):
         ring = DecisionRing(0) if self.picking.decisions is None else self.picking.decisions
         reader = DecisionReader(ring, self.picking.clock, time.time)
         siblings = await self._meet_siblings(ring, DecisionPages(reader))
-        shown = self._describe_endpoints, self._describe_status, self._open_page(siblings).page
+        status_of_all = (
+            partial(self._status_of_all, siblings) if siblings is not None else self._describe_status
+        )
+        shown = self._describe_endpoints, status_of_all, self._open_page(siblings).page
         merge = None if siblings is None else siblings.merge
         app, debug_app = status.application(registry, gauges, *shown, merge), web.Application()
         status.add_debug_routes(debug_app, *shown)
@@ -86,6 +90,7 @@ class PickerPages(ResourceOwner):
             telemetry.picks,
             picking.credits,
             decisions,
+            self._describe_status,
         )
         await self._enter(pages)
         return pages
@@ -121,6 +126,9 @@ class PickerPages(ResourceOwner):
         saturation, engine = picking.queueing.saturation, self.scraper.engine
         described = status.describe(picking.pool(), saturation, engine, picking.predicting())
         return {**described, "in_flight_until": until}
+
+    async def _status_of_all(self, siblings: "SiblingPages") -> Mapping[str, Any]:
+        return await siblings.merge_status(self._describe_status())
 
     def _describe_status(self) -> dict[str, Any]:
         return {name: value for part in self.described for name, value in part().items()}

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import anyio.to_thread
 import numpy as np
@@ -59,6 +59,8 @@ def negotiate_format(accept: str) -> ExpositionFormat:
 
 Merge = Callable[[list[Metric]], Awaitable[Collector]]
 """Puts the metrics of several processes together; it is given the gauges of this one."""
+Status: TypeAlias = Mapping[str, Any] | Awaitable[Mapping[str, Any]]
+"""Other processes have to be asked for their part of it."""
 
 
 class Exposition:
@@ -104,7 +106,7 @@ def application(
     counters: Collector,
     gauges: Collector,
     describe: Callable[[], Mapping[str, Any]],
-    describe_status: Callable[[], Mapping[str, Any]] = dict,
+    describe_status: Callable[[], Status] = dict,
     page: ProgramPage | None = None,
     merge: Merge | None = None,
 ) -> web.Application:
@@ -127,7 +129,7 @@ def application(
 def add_debug_routes(
     app: web.Application,
     describe: Callable[[], Mapping[str, Any]],
-    describe_status: Callable[[], Mapping[str, Any]],
+    describe_status: Callable[[], Status],
     page: ProgramPage | None,
 ) -> None:
     """What both the metrics port and that of --debug-address serve."""
@@ -139,7 +141,8 @@ def add_debug_routes(
         return _json_line(describe())
 
     async def status(_: web.Request) -> web.Response:
-        return _json_line(describe_status())
+        found = describe_status()
+        return _json_line(await found if isinstance(found, Awaitable) else found)
 
     app.router.add_get("/healthz", health)
     app.router.add_get("/status", status)

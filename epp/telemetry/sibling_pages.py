@@ -43,6 +43,9 @@ _SUMMED: Final = re.compile(
 MOST_SAMPLES: Final = 100_000
 """Of processes that ended."""
 
+_OF_BAND: Final = ("waiting", "bytes", "max_requests", "max_bytes")
+"""Numbers of one priority that add up."""
+
 T = TypeVar("T")
 Labels = tuple[tuple[str, str], ...]
 
@@ -95,6 +98,7 @@ class SiblingPages(ResourceOwner):
     picks: Mapping[Key, int]
     credits: Callable[[], Mapping[Key, Credit]]
     decisions: DecisionPages
+    status: Callable[[], Mapping[str, Any]] = dict
     others: dict[int, list[_Picks]] = field(default_factory=dict)
     """What siblings sent, by their places, as of a few seconds ago."""
 
@@ -103,6 +107,7 @@ class SiblingPages(ResourceOwner):
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/picks", self._picks)
+        app.router.add_get("/status", self._status)
         self.decisions.add_to(app)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
@@ -118,6 +123,11 @@ class SiblingPages(ResourceOwner):
     async def decided(self, query: str) -> list[DecisionsOfOther]:
         """The answers of the siblings to a question for decisions."""
         return list((await self._ask(f"{DECISIONS_PATH}?{query}", DecisionsOfOther, as_json=True)).values())
+
+    async def merge_status(self, own: Mapping[str, Any]) -> Mapping[str, Any]:
+        """/status of all, as that of one; `own`: this process's."""
+        told = await self._ask("/status", dict[str, Any], as_json=True)
+        return status_of_all(own, self.siblings.place, told)
 
     def sent(self) -> Mapping[Key, tuple[int, int, int]]:
         """Picks of the siblings by endpoint, and bytes of their prompts, held and all."""
@@ -188,6 +198,9 @@ class SiblingPages(ResourceOwner):
         own = families([*gauges, *self.counters.collect()])
         return msgspec.msgpack.encode(_Told(self.life, own))
 
+    async def _status(self, _: web.Request) -> web.Response:
+        return web.json_response(self.status())
+
     async def _picks(self, _: web.Request) -> web.Response:
         credits = self.credits()
         nothing = Credit()
@@ -196,6 +209,57 @@ class SiblingPages(ResourceOwner):
             credit = credits.get(key, nothing)
             told.append(_Picks(key, picks, int(credit.held), int(credit.total)))
         return web.Response(body=msgspec.msgpack.encode(told))
+
+
+def status_of_all(
+    own: Mapping[str, Any], place: int, others: Mapping[int, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What waits, what outcomes are awaited and who is ejected are those of all; of the workers tells the process that asks them.
+
+    The rest is that of the process that answers, which is at `place`. `answered`: the places of all that said something.
+    """
+    every = [own, *others.values()]
+    found = {**own, "answered": sorted([place, *others])}
+    asks = others.get(own.get("scraped_by", place), own)
+    found |= {name: asks[name] for name in ("workers", "watch", "elsewhere") if name in asks}
+    found["flow_control"] = _waiting_of_all([one["flow_control"] for one in every if one.get("flow_control")])
+    found["outcomes"] = _outcomes_of_all([one["outcomes"] for one in every if one.get("outcomes")])
+    if "outliers" in own:
+        ejected = [one for each in every for one in each.get("outliers", ())]
+        found["outliers"] = list({one["id"]: one for one in reversed(ejected)}.values())
+    return found
+
+
+def _waiting_of_all(told: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """None: there is no flow control. Limits are for each process, so all together have their sum."""
+    if not told:
+        return None
+    bands: dict[int, dict[str, Any]] = {}
+    for band in (band for one in told for band in one["priorities"]):
+        before = bands.get(band["priority"])
+        sums = {name: (0 if before is None else before[name] or 0) + (band[name] or 0) for name in _OF_BAND}
+        bands[band["priority"]] = {**band, **sums}
+    by_priority = [bands[priority] for priority in sorted(bands, reverse=True)]
+    return {"saturation": max(one["saturation"] for one in told), "priorities": by_priority}
+
+
+def _outcomes_of_all(told: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of those that hear of them, as they come by a connection that another process may have."""
+    hear = (
+        [one for one in told if one["by"] == "access_log"] or [one for one in told if one["by"]] or told[:1]
+    )
+    found = dict(hear[0])
+    for name, of_all in (
+        ("logs", sum),
+        ("awaited", sum),
+        ("lost", sum),
+        ("delay_seconds", max),
+        ("silent_seconds", min),
+    ):
+        values = [one[name] for one in hear if one.get(name) is not None]
+        if values:
+            found[name] = of_all(values)
+    return found
 
 
 class _Merged(Collector):
@@ -240,12 +304,14 @@ def note(known: Counted, told: Mapping[int, tuple[str, list[Family]]]) -> Counte
 def merged(
     first: Iterable[Family], others: Iterable[Iterable[Family]], *, everything: bool = True
 ) -> list[Family]:
-    """The sums; gauges that are no sum are those of `first`. Without `everything` only what is counted."""
+    """The sums; gauges that are no sum are those of `first`, or of the first that has them. Without `everything` only what is counted."""
     found: dict[str, Family] = {}
     sums: dict[str, dict[tuple[str, Labels], float]] = {}
     for number, told in enumerate((first, *others)):
         for one in told:
-            if not one.is_counted and (not everything or (number and not _is_sum(one.name))):
+            if not one.is_counted and (
+                not everything or (number and sums.get(one.name) and not _is_sum(one.name))
+            ):
                 continue
             found.setdefault(one.name, one)
             of_family = sums.setdefault(one.name, {})
