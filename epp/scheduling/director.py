@@ -223,7 +223,8 @@ class Director:
         decision.would_wait = not admission.would_admit(context.request, candidates, now)
         pick = self._rehearse(context, self.eligible.for_pick(candidates, decision))
         for producer in self.producers:
-            if isinstance(producer, PredictingProducer) and context.request.streaming:
+            # with helpers it is theirs that takes long, of which nothing is learnt
+            if isinstance(producer, PredictingProducer) and context.request.streaming and not pick.helpers:
                 decision.expected = producer.expected(context.request, candidates, pick.endpoints[0])
             if isinstance(producer, PredictingProducer):
                 decision.learnt = producer.learnt()

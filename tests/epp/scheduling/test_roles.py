@@ -11,6 +11,7 @@ from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
+from epp.endpoints.worker_metrics import PROMPT_TOKENS
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
 from epp.scheduling.disaggregation.decisions import disagg_metrics
@@ -124,6 +125,47 @@ def test_of_two_that_share_a_prefill_worker_only_one_request_ends_there() -> Non
     director.responded(first, 200, NOW)
     director.release(first, NOW)
     assert store.pool(NOW).inflight.tolist() == [1, 1]
+
+
+def test_a_request_on_two_workers_teaches_nothing_of_the_one_that_answers() -> None:
+    """Machines by hand: a prompt takes 0.2 ms for each token, and what was computed elsewhere ten times as long to come."""
+
+    def learn(*, apart: bool) -> tuple[Any, float]:
+        store = store_of("decode", "prefill")
+        director = director_of(store)
+        [work] = [one for one in director.producers if isinstance(one, WorkAheadProducer)]
+        now, computed = NOW, [0.0, 0.0]
+        for number in range(40):
+            for tokens in [10 + number, 6000][: 1 + apart]:
+                prompt = f"{number} {tokens} ".ljust(4 * tokens - 2, "a")
+                body = json.dumps({"model": "m", "prompt": prompt, "stream": True}).encode()
+                headers = {":path": "/v1/completions"}
+                if number == 39 and tokens == 6000:
+                    assert director.explain(headers, body, None, now).expected < 0.0
+                pick = director.direct(headers, body, None, now)
+                assert isinstance(pick, Pick)
+                assert bool(pick.helpers) is (tokens == 6000), pick.stages
+                took = 2e-4 * tokens * (10 if pick.helpers else 1)
+                director.responded(pick, 200, now + took)
+                director.first_byte(pick, now + took, now + took)
+                director.release(pick, now + took)
+                computed[0] += pick.request.prompt_size / 4
+                computed[1] += pick.request.prompt_size / 4 if pick.helpers else 0.0
+            now += 15.0
+            for row, endpoint in enumerate(store.endpoints):
+                load = Load(
+                    waiting=0, running=20 - 20 * row, kv_usage=0, others={PROMPT_TOKENS: computed[row]}
+                )
+                store.observe(endpoint, load, now)
+        return work.learnt(), work.learnt_of(store.endpoints[0])["slowness"]
+
+    alone, slowness = learn(apart=False)
+    assert alone["answers"] == 40
+    assert alone["used"]
+    mixed, slowness_mixed = learn(apart=True)
+    assert (mixed["answers"], mixed["used"]) == (40, True)
+    assert mixed["seconds"]["fixed"][0] < 0.05, "a second and more is what computing elsewhere took"
+    assert slowness_mixed == pytest.approx(slowness, rel=0.2)
 
 
 def test_who_waits_for_prefill_costs_something_and_is_slowed_down_by_nobody() -> None:
