@@ -33,6 +33,15 @@ SMALL = SOUND | {
     "flowControl": SOUND["flowControl"] | {"maxRequests": 4, "defaultRequestTTL": "1s"},
 }
 SLOW = SOUND | {"plugins": [*SOUND["plugins"], {"type": "slow-filter"}]}
+_PLUGINS = ("prefill-filter", "decode-filter", "always-disagg-pd-decider")
+_HANDLER = {"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": _PLUGINS[2]}}}
+STAGES = SOUND | {
+    "plugins": [*SOUND["plugins"], *[{"type": one} for one in _PLUGINS], _HANDLER],
+    "schedulingProfiles": [
+        {"name": one, "plugins": [{"pluginRef": f"{one}-filter"}]} for one in ("prefill", "decode")
+    ],
+}
+"""No worker has the role of prefill."""
 SLOW_FILTER = """
 import time
 import numpy as np
@@ -129,6 +138,7 @@ async def test_each_alert_fires_by_its_fault(tmp_path: Path, monkeypatch: pytest
 async def break_the_configuration(pool: Pool, alarm: Alarm) -> None:
     await alarm.fires("AdsumPickerConfigRefused", by=lambda: pool.reconfigure("plugins: 1"))
     await alarm.fires("AdsumPicksSlow", by=lambda: pool.reconfigure(SLOW))
+    await alarm.fires("AdsumStagesFallBack", by=lambda: pool.reconfigure(STAGES))
     await pool.reconfigure(SOUND)
 
 

@@ -1,6 +1,7 @@
 """A prefill worker that fails is ejected as one, and no decode worker in its place."""
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from epp.peers.publisher import PickPublisher
 from epp.request.control_headers import PREFILL_FALLBACK
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
+from epp.scheduling.picks_in_flight import _FAULTS
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.work_ahead.producer import WorkAheadProducer
+from registry.disaggregation.disaggregated_request import FALLBACK
 from tests.decoded_exchange import DecodedExchange
 from tests.epp.scheduling.test_roles import NOW, body_of, store_of
 
@@ -82,6 +85,13 @@ def test_who_fails_as_the_sidecars_say_is_ejected_and_gets_one_on_trial(reason: 
 
 def one_load(name: str) -> Load:
     return Load(waiting=0, running=20 if name.startswith("decode") else 0, kv_usage=0)
+
+
+def test_the_sidecar_says_it_in_these_words() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "pd-sidecar.md").read_text()
+    reasons = page.partition("`adsum_pd_sidecar_prefill_failures_total`")[2].partition("\n")[0]
+    assert all(f"`{reason}`" in reasons for reason in _FAULTS)
+    assert PREFILL_FALLBACK == FALLBACK
 
 
 @pytest.mark.parametrize("reason", ["refused", "header", "body", "finished", "anything"])
