@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import yaml
 
 from adsum.config.problems import ConfigError
 from dispatcher.broker.memory.broker import MemoryLedger, MemoryQuotas, wall_clock_ms
@@ -15,69 +16,43 @@ PROMETHEUS = {"url": "http://127.0.0.1:9", "pool": "pool"}
 PAGE = {"url": "http://127.0.0.1:9/metrics", "metric": "load", "max_count_per_pod": 10}
 
 
-@pytest.mark.parametrize(
-    ("document", "said"),
-    [
-        (
-            {"type": "prometheus-budged"},
-            r"gate.type: 'prometheus-budged' is no known gate; did you mean 'prometheus-budget'",
-        ),
-        ({"type": "tier-priority-admission"}, "a gate of the Go processor that is not built here"),
-        ({}, "expected a mapping with a type"),
-        ("constant", "expected a mapping with a type"),
-        ({"type": "constant", "parameters": {}}, "unknown field 'parameters'; known: type, params"),
-        ({"type": "constant", "params": {"budget": 1}}, "unknown field 'budget'; known: none"),
-        ({"type": "local-max-concurrency"}, "gate.params.limit: it is missing"),
-        ({"type": "local-max-concurrency", "params": {"limit": 0}}, "greater than or equal to 1"),
-        ({"type": "redis-quota", "params": {"limit": 1, "mode": "speed"}}, "'concurrency' or 'rate-limit'"),
-        ({"type": "redis-quota", "params": {"limit": 1, "window": "1 minute"}}, "is not a duration"),
-        ({"type": "prometheus-query", "params": PROMETHEUS}, "gate.params.query: it is missing"),
-        (
-            {"type": "prometheus-query", "params": {"url": "http://p", "query": "x"}},
-            "set pool, or pods, or pods_query",
-        ),
-        (
-            {"type": "prometheus-budget", "params": {"url": "http://p", "pods": 1}},
-            "a query that gives the load",
-        ),
-        ({"type": "prometheus-budget", "params": {**PROMETHEUS, "baseline": 1}}, "less than 1"),
-        (
-            {"type": "prometheus-budget", "params": {**PROMETHEUS, "baseline": "5%"}},
-            "'5%' is not a decimal number",
-        ),
-        ({"type": "prometheus-budget", "params": {**PROMETHEUS, "max_concurrency": 0}}, "greater than 0"),
-        ({"type": "prometheus-budget", "params": {**PROMETHEUS, "fallback": 2}}, "less than or equal to 1"),
-        ({"type": "prometheus-budget", "params": {**PROMETHEUS, "fallback": True}}, "expected a number"),
-        (
-            {"type": "prometheus-budget", "params": {**PROMETHEUS, "fallback": float("nan")}},
-            "not a decimal number",
-        ),
-        ({"type": "prometheus-budget", "params": {**PROMETHEUS, "url": "p:9090"}}, "gate.params.url"),
-        (
-            {"type": "prometheus-budget", "params": {**PROMETHEUS, "pool": 'p"} or vector(1)'}},
-            "gate.params.pool",
-        ),
-        (
-            {"type": "prometheus-saturation", "params": {**PROMETHEUS, "threshold": 1.1}},
-            "less than or equal to 1",
-        ),
-        (
-            {"type": "endpoint-scrape", "params": {**PAGE, "pods_url": "http://p/"}},
-            "pods_url needs pods_metric",
-        ),
-        ({"type": "endpoint-scrape", "params": {**PAGE, "metric": []}}, "gate.params.metric"),
-        (
-            {"type": "composite", "params": {"gates": [{"type": "constant"}, {"type": "open"}]}},
-            r"gate.params.gates\[1\].type: 'open' is no known gate",
-        ),
-        ({"type": "all-of", "params": {"gates": []}}, "at least 1 item"),
-        ({"type": "wait-on-refuse", "params": {}}, "gate.params.gate: it is missing"),
-        ({"type": "wait-on-refuse", "params": {"gate": {"type": "x"}}}, "gate.params.gate.type: 'x' is no"),
-    ],
-)
-def test_14_what_is_wrong_is_an_error_that_says_what_could_stand_there(document: Any, said: str) -> None:
+FAULTS = r"""
+{type: prometheus-budged} | gate.type: 'prometheus-budged' is no known gate; did you mean 'prometheus-budget'
+{type: tier-priority-admission} | a gate of the Go processor that is not built here
+{} | expected a mapping with a type
+constant | expected a mapping with a type
+{type: constant, parameters: {}} | unknown field 'parameters'; known: type, params
+{type: constant, params: {budget: 1}} | unknown field 'budget'; known: none
+{type: local-max-concurrency} | gate.params.limit: it is missing
+{type: local-max-concurrency, params: {limit: 0}} | greater than or equal to 1
+{type: redis-quota, params: {limit: 1, mode: speed}} | 'concurrency' or 'rate-limit'
+{type: redis-quota, params: {limit: 1, window: 1 minute}} | is not a duration
+{type: prometheus-query, params: {url: 'http://127.0.0.1:9', pool: pool}} | gate.params.query: it is missing
+{type: prometheus-query, params: {url: 'http://p', query: x}} | set pool, or pods, or pods_query
+{type: prometheus-budget, params: {url: 'http://p', pods: 1}} | a query that gives the load
+{type: prometheus-budget, params: {url: 'http://127.0.0.1:9', pool: pool, baseline: 1}} | less than 1
+{type: prometheus-budget, params: {url: 'http://127.0.0.1:9', pool: pool, baseline: 5%}} | '5%' is not a decimal number
+{type: prometheus-budget, params: {url: 'http://127.0.0.1:9', pool: pool, max_concurrency: 0}} | greater than 0
+{type: prometheus-budget, params: {url: 'http://127.0.0.1:9', pool: pool, fallback: 2}} | less than or equal to 1
+{type: prometheus-budget, params: {url: 'http://127.0.0.1:9', pool: pool, fallback: true}} | expected a number
+{type: prometheus-budget, params: {url: 'http://127.0.0.1:9', pool: pool, fallback: .nan}} | not a decimal number
+{type: prometheus-budget, params: {url: 'p:9090', pool: pool}} | gate.params.url
+{type: prometheus-budget, params: {url: 'http://127.0.0.1:9', pool: 'p"} or vector(1)'}} | gate.params.pool
+{type: prometheus-saturation, params: {url: 'http://127.0.0.1:9', pool: pool, threshold: 1.1}} | less than or equal to 1
+{type: endpoint-scrape, params: {url: 'http://127.0.0.1:9/metrics', metric: load, max_count_per_pod: 10, pods_url: 'http://p/'}} | pods_url needs pods_metric
+{type: endpoint-scrape, params: {url: 'http://127.0.0.1:9/metrics', metric: [], max_count_per_pod: 10}} | gate.params.metric
+{type: composite, params: {gates: [{type: constant}, {type: open}]}} | gate.params.gates\[1\].type: 'open' is no known gate
+{type: all-of, params: {gates: []}} | at least 1 item
+{type: wait-on-refuse, params: {}} | gate.params.gate: it is missing
+{type: wait-on-refuse, params: {gate: {type: x}}} | gate.params.gate.type: 'x' is no
+"""
+
+
+@pytest.mark.parametrize("row", FAULTS.strip().splitlines())
+def test_14_what_is_wrong_is_an_error_that_says_what_could_stand_there(row: str) -> None:
+    gate, said = row.split(" | ")
     with pytest.raises(ConfigError, match=said):
-        parse_gate(document, "gate")
+        parse_gate(yaml.safe_load(gate), "gate")
 
 
 @pytest.mark.parametrize(
