@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import shlex
 import subprocess
 import sys
 from functools import partial
@@ -234,63 +235,32 @@ def test_explain_names_the_url_it_asked_and_what_to_do(tmp_path: Path) -> None:
     assert "registry.open(..., port=...)" in deaf.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (("list", "Prod", "decode"), 2, "namespace 'Prod' is not a DNS-1123 label"),
-        (
-            ("list", "prod"),
-            2,
-            "a component is missing behind 'prod'; expected both names, or none",
-        ),
-        (
-            ("list", "prod", "decode", "--discovery", "consul://x"),
-            2,
-            "'consul://x' is not a discovery URL; expected one of",
-        ),
-        (
-            ("list", "prod", "decode", "--discovery", "http://127.0.0.1:8000"),
-            2,
-            "'http://127.0.0.1:8000' is not a discovery URL; for servers at fixed addresses: static://host:port",
-        ),
-        (("list", "prod", "decode", "--discovery", "file://tmp/x"), 2, "a path needs three slashes"),
-        (("list", "prod", "decode", "--discovery", "file:///nowhere/at/all"), 1, "does not exist"),
-        (
-            ("explain", "prod", "decode", "--discovery", "static:///nowhere.yaml"),
-            2,
-            "/nowhere.yaml cannot be read: No such file or directory; expected a file that this user can read",
-        ),
-        (
-            ("watch", "prod", "decode", "--discovery", "static:///proc"),
-            2,
-            "/proc cannot be read: Is a directory",
-        ),
-        (("list", "prod", "decode", "--discovery", "static:///dev/null"), 2, "expected a mapping"),
-        (
-            ("list", "prod", "decode", "--discovery", "kubernetes://?kubeconfig=/nowhere"),
-            2,
-            "no kubeconfig at /nowhere",
-        ),
-        (("check", "nonsense"), 2, "is not a worker's URL"),
-        (
-            ("list", "prod", "decode", "--jsn"),
-            2,
-            "unrecognized arguments: --jsn; see python -m discovery list --help",
-        ),
-        (
-            ("--discovery", "file:///x", "list", "prod", "decode"),
-            2,
-            "--discovery stands before the command; expected the command first, its options behind it",
-        ),
-        (("--nonsense",), 2, "--nonsense stands before the command"),
-    ],
-)
-def test_a_users_mistake_is_one_line(arguments: tuple[str, ...], code: int, message: str) -> None:
-    done = run(*arguments)
+MISTAKES = """\
+list Prod decode | 2 | namespace 'Prod' is not a DNS-1123 label
+list prod | 2 | a component is missing behind 'prod'; expected both names, or none
+list prod decode --discovery consul://x | 2 | 'consul://x' is not a discovery URL; expected one of
+list prod decode --discovery http://127.0.0.1:8000 | 2 | 'http://127.0.0.1:8000' is not a discovery URL; for servers at fixed addresses: static://host:port
+list prod decode --discovery file://tmp/x | 2 | a path needs three slashes
+list prod decode --discovery file:///nowhere/at/all | 1 | does not exist
+explain prod decode --discovery static:///nowhere.yaml | 2 | /nowhere.yaml cannot be read: No such file or directory; expected a file that this user can read
+watch prod decode --discovery static:///proc | 2 | /proc cannot be read: Is a directory
+list prod decode --discovery static:///dev/null | 2 | expected a mapping
+list prod decode --discovery 'kubernetes://?kubeconfig=/nowhere' | 2 | no kubeconfig at /nowhere
+check nonsense | 2 | is not a worker's URL
+list prod decode --jsn | 2 | unrecognized arguments: --jsn; see python -m discovery list --help
+--discovery file:///x list prod decode | 2 | --discovery stands before the command; expected the command first, its options behind it
+--nonsense | 2 | --nonsense stands before the command
+"""
+
+
+@pytest.mark.parametrize("row", MISTAKES.splitlines())
+def test_a_users_mistake_is_one_line(row: str) -> None:
+    arguments, code, message = row.split(" | ")
+    done = run(*shlex.split(arguments))
     assert message in done.stderr
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
-    assert done.returncode == code
+    assert done.returncode == int(code)
 
 
 def test_a_users_mistake_ends_the_process_with_2() -> None:

@@ -1,9 +1,9 @@
 """Gates of installed packages: configured like built-in ones, with equally good errors."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+import yaml
 
 from adsum.config.problems import ConfigError
 from dispatcher.gates.catalogue import parse_gate
@@ -95,40 +95,23 @@ def test_equal_documents_make_equal_specs() -> None:
     assert parse_gate(document, "gate") == parse_gate(document, "gate")
 
 
-@pytest.mark.parametrize(
-    ("document", "said"),
-    [
-        ({"type": "acme-tickets"}, r"gate.params.tickets: it is missing; this field has no default"),
-        (
-            {"type": "acme-tickets", "params": {"tickets": 0}},
-            "gate.params.tickets: .* greater than or equal to 1",
-        ),
-        (
-            {"type": "acme-tickets", "params": {"tickets": 1, "ticket": 1}},
-            r"gate.params: unknown field 'ticket'; did you mean 'tickets'\? known: tickets, every",
-        ),
-        (
-            {"type": "acme-tickets", "params": {"tickets": 1, "every": "soon"}},
-            "gate.params.every: .*'soon' is not a duration",
-        ),
-        (
-            {"type": "acme-ticket"},
-            r"gate.type: 'acme-ticket' is no known gate; did you mean 'acme-tickets'",
-        ),
-        (
-            {"type": "acme-class"},
-            "the gate 'acme-class' of the installed package acme_gates 1.0 is <class .*; expected a dispatcher.ext",
-        ),
-        ({"type": "acme-unchecked"}, r"acme_gates 1.0 is GateDeclaration\(.*its parameters a Parameters"),
-        (
-            {"type": "acme-absent"},
-            "cannot be loaded from acme_gates:NOTHING: AttributeError: module 'acme_gates' has no attribute 'NOTHING'",
-        ),
-    ],
-)
-def test_a_mistake_is_told_with_its_place(document: Any, said: str) -> None:
+MISTAKES = r"""
+{type: acme-tickets} | gate.params.tickets: it is missing; this field has no default
+{type: acme-tickets, params: {tickets: 0}} | gate.params.tickets: .* greater than or equal to 1
+{type: acme-tickets, params: {tickets: 1, ticket: 1}} | gate.params: unknown field 'ticket'; did you mean 'tickets'\? known: tickets, every
+{type: acme-tickets, params: {tickets: 1, every: soon}} | gate.params.every: .*'soon' is not a duration
+{type: acme-ticket} | gate.type: 'acme-ticket' is no known gate; did you mean 'acme-tickets'
+{type: acme-class} | the gate 'acme-class' of the installed package acme_gates 1.0 is <class .*; expected a dispatcher.ext
+{type: acme-unchecked} | acme_gates 1.0 is GateDeclaration\(.*its parameters a Parameters
+{type: acme-absent} | cannot be loaded from acme_gates:NOTHING: AttributeError: module 'acme_gates' has no attribute 'NOTHING'
+"""
+
+
+@pytest.mark.parametrize("row", MISTAKES.strip().splitlines())
+def test_a_mistake_is_told_with_its_place(row: str) -> None:
+    gate, said = row.split(" | ")
     with pytest.raises(ConfigError, match=said):
-        parse_gate(document, "gate")
+        parse_gate(yaml.safe_load(gate), "gate")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import shlex
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -155,60 +156,32 @@ async def test_explain_from_a_file_a_whole_request_and_standard_input(
         assert await run("decisions", "--picker", url, "--json") == (0, "", "")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "problem"),
-    [
-        (
-            ("decisions", "--picker", "http://127.0.0.1:1"),
-            1,
-            "http://127.0.0.1:1: cannot be reached: Connection refused; expected the metrics port",
-        ),
-        (
-            ("decisions", "--picker", "127.0.0.1:9090"),
-            2,
-            "is not the URL of a picker; expected http://host:port",
-        ),
-        *[
-            (
-                ("decisions", "--picker", url),
-                2,
-                f"{shown!r} is not the URL of a picker; expected http://host:port",
-            )
-            for url, shown in [
-                ("http://127.0.0.1:9090/debug", "http://127.0.0.1:9090/debug"),
-                ("http://127.0.0.1:99999", "http://127.0.0.1:99999"),
-                ("http://[::1", "http://[::1"),
-                ("http://me:p@ss@127.0.0.1:9090", "http://127.0.0.1:9090"),
-            ]
-        ],
-        (("decisions", "--slow", "500"), 2, "'500' is not a duration"),
-        (("decisions", "--limit", "0"), 2, "'0' is not a whole number from 1 to 1000"),
-        (("explain",), 2, "a request is missing; expected --request FILE, or the ID of a past one"),
-        (("explain", "r-1", "--request", "-"), 2, "the ID of a past request, or a request by --request"),
-        (
-            ("explain", "r-1", "--path", "/v1/completions"),
-            2,
-            "the ID of a past request, or a request by --request",
-        ),
-        (("decisions", "r-1", "--request", "r-2"), 2, "two requests are named: 'r-1' and 'r-2'"),
-        (("decisions", "r-1", "--follow"), 2, "--follow and a request's ID exclude each other"),
-        (("explain", "--request", "/nowhere"), 2, "/nowhere cannot be read: No such file or directory"),
-        (("explain", "--request", "-", "-H", "x"), 2, "'x' is not 'NAME: VALUE'"),
-        (
-            ("decisions", "--ca-file", "/nowhere", "--picker", "https://127.0.0.1:1"),
-            2,
-            "--ca-file /nowhere cannot be used",
-        ),
-        (
-            ("decisoins",),
-            2,
-            "there is no command 'decisoins'; there are envoy-config, validate, decisions and explain",
-        ),
-    ],
-)
-async def test_mistakes_are_one_line(arguments: tuple[str, ...], code: int, problem: str) -> None:
-    ended, out, err = await run(*arguments)
-    assert (ended, out) == (code, "")
+MISTAKES = """\
+decisions --picker http://127.0.0.1:1 | 1 | http://127.0.0.1:1: cannot be reached: Connection refused; expected the metrics port
+decisions --picker 127.0.0.1:9090 | 2 | is not the URL of a picker; expected http://host:port
+decisions --picker http://127.0.0.1:9090/debug | 2 | 'http://127.0.0.1:9090/debug' is not the URL of a picker; expected http://host:port
+decisions --picker http://127.0.0.1:99999 | 2 | 'http://127.0.0.1:99999' is not the URL of a picker; expected http://host:port
+decisions --picker 'http://[::1' | 2 | 'http://[::1' is not the URL of a picker; expected http://host:port
+decisions --picker http://me:p@ss@127.0.0.1:9090 | 2 | 'http://127.0.0.1:9090' is not the URL of a picker; expected http://host:port
+decisions --slow 500 | 2 | '500' is not a duration
+decisions --limit 0 | 2 | '0' is not a whole number from 1 to 1000
+explain | 2 | a request is missing; expected --request FILE, or the ID of a past one
+explain r-1 --request - | 2 | the ID of a past request, or a request by --request
+explain r-1 --path /v1/completions | 2 | the ID of a past request, or a request by --request
+decisions r-1 --request r-2 | 2 | two requests are named: 'r-1' and 'r-2'
+decisions r-1 --follow | 2 | --follow and a request's ID exclude each other
+explain --request /nowhere | 2 | /nowhere cannot be read: No such file or directory
+explain --request - -H x | 2 | 'x' is not 'NAME: VALUE'
+decisions --ca-file /nowhere --picker https://127.0.0.1:1 | 2 | --ca-file /nowhere cannot be used
+decisoins | 2 | there is no command 'decisoins'; there are envoy-config, validate, decisions and explain
+"""
+
+
+@pytest.mark.parametrize("row", MISTAKES.splitlines())
+async def test_mistakes_are_one_line(row: str) -> None:
+    given, code, problem = row.split(" | ")
+    ended, out, err = await run(*shlex.split(given))
+    assert (ended, out) == (int(code), "")
     assert problem in err
     assert len(err.splitlines()) == 1
     assert err.startswith("error: ")
