@@ -80,8 +80,8 @@ class AwaitedFirstByte(Protocol):
 
     seconds: float
 
-    def came(self, at: float, now: float) -> None:
-        """It came at `at`, and is heard of now."""
+    def came(self, at: float, now: float, answered_at: float) -> None:
+        """It came at `at`, and is heard of now. `answered_at`: when the headers of the answer came; negative: not known."""
 
     def ended(self) -> None:
         """The request is over, for any reason. May be called twice, and before a log tells of the byte."""

@@ -173,7 +173,7 @@ class PicksInFlight:
         awaited, pick.request.awaited = pick.request.awaited, None
         if awaited is not None and pick.served_by in ("", pick.endpoints[0].destination):
             pick.first_byte_at = at
-            awaited.came(at, now)
+            awaited.came(at, now, pick.responded_at)
 
     def responded(self, pick: Pick, status: int, now: float, failure: Failure | None) -> None:
         """The response headers came: tell the data producers whether the request succeeded.

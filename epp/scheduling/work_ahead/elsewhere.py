@@ -4,7 +4,7 @@ cost = slowness x max(a x ahead, elsewhere) + ..., if that is less than computin
 slowness x (a x ahead + missing x (1 + interference x requests)) + ...
 
 `elsewhere`: the cost of the prompt at the prefill worker, while the decode worker goes on with what is ahead of it, and of the
-transfer: a fixed part and a part for each token that the decode worker lacks.
+transfer: a fixed part and a part for each token that the decode worker lacks (`transfer.py`).
 """
 
 from collections.abc import Sequence
@@ -26,11 +26,6 @@ from epp.endpoints.endpoint import (
 from epp.request.inference_request import RequestData
 from epp.scheduling.pairing import REVISION_LABEL
 
-TRANSFER_TOKENS: Final = 400.0
-"""What each transfer costs: a second request and the connection to the other worker, some 40 ms."""
-TRANSFER_SHARE: Final = 0.1
-"""And each token: some 330 KB of a model of 70 billion parameters, at 25 GB/s, to a tenth of a millisecond to compute it."""
-
 CANDIDATE: Final[RequestData["Elsewhere"]] = RequestData()
 """Where a prompt could be computed, while the decode worker is chosen."""
 
@@ -43,19 +38,21 @@ class Elsewhere:
     costs of the prompt both ways, in tokens of the average worker.
     """
 
-    __slots__ = ("_costs", "_found", "_pool", "apart", "local", "remote", "worker")
+    __slots__ = ("_costs", "_found", "_pool", "_share", "_transfer", "apart", "local", "remote", "worker")
 
     def __init__(self) -> None:
         self.worker: Endpoint | None = None
         # bounded: the revisions of the workers
         self._found: dict[str | None, tuple[Endpoint, float]] = {}
         self._pool: EndpointPool | None = None
+        self._transfer = self._share = 0.0
         self._costs = self.local = self.remote = np.zeros(0)
         self.apart: Mask = np.zeros(0, dtype=np.bool_)
 
-    def offer(self, costs: Floats, pool: EndpointPool) -> None:
-        """What the prompt costs on these."""
+    def offer(self, costs: Floats, pool: EndpointPool, transfer: tuple[float, float]) -> None:
+        """What the prompt costs on these, and to bring its KV cache elsewhere: as a whole, and each token."""
         self._costs, self._pool = costs.copy(), pool
+        self._transfer, self._share = transfer
 
     def choose(self, worker: Endpoint) -> None:
         """Take this one, unless its numbers are so old that its cost is not known."""
@@ -73,7 +70,7 @@ class Elsewhere:
         self._pool = None
 
     def _take(self, worker: Endpoint, row: int) -> None:
-        cost = self._costs.item(row) + TRANSFER_TOKENS
+        cost = self._costs.item(row) + self._transfer
         self._found[worker.labels.get(REVISION_LABEL)] = worker, cost
 
     def worker_for(self, decode: Endpoint) -> Endpoint | None:
@@ -90,7 +87,7 @@ class Elsewhere:
         keys = tuple([(revision, worker.key) for revision, (worker, _) in self._found.items()])
         offers = pool.note(("offers", keys), lambda: _offers(keys, pool))
         costs: Floats = np.array([cost for _, cost in self._found.values()] + [inf])[offers]
-        remote: Floats = np.maximum(ahead, (costs + missing * TRANSFER_SHARE) / slowness)
+        remote: Floats = np.maximum(ahead, (costs + missing * self._share) / slowness)
         self.apart = remote < local
         self._pool, self.local, self.remote = pool, local * slowness, remote * slowness
         return np.where(self.apart, remote, local)

@@ -96,7 +96,7 @@ class LeastCostScorer:
             cost += loads * (self.adapter_load_seconds * self.producer.speed)
         cost *= slowness
         if elsewhere is not None and elsewhere.worker is None:
-            elsewhere.offer(cost, pool)
+            elsewhere.offer(cost, pool, self.producer.transfers.in_tokens(self.producer.speed))
         return cost
 
     def _missing(self, request: InferenceRequest, pool: EndpointPool) -> Floats:

@@ -29,6 +29,7 @@ from epp.scheduling.work_ahead.columns import (
 from epp.scheduling.work_ahead.cost_model import LEARNT_NUMBERS, UNKNOWN, CostModel, Known
 from epp.scheduling.work_ahead.counter_kind import KindSums
 from epp.scheduling.work_ahead.ledger import PoolTotals, SentPrompt, WorkLedger
+from epp.scheduling.work_ahead.transfer import AwaitedTransfer, TransferTimes
 
 _WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member
 _RUNNING: Final = int(Column.RUNNING)
@@ -61,6 +62,7 @@ class WorkAheadProducer:
 
     prefixes: SharedPrefixProducer
     model: CostModel = field(init=False, repr=False, default_factory=CostModel)
+    transfers: TransferTimes = field(init=False, repr=False, default_factory=TransferTimes)
     scored: ScoredPool = field(init=False, repr=False, default_factory=ScoredPool)
     _kind: KindSums = field(init=False, repr=False, default_factory=KindSums)
     _ledgers: dict[tuple[str, str], WorkLedger] = field(init=False, repr=False, default_factory=dict)
@@ -173,6 +175,8 @@ class WorkAheadProducer:
                 continue
             ledger = self._ledger(endpoint)
             missing, requests = self._look(request, pool, endpoint, tokens)
+            if endpoint is endpoints[0] and key != computed_at and request.streaming:
+                request.awaited = AwaitedTransfer(self.transfers, missing)
             if key != computed_at:
                 missing = 1.0  # it gets the KV cache of the prompt, or only encodes what is in it
             awaited: AwaitedAnswer | None = None
@@ -376,6 +380,7 @@ class WorkAheadProducer:
             else None,
             "ahead": round(model.ahead, 3),
             "beyond": round(model.beyond, 1),
+            "transfer": self.transfers.learnt(),
         }
 
     def learnt_of(self, endpoint: Endpoint) -> Mapping[str, Any]:
@@ -539,7 +544,7 @@ class AwaitedAnswer:
         self.seconds = seconds
         self.prompt: SentPrompt | None = None
 
-    def came(self, at: float, now: float) -> None:
+    def came(self, at: float, now: float, answered_at: float) -> None:
         self._producer.first_byte(self, at, now)
 
     def ended(self) -> None:
