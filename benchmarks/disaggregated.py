@@ -99,10 +99,10 @@ class Case:
         machine = replace(MACHINES[OURS], transfer=TRANSFERS[self.transfer])
         roles = ("prefill",) * self.prefill + ("decode",) * (WORKERS - self.prefill) if self.prefill else ()
         workload = Workload(WORKLOADS[self.workload], workers=WORKERS, roles=roles)
-        return Outcome.of(Run(_chooser(self.way, machine), workload, self.seed, machine).run())
+        return Outcome.of(Run(chooser(self.way, machine), workload, self.seed, machine).run())
 
 
-def _chooser(way: str, machine: Machine) -> MakeChooser:
+def chooser(way: str, machine: Machine) -> MakeChooser:
     if way == "oracle":
         return functools.partial(PairOracle, transfer=machine.transfer_seconds, there=machine.there)
     config = ALWAYS_APART if way == "always apart" else LEAST_COST
@@ -148,21 +148,26 @@ class Plan:
     workloads: Sequence[str] = tuple(WORKLOADS)
     transfers: Sequence[str] = ("fast",)
     seeds: range = range(5)
-    oracle: bool = True
+    splits: Sequence[int] = tuple(range(WORKERS))
+    oracle: bool = False
     jobs: int | None = None
 
     @classmethod
     def from_flags(cls, flags: argparse.Namespace) -> "Plan":
         seeds = range(flags.first_split_seed, flags.first_split_seed + flags.split_seeds)
         return cls(
-            flags.split_workload or tuple(WORKLOADS), flags.transfer or ("fast",), seeds, not flags.no_oracle
+            flags.split_workload or tuple(WORKLOADS),
+            flags.transfer or ("fast",),
+            seeds,
+            flags.split or tuple(range(WORKERS)),
+            flags.split_oracle,
         )
 
     def cases(self) -> Iterator[Case]:
         ways = ("default", "always apart", *(["oracle"] if self.oracle else []))
         for workload in self.workloads:
             for transfer in self.transfers:
-                for prefill in range(WORKERS):
+                for prefill in self.splits:
                     for way in ways:
                         if prefill or way != "always apart":
                             yield from (Case(workload, transfer, way, prefill, seed) for seed in self.seeds)
@@ -174,33 +179,42 @@ def add_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--transfer", action="append", choices=tuple(TRANSFERS), help="default: fast")
     group.add_argument("--split-seeds", type=int, default=5, metavar="N", help="(%(default)s)")
     group.add_argument("--first-split-seed", type=int, default=0, metavar="N", help="(%(default)s)")
-    group.add_argument("--no-oracle", action="store_true", help="which takes most of the time")
+    group.add_argument(
+        "--split", action="append", type=int, choices=range(WORKERS), metavar="N",
+        help=f"of {WORKERS} workers so many compute prompts, 0: all do both; may be repeated; default: all",
+    )  # fmt: skip
+    group.add_argument(
+        "--split-oracle", action="store_true", help="an oracle too: a minute or two for each run"
+    )
 
 
 async def main(plan: Plan | None = None) -> None:
-    """Prints a table for each workload and transfer: medians over the seeds."""
+    """Prints a table for each workload and transfer, and on stderr what is done."""
     plan = plan or Plan()
-    cases = list(plan.cases())
+    cases, outcomes = list(plan.cases()), list[Outcome]()
     with ProcessPoolExecutor(plan.jobs or os.cpu_count() or 1, get_context("spawn")) as pool:
-        outcomes = list(pool.map(Case.run, cases, chunksize=1))
-    print(f"{len(cases)} runs", file=sys.stderr)
-    tables: dict[tuple[str, str], dict[str, list[Outcome]]] = {}
-    for case, outcome in zip(cases, outcomes, strict=True):
-        rows = tables.setdefault((case.workload, case.transfer), {})
-        rows.setdefault(case.name, []).append(outcome)
-    for (workload, transfer), rows in tables.items():
-        fixed, each = TRANSFERS[transfer]
-        print(f"\n{workload}; a transfer takes {fixed:g} s and {each:g} s for each token\n")
-        print(
-            "| picked by | TTFT mean | p50 | p90 | p99 | token after token p50 | p90 | e2e mean | tokens/s | apart |"
-        )
-        print("|---" * 10 + "|")
-        found = {name: Outcome.median(some) for name, some in rows.items()}
-        for name, one in sorted(found.items(), key=lambda item: item[1].e2e):
-            ttft = " | ".join(
-                f"{seconds:.2f} s" for seconds in (one.ttft, one.ttft_p50, one.ttft_p90, one.ttft_p99)
-            )
-            pace = f"{one.pace_p50 * 1e3:.0f} ms | {one.pace_p90 * 1e3:.0f} ms"
+        for case, outcome in zip(cases, pool.map(Case.run, cases), strict=True):
+            outcomes.append(outcome)
             print(
-                f"| {name} | {ttft} | {pace} | {one.e2e:.2f} s | {one.tokens_per_second:.0f} | {one.apart:.0%} |"
+                f"{len(outcomes)} of {len(cases)}: {case.workload}, {case.name}", file=sys.stderr, flush=True
             )
+    for line in tables(cases, outcomes):
+        print(line)
+
+
+def tables(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Lines of Markdown: medians over the seeds, the lowest mean time to the end first."""
+    found: dict[tuple[str, str], dict[str, list[Outcome]]] = {}
+    for case, outcome in zip(cases, outcomes, strict=True):
+        found.setdefault((case.workload, case.transfer), {}).setdefault(case.name, []).append(outcome)
+    for (workload, transfer), rows in found.items():
+        fixed, each = TRANSFERS[transfer]
+        yield from ("", f"{workload}; a transfer takes {fixed:g} s, and {each * 1e3:g} ms for each token", "")
+        yield "| picked by | TTFT mean | p50 | p90 | p99 | token after token p50 | p90 | e2e mean | tokens/s | apart |"
+        yield "|---" * 10 + "|"
+        medians = {name: Outcome.median(some) for name, some in rows.items()}
+        for name, one in sorted(medians.items(), key=lambda row: row[1].e2e):
+            ttft = [f"{seconds:.2f} s" for seconds in (one.ttft, one.ttft_p50, one.ttft_p90, one.ttft_p99)]
+            paces = [f"{seconds * 1e3:.0f} ms" for seconds in (one.pace_p50, one.pace_p90)]
+            rest = [f"{one.e2e:.2f} s", f"{one.tokens_per_second:.0f}", f"{one.apart:.0%}"]
+            yield f"| {' | '.join([name, *ttft, *paces, *rest])} |"

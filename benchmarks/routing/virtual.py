@@ -205,6 +205,8 @@ class Run:
         request = self._requests.get(key)
         if request is not None:
             request.chooser.computed(request.wanted, now)
+            if self._workload.streamed:  # its worker answers before it fetches
+                self._at(now + self._machine.back, self._responded, request)
             seconds = self._machine.transfer_seconds(request.wanted.work.prompt_tokens)
             self._at(now + seconds, self._received, key)
 
@@ -222,7 +224,7 @@ class Run:
         self._workers[request.worker].submit(key, work)
         request.chooser.arrived(request.wanted, request.worker, now)
         self._advance(now, request.worker)
-        if self._workload.streamed:
+        if self._workload.streamed and not request.received:
             self._at(now + self._machine.back, self._responded, request)
 
     def _responded(self, now: float, request: Request) -> None:
