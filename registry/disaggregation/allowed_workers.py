@@ -78,7 +78,9 @@ class AllowedWorkers:
             async for _ in stream:
                 self._take(stream.instances.values())
         except AdsumError as error:
-            log.error("prefill workers are not followed any more: %s; the last known ones stay allowed", error)
+            log.error(
+                "prefill workers are not followed any more: %s; the last known ones stay allowed", error
+            )
 
     def _take(self, instances: Iterable[Instance]) -> None:
         before, silent_before = self._found, self._silent

@@ -10,10 +10,22 @@ from adsum.units import parse_go_duration, parse_size
 
 CONNECTORS: Final = ("nixlv2", "sglang", "trtllm", "shared-storage")
 STAGES: Final = ("prefiller", "decoder")
-_NOT_BUILT: Final = {
-    "mooncake": "llm-d's sidecar speaks it",
-    "offloading": "llm-d's sidecar speaks it",
-}
+_ONLY_LLM_DS: Final = ("mooncake", "offloading")
+POOL_GROUP: Final = "inference.networking.k8s.io"
+_WITHOUT_EFFECT: Final = (
+    *(
+        "-v",
+        "--v",
+        "--zap-devel",
+        "--zap-encoder",
+        "--zap-log-level",
+        "--zap-stacktrace-level",
+        "--zap-time-encoding",
+    ),
+    *("--enable-prefiller-sampling", "--max-idle-conns-per-host", "--tracing"),
+    *("--mooncake-bootstrap-port", "--p2p-connector-port"),
+)
+"""Flags of llm-d's sidecar that change no answer here: of its log and its pools, and of connectors that are not built."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -26,7 +38,21 @@ def build_parser() -> argparse.ArgumentParser:
     _add_port_flags(parser)
     _add_prefill_flags(parser)
     _add_tls_flags(parser)
+    parser.set_defaults(without_effect=[])
+    for name in _WITHOUT_EFFECT:
+        parser.add_argument(name, action=_WithoutEffect, nargs="?", help=argparse.SUPPRESS)
     return parser
+
+
+class _WithoutEffect(argparse.Action):
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        name: str | None = None,
+    ) -> None:
+        namespace.without_effect = [*namespace.without_effect, name]
 
 
 def _add_port_flags(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +105,7 @@ def _add_prefill_flags(parser: argparse.ArgumentParser) -> None:
         "--prefill-component",
         metavar="NAMESPACE/COMPONENT",
         type=_component,
-        help="ask only workers that discovery knows under these names; without this and --allow-prefill, any address is asked",
+        help="ask only workers that discovery knows under these names; without this and those below, any address is asked",
     )
     prefill.add_argument(
         "--discovery", metavar="URL", help="where they are; file:///path, ...; default $ADSUM_DISCOVERY"
@@ -91,6 +117,24 @@ def _add_prefill_flags(parser: argparse.ArgumentParser) -> None:
         type=argument(_listed),
         metavar="HOST[:PORT],...",
         help="may be asked too, without a port at every port; repeatable",
+    )
+    prefill.add_argument(
+        "--enable-ssrf-protection",
+        type=_boolean,
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="BOOL",
+        help="ask only Pods of --inference-pool (default: false)",
+    )
+    prefill.add_argument(
+        "--inference-pool",
+        default=os.environ.get("INFERENCE_POOL") or None,
+        metavar="[NAMESPACE/]NAME",
+        help="of that; the namespace is `default` without one; default $INFERENCE_POOL",
+    )
+    prefill.add_argument(
+        "--pool-group", default=POOL_GROUP, metavar="GROUP", help=f"its API group (default: {POOL_GROUP})"
     )
     prefill.add_argument(
         "--prefill-timeout",
@@ -167,7 +211,7 @@ def _component(text: str) -> tuple[str, str]:
 def _connector(text: str) -> str:
     if text in CONNECTORS:
         return text
-    why = f"is not built: {_NOT_BUILT[text]}" if text in _NOT_BUILT else "is no connector"
+    why = "is one of llm-d's sidecar only" if text in _ONLY_LLM_DS else "is no connector"
     raise argparse.ArgumentTypeError(f"{text!r} {why}; expected one of {', '.join(CONNECTORS)}")
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlencode
 
 from aiohttp import web
 
@@ -54,6 +55,8 @@ def run(options: argparse.Namespace) -> int:
     write_log(logging.INFO, form_of(options.log_format, "%(asctime)s pd-sidecar: %(message)s"))
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
     raise_descriptor_limit()
+    if options.without_effect:
+        log.info("without effect here: %s", ", ".join(options.without_effect))
     try:
         asyncio.run(_run(options))
     except KeyboardInterrupt:
@@ -108,20 +111,36 @@ async def _open(stack: AsyncExitStack, options: argparse.Namespace) -> list[Prox
 async def _allowed_workers(stack: AsyncExitStack, options: argparse.Namespace) -> AllowedWorkers:
     # bounded: arguments
     listed = [one for given in options.allow_prefill for one in given]
-    if options.prefill_component is None:
-        if not listed:
-            log.warning(
-                "any address is asked that a request names in x-prefiller-host-port; say which are workers with "
-                "--prefill-component or --allow-prefill, unless only a gateway can reach this port"
-            )
-        return AllowedWorkers(listed, any_address=not listed)
+    watched = _watched(options)
+    if not watched and not listed:
+        log.warning(
+            "any address is asked that a request names in x-prefiller-host-port; say which are workers with "
+            "--prefill-component, --inference-pool or --allow-prefill, unless only a gateway can reach this port"
+        )
+        return AllowedWorkers(any_address=True)
     allowed = AllowedWorkers(listed)
-    service = await stack.enter_async_context(
-        discovery.open(options.discovery, token=os.environ.get("ADSUM_TOKEN") or None)
-    )
-    stream = await stack.enter_async_context(service.watch(*options.prefill_component))
-    await stack.enter_async_context(background(allowed.follow(stream), "follow the prefill workers"))
+    if watched is not None:
+        url, namespace, component = watched
+        token = os.environ.get("ADSUM_TOKEN") or None
+        service = await stack.enter_async_context(discovery.open(url, token=token))
+        stream = await stack.enter_async_context(service.watch(namespace, component))
+        await stack.enter_async_context(background(allowed.follow(stream), "follow the prefill workers"))
     return allowed
+
+
+def _watched(options: argparse.Namespace) -> tuple[str | None, str, str] | None:
+    """Where discovery finds the workers that may be asked: URL, namespace and component. Raises ValueError."""
+    if not options.enable_ssrf_protection:
+        return None if options.prefill_component is None else (options.discovery, *options.prefill_component)
+    if options.prefill_component is not None:
+        raise ValueError(
+            "--prefill-component and --enable-ssrf-protection both say who may be asked; give one"
+        )
+    if options.inference_pool is None:
+        raise ValueError("--enable-ssrf-protection needs --inference-pool, the pool whose Pods may be asked")
+    namespace, _, name = options.inference_pool.rpartition("/")
+    query = urlencode({"pool": name, "group": options.pool_group})
+    return f"kubernetes://{namespace or 'default'}?{query}", "pool", "workers"
 
 
 async def _drain(ports: list[ProxyPort], timeout: float) -> None:

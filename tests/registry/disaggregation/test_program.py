@@ -61,6 +61,7 @@ async def test_it_serves_says_what_it_counted_and_drains(eventually: Eventually)
         program(
             *("--model-server-port", str(decode.port), "--metrics-port", str(metrics)),
             *("--allow-prefill", "127.0.0.1,[::1]:80", "--kv-connector", "nixlv2", "--secure-proxy=false"),
+            *("-v=5", "--zap-log-level=debug", "--enable-prefiller-sampling"),
         ) as (process, at),
         aiohttp.ClientSession() as session,
     ):
@@ -86,6 +87,7 @@ async def test_it_serves_says_what_it_counted_and_drains(eventually: Eventually)
         _, log = await asyncio.wait_for(process.communicate(), 90)
         assert process.returncode == 0
         assert b"no prefill at '10.0.0.1:80'" in log
+        assert b"without effect here: -v, --zap-log-level, --enable-prefiller-sampling\n" in log
         assert log.splitlines()[-1].endswith(b"drained")
 
 
@@ -120,6 +122,72 @@ async def test_it_serves_over_tls(tmp_path: Path) -> None:
         assert await answer.read() == b"hello\x00\xff"
 
 
+async def test_a_rank_has_a_port_of_its_own(eventually: Eventually) -> None:
+    first = consecutive_ports(2)
+    own = consecutive_ports(2)
+    async with (
+        serving(Worker(Blocks()), first) as zero,
+        serving(Worker(Blocks()), first + 1) as one,
+        program(
+            *("--model-server-port", str(first), "--port", str(own), "--data-parallel-size", "2"),
+        ) as (_, at),
+        aiohttp.ClientSession() as session,
+    ):
+        assert at == f"127.0.0.1:{own}"
+        for port in (own, own + 1):
+            async with session.get(f"http://127.0.0.1:{port}/hello") as answer:
+                assert answer.status == 200
+        assert (len(zero.seen), len(one.seen)) == (1, 1)
+
+
+def consecutive_ports(count: int) -> int:
+    """The first of so many free ones; others of this run get none of them."""
+    while True:
+        ports = [free_port() for _ in range(count)]
+        if ports == list(range(ports[0], ports[0] + count)):
+            return ports[0]
+
+
+async def test_it_speaks_tls_to_workers_and_reads_a_new_certificate(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    """Two sidecars: the outer one's prefill worker and model server are the inner one's TLS port."""
+    folder, _ = made_certificate(tmp_path)
+    blocks = Blocks()
+    async with (
+        serving(Worker(blocks)) as worker,
+        program(*("--model-server-port", str(worker.port), "--secure-proxy", "--cert-path", str(folder))) as (
+            inner,
+            secure,
+        ),
+        program(
+            *("--model-server-port", secure.rpartition(":")[2], "--enable-tls", "prefiller,decoder"),
+            *("--tls-insecure-skip-verify=prefiller", "--tls-insecure-skip-verify=decoder"),
+        ) as (_, at),
+        program(
+            *("--model-server-port", str(worker.port), "--enable-tls", "prefiller"),
+        ) as (_, strict),
+        aiohttp.ClientSession() as session,
+    ):
+        headers = {"x-prefiller-host-port": secure}
+        async with session.post(f"http://{at}{CHAT}", json=BODY, headers=headers) as answer:
+            assert answer.status == 200
+            assert "x-adsum-prefill-fallback" not in answer.headers
+        async with session.post(f"http://{strict}{CHAT}", json=BODY, headers=headers) as answer:
+            assert answer.headers["x-adsum-prefill-fallback"] == "unreachable"
+        _, renewed = made_certificate(folder)
+
+        async def has_the_new_one() -> bool:
+            try:
+                async with session.get(f"https://{secure}/hello", ssl=renewed) as answer:
+                    return answer.status == 200
+            except aiohttp.ClientError:
+                return False
+
+        await eventually(has_the_new_one)
+        assert inner.returncode is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -130,6 +198,12 @@ async def test_it_serves_over_tls(tmp_path: Path) -> None:
         (["--prefill-component", "prefill"], "expected NAMESPACE/COMPONENT"),
         (["--allow-prefill", "a b"], "is not a host name"),
         (["--port", "70000"], "is not a port"),
+        (["--enable-ssrf-protection"], "needs --inference-pool"),
+        (
+            ["--enable-ssrf-protection", "--prefill-component", "a/b", "--inference-pool", "a/b"],
+            "both say who may be asked",
+        ),
+        (["--moriio-write-mode"], "unrecognized arguments: --moriio-write-mode"),
     ],
 )
 def test_a_wrong_argument_is_one_line(
