@@ -32,17 +32,19 @@ class PoolColumns:
     """Requests that each endpoint can run at a time; inf: not known."""
     limited: bool
     """Whether it is known of any."""
+    since: Floats
+    """When each endpoint began to compute what is ahead of it now."""
     hashes: Hashes | None = None
     """Made when they are needed."""
 
     def savepoint(self) -> Callable[[], None]:
         """Return what puts the numbers back as they are now."""
         ahead, slowness, scraped_at = self.ahead.copy(), self.slowness.copy(), self.scraped_at.copy()
-        ahead_cost, room = self.ahead_cost.copy(), self.room.copy()
+        ahead_cost, room, since = self.ahead_cost.copy(), self.room.copy(), self.since.copy()
 
         def roll_back() -> None:
             self.ahead, self.slowness, self.scraped_at = ahead, slowness, scraped_at
-            self.ahead_cost, self.room = ahead_cost, room
+            self.ahead_cost, self.room, self.since = ahead_cost, room, since
 
         return roll_back
 

@@ -1,13 +1,14 @@
 """Picks the endpoint where a request costs least: the work ahead of it, its own missing prompt, and what it delays.
 
-cost = slowness x (a x ahead + missing x (1 + interference x requests) + request_tokens x requests + b x beyond + adapter), in
+cost = slowness x (a x ahead - c x under way + missing x (1 + interference x requests) + request_tokens x requests + b x beyond + adapter), in
 prompt tokens.
 
 `ahead`: prompts that were sent there and are not computed yet. `missing`: tokens of this prompt that its cache does not
 hold. `requests`: those that wait or run there; each slows the others down while it answers, and computing a prompt slows
 all of them down. `slowness`: how many times longer this worker takes than the average one, learnt. `adapter`: what the
 average worker computes while a LoRA adapter is loaded, where that must be done first. `beyond`: those of the requests for which
-the worker has no room yet. `a` and `b` are learnt from the times of first bytes (`cost_model.py`); 1 and 0 until then.
+the worker has no room yet. `under way`: tokens ahead that may be computed since the last were. `a`, `b` and `c` are learnt from the
+times of first bytes (`cost_model.py`); 1, 0 and 0 until then.
 
 benchmarks/README.md, routing, compares it with other ways to pick.
 """
@@ -17,11 +18,11 @@ from typing import Final
 
 import numpy as np
 
-from epp.endpoints.endpoint import EndpointPool, Floats
+from epp.endpoints.endpoint import EndpointPool, Floats, Indices
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.plugin import DataProducer
 from epp.scheduling.prefix.scorer import units_of_all
-from epp.scheduling.work_ahead.columns import of_rows, prompt_tokens, requests_at
+from epp.scheduling.work_ahead.columns import PoolColumns, of_rows, prompt_tokens, requests_at
 from epp.scheduling.work_ahead.elsewhere import CANDIDATE, decodes
 from epp.scheduling.work_ahead.producer import WorkAheadProducer
 
@@ -79,7 +80,7 @@ class LeastCostScorer:
         cost += 1.0
         cost *= missing
         columns, rows = self.producer.columns(pool)
-        ahead, slowness = of_rows(columns.ahead_cost, rows), of_rows(columns.slowness, rows)
+        ahead, slowness = self.ahead(columns, rows, pool), of_rows(columns.slowness, rows)
         cost += ahead
         elsewhere = CANDIDATE.of(request)
         if elsewhere is not None:
@@ -97,6 +98,18 @@ class LeastCostScorer:
         cost *= slowness
         if elsewhere is not None and elsewhere.worker is None:
             elsewhere.offer(cost, pool, self.producer.transfers.in_tokens(self.producer.speed))
+        return cost
+
+    def ahead(self, columns: PoolColumns, rows: Indices | None, pool: EndpointPool) -> Floats:
+        """What is ahead, less what may be computed of it by now."""
+        model, ahead = self.producer.model, of_rows(columns.ahead_cost, rows)
+        if not model.rate:
+            return ahead
+        cost: Floats = of_rows(columns.since, rows) - pool.now
+        cost *= model.rate
+        np.maximum(cost, -of_rows(columns.ahead, rows), out=cost)
+        cost *= model.under_way
+        cost += ahead
         return cost
 
     def _missing(self, request: InferenceRequest, pool: EndpointPool) -> Floats:

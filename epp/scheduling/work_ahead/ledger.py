@@ -52,7 +52,8 @@ class WorkLedger:
     of a prompt are estimated from its bytes. So its growth is scaled by the ratio of both sums over the last half a million
     tokens.
 
-    `held`: prompts are ahead until their first bytes come, because the counter tells of something else, or there is none.
+    `held`: prompts are ahead until their first bytes come, because the counter tells of something else, or there is none. `since`:
+    when the last of what was ahead was done, or the first of it came.
     """
 
     __slots__ = (
@@ -72,11 +73,13 @@ class WorkLedger:
         "read_at",
         "room",
         "sent",
+        "since",
         "slowness",
     )
 
     def __init__(self, pool: KindSums | None = None) -> None:
         self.ahead = 0.0
+        self.since = -inf
         self.done = 0.0
         """Tokens that were computed in the time `busy`, each prompt's fixed part included."""
         self.busy = 0.0
@@ -102,6 +105,8 @@ class WorkLedger:
     def send(self, tokens: float, missing: float, now: float) -> SentPrompt:
         prompt = SentPrompt(tokens, missing, now)
         self._sent.append(prompt)
+        if not self._count:
+            self.since = now
         self._count += 1
         self.ahead += missing
         self.sent += tokens
@@ -153,6 +158,7 @@ class WorkLedger:
         self.kind.first_byte(prompt.tokens, now)
         if self.held and prompt.tokens:
             self._begun += prompt.missing + _BASE_TOKENS
+            self.since = now
             self.withdraw(prompt)
 
     def read(
@@ -168,12 +174,9 @@ class WorkLedger:
         began = self._sent[0].sent_at if self._sent else now
         if computed >= 0.0:
             self.kind.read(computed, now)
-        if running > self._most_running:
-            self._most_running, self.room = running, inf
-        if waiting and running >= self._most_running:
-            self.room = running
+        self._look_for_room(waiting, running)
         counted = computed >= 0.0 and not self.held
-        done, self._begun = self._begun, 0.0
+        done = 0.0
         if counted and before >= 0.0:
             if computed < before:
                 self._withdraw_oldest(self._count)
@@ -185,12 +188,22 @@ class WorkLedger:
         done += self._withdraw_oldest(
             self._count - self._sent_after(now - TRANSIT - period / 2.0) - int(there)
         )
+        if done:
+            self.since = now
+        done, self._begun = done + self._begun, 0.0
         if (self.held or (counted and before >= 0.0)) and now - since < max(_LONGEST_LOOK, 3.0 * period):
             self.busy += max(0.0, now - max(since, began))
             self.done += done
         if not self._count:
             self._sent.clear()
             self._spare = 0.0
+
+    def _look_for_room(self, waiting: float, running: float) -> None:
+        """It has room for as many as ran at most, once others waited meanwhile."""
+        if running > self._most_running:
+            self._most_running, self.room = running, inf
+        if waiting and running >= self._most_running:
+            self.room = running
 
     def follows(self, prompt: SentPrompt) -> bool:
         """Whether pages will tell when it is done."""
@@ -207,6 +220,7 @@ class WorkLedger:
             self._spare,
             self.sent,
             self.grown,
+            self.since,
         )
         count, prompts = self._count, [(one, one.tokens, one.missing, one.ahead) for one in self._sent]
         others = (self._begun, self._most_running, self.room, self.held, self.slowness)
@@ -214,7 +228,7 @@ class WorkLedger:
 
         def restore() -> None:
             self.ahead, self.done, self.busy, self._computed = numbers[:4]
-            self.read_at, self._spare, self.sent, self.grown = numbers[4:]
+            self.read_at, self._spare, self.sent, self.grown, self.since = numbers[4:]
             self._begun, self._most_running, self.room, self.held, self.slowness = others
             restore_kind()
             self._count = count
@@ -333,7 +347,11 @@ class PoolTotals:
             self._done = self._busy = self._sent = self._grown = 0.0
 
     def slowness(self, ledger: WorkLedger) -> float:
-        """How many times longer it takes than the average endpoint; more than 1 is slower."""
+        """How many times longer it takes than the average endpoint; more than 1 is slower. Where first bytes say what is ahead they say
+        this too: prompts may be computed side by side, so tokens in a time say nothing.
+        """
+        if ledger.held:
+            return ledger.pace.slowness
         slow = (ledger.busy * self.speed + _PRIOR_WORK) / (ledger.done + _PRIOR_WORK)
         return min(max(slow, 1.0 / _MOST_DIFFERENT), _MOST_DIFFERENT)
 

@@ -181,7 +181,7 @@ class WorkAheadProducer:
                 missing = 1.0  # it gets the KV cache of the prompt, or only encodes what is in it
             awaited: AwaitedAnswer | None = None
             if awaits:  # before it counts itself
-                awaited = self._await(request, key, ledger, missing, requests)
+                awaited = self._await(request, key, ledger, missing, requests, pool.now)
             prompt = ledger.send(tokens, missing, pool.now)
             self._update_ahead(key, ledger)
             sent[key] = ledger, prompt
@@ -267,7 +267,7 @@ class WorkAheadProducer:
         model, slowness, predicted = self.model, awaited.slowness, awaited.seconds
         if predicted >= 0.0:
             predicted /= slowness
-        if model.observe(awaited.ledger.pace, awaited.known, seconds / slowness, predicted):
+        if model.observe(awaited.ledger.pace, awaited.known, seconds / slowness, predicted, slowness):
             self._costs_changed()
 
     @property
@@ -307,7 +307,7 @@ class WorkAheadProducer:
         ledger = self._ledgers.get(endpoint.key, WorkLedger())
         missing = max(1.0, prompt_tokens(request) - self.prefixes.held(request, endpoint))
         requests = self._requests(pool, endpoint.key)
-        awaited = self._await(request, endpoint.key, ledger, missing, requests)
+        awaited = self._await(request, endpoint.key, ledger, missing, requests, pool.now)
         return UNKNOWN if awaited is None else awaited.seconds
 
     def foresee(self, request: InferenceRequest, pool: EndpointPool) -> float:
@@ -327,7 +327,7 @@ class WorkAheadProducer:
         of_all = self.model.numbers
         if not self.model.learnt or not request.streaming or self._adapters.is_adapter(request.model):
             return None
-        fixed, of_missing, of_ahead, of_request, of_beyond = of_all
+        fixed, of_missing, of_ahead, of_request, of_beyond, of_second = of_all
         columns, rows = self.columns(pool)
         requests, tokens = requests_at(pool), prompt_tokens(request)
         chain = self.prefixes.chain(request)
@@ -335,12 +335,13 @@ class WorkAheadProducer:
         if chain is not None:
             held = units_of_all(self.prefixes.matches(request, pool), len(pool))
             np.maximum(missing - held * chain.unit_tokens, 1.0, out=missing)
-        expected: Floats = missing * (of_missing / 1000.0) + of_rows(columns.ahead, rows) * (
-            of_ahead / 1000.0
-        )
-        expected += fixed
+        ahead = of_rows(columns.ahead, rows)
+        expected: Floats = missing * (of_missing / 1000.0) + ahead * (of_ahead / 1000.0)
+        under_way = np.minimum(pool.now - of_rows(columns.since, rows), ahead * (of_missing / 1000.0))
+        expected += fixed - of_second * under_way
         expected += requests * of_request
         expected += np.maximum(requests - of_rows(columns.room, rows), 0.0) * of_beyond
+        np.maximum(expected, 0.0, out=expected)
         expected *= of_rows(columns.slowness, rows)
         return expected
 
@@ -352,13 +353,14 @@ class WorkAheadProducer:
     def use_constants(self) -> Callable[[], None]:
         """Let costs be those of the constants, until the returned function is called."""
         model, columns = self.model, list(self._last)
-        ahead, beyond, costs = model.ahead, model.beyond, [one.ahead_cost for one in columns]
-        model.ahead, model.beyond = 1.0, 0.0
+        ahead, beyond, rate = model.ahead, model.beyond, model.rate
+        costs = [one.ahead_cost for one in columns]
+        model.ahead, model.beyond, model.rate = 1.0, 0.0, 0.0
         for one in columns:
             one.ahead_cost = one.ahead
 
         def restore() -> None:
-            model.ahead, model.beyond = ahead, beyond
+            model.ahead, model.beyond, model.rate = ahead, beyond, rate
             for one, cost in zip(columns, costs, strict=True):
                 one.ahead_cost = cost
 
@@ -403,13 +405,15 @@ class WorkAheadProducer:
         ledger: WorkLedger,
         missing: float,
         requests: float,
+        now: float,
     ) -> "AwaitedAnswer | None":
         """What is known of the endpoint, for the prediction and to learn from what comes. None: it would teach something else."""
         if requests < 0.0 or self._adapters.is_adapter(request.model):
             return None
-        beyond = requests - ledger.room
-        known = missing, ledger.ahead, requests, max(0.0, beyond)
-        seconds, slowness = self.model.predict(known), ledger.slowness
+        beyond, ahead, slowness = requests - ledger.room, ledger.ahead, ledger.slowness
+        since = (now - ledger.since) / slowness if ahead else 0.0
+        known = missing, ahead, requests, max(0.0, beyond), since
+        seconds = self.model.predict(known)
         return AwaitedAnswer(
             self, key, ledger, known, slowness, seconds if seconds < 0.0 else seconds * slowness
         )
@@ -472,8 +476,9 @@ class WorkAheadProducer:
         room = np.array([inf if ledger is None else ledger.room for ledger in found])
         limited = any(ledger is not None and ledger.room < inf for ledger in found)
         cost = ahead * self.model.ahead
+        since = np.array([-inf if ledger is None else ledger.since for ledger in found])
         columns = PoolColumns(
-            endpoints, ahead, slowness, np.full(len(keys), np.nan), rows, cost, room, limited
+            endpoints, ahead, slowness, np.full(len(keys), np.nan), rows, cost, room, limited, since
         )
         last[:] = [*last[1 - _MAX_POOLS :], columns]
         return columns
@@ -505,6 +510,7 @@ class WorkAheadProducer:
             if row is not None:
                 columns.ahead[row] = ledger.ahead
                 columns.ahead_cost[row] = ledger.ahead * self.model.ahead
+                columns.since[row] = ledger.since
 
     def _update(self, key: tuple[str, str], ledger: WorkLedger) -> None:
         """It has read a page."""
@@ -514,6 +520,7 @@ class WorkAheadProducer:
             if row is not None:
                 columns.ahead[row] = ledger.ahead
                 columns.ahead_cost[row] = ledger.ahead * self.model.ahead
+                columns.since[row] = ledger.since
                 columns.slowness[row] = slowness
                 if ledger.room != columns.room.item(row):
                     columns.room[row] = ledger.room

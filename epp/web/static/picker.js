@@ -120,6 +120,7 @@ const COSTS = {
   thousand_tokens_ahead: "1,000 tokens of other prompts that are ahead of it",
   request_there: "A request that is there already",
   request_beyond_room: "A request there for which the worker has no room",
+  second_under_way: "Less for a second in which it computed what is ahead",
 };
 const learntTable = new Table(byId("learnt"), {
   caption: "What the first byte of an answer waits for, on the average worker",

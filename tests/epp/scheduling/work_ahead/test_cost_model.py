@@ -33,6 +33,7 @@ class Answers:
                 rng.choice((0.0, 0.0, 1500.0, 6000.0)),
                 rng.randrange(9),
                 0.0,
+                rng.choice((0.0, 0.1, 0.4)),
             )
             real = took(known, worker, number) * rng.uniform(0.9, 1.1)
             self.model.observe(self.paces[worker], known, real, self.model.predict(known))
@@ -54,7 +55,7 @@ def test_the_configured_costs_hold_until_something_is_learnt() -> None:
     answers = Answers()
     for _ in range(11):
         assert (answers.model.learnt, answers.model.ahead, answers.model.beyond) == (False, 1.0, 0.0)
-        assert answers.model.predict((100.0, 100.0, 1.0, 0.0)) == UNKNOWN
+        assert answers.model.predict((100.0, 100.0, 1.0, 0.0, 0.0)) == UNKNOWN
         answers.come(1, honest)
 
 
@@ -65,8 +66,34 @@ def test_costs_are_learnt_and_what_comes_is_foreseen() -> None:
     assert answers.model.numbers[3] == pytest.approx(REQUEST, rel=0.2)
     assert answers.model.error is not None
     assert answers.model.error < 0.1
-    known = 3000.0, 1500.0, 4.0, 0.0
+    known = 3000.0, 1500.0, 4.0, 0.0, 0.0
     assert answers.model.predict(known) == pytest.approx(seconds(known), rel=0.1)
+
+
+def test_what_is_ahead_costs_less_the_longer_it_has_been_computed() -> None:
+    def took(known: Known, worker: int, number: int) -> float:
+        return seconds(known, ahead=MISSING) - 0.8 * min(known[4], MISSING * known[1] / 1000)
+
+    answers = Answers()
+    answers.come(400, took)
+    assert answers.model.numbers[5] == pytest.approx(0.8, rel=0.2)
+    assert answers.model.error is not None
+    assert answers.model.error < 0.1
+    longer = [answers.model.predict((400.0, 6000.0, 2.0, 0.0, since)) for since in (0.0, 0.5, 1.0, 60.0)]
+    assert longer == sorted(longer, reverse=True)
+    assert longer[-1] > 0.0
+
+
+def test_first_bytes_say_how_slow_a_worker_is() -> None:
+    """Whatever it was taken for, and with one answer in a hundred that took a hundred times as long."""
+    answers = Answers()
+    for number in range(2000):
+        worker = number % 8
+        known = (400.0 + 300 * (number % 9), 500.0 * (number % 4), number % 5, 0.0, 0.0)
+        pace = answers.paces[worker]
+        real = seconds(known) * (2.0 if worker == 3 else 1.0) * (100 if number % 100 == 51 else 1)
+        answers.model.observe(pace, known, real / pace.slowness, UNKNOWN, pace.slowness)
+    assert [pace.slowness for pace in answers.paces] == pytest.approx([1, 1, 1, 2, 1, 1, 1, 1], rel=0.2)
 
 
 def test_where_prompts_are_computed_side_by_side_nothing_is_ahead() -> None:
@@ -123,7 +150,7 @@ def test_the_same_answers_teach_the_same() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    model, known = CostModel(), (1.0, 1.0, 1.0, 0.0)
+    model, known = CostModel(), (1.0, 1.0, 1.0, 0.0, 0.0)
     for number in range(5_000):
         model.observe(WorkerPace(), known, 0.1, UNKNOWN)
         assert len(model._workers) <= 400, number
@@ -139,17 +166,17 @@ def test_at_most_fifty_answers_a_second_are_learnt_from() -> None:
 
 def test_the_first_answers_may_be_all_alike() -> None:
     model, pace = CostModel(), WorkerPace()
-    for known, took in [((1800.0, 0.0, 0.0, 0.0), 0.4)] * 4 + [((840.0, 0.0, 1.0, 0.0), 0.2)] * 12:
+    for known, took in [((1800.0, 0.0, 0.0, 0.0, 0.0), 0.4)] * 4 + [((840.0, 0.0, 1.0, 0.0, 0.0), 0.2)] * 12:
         model.observe(pace, known, took, model.predict(known))
     assert sum(model.numbers) < 1.0
-    assert model.predict((840.0, 0.0, 1.0, 0.0)) == pytest.approx(0.2, rel=0.2)
+    assert model.predict((840.0, 0.0, 1.0, 0.0, 0.0)) == pytest.approx(0.2, rel=0.2)
 
 
-HONEST = Fit((FIXED, MISSING, AHEAD, REQUEST, 0.0), 400)
+HONEST = Fit((FIXED, MISSING, AHEAD, REQUEST, 0.0, 0.0), 400)
 LIES = [
-    Fit((0.0, 3600.0, 0.0, 0.0, 0.0), 2**63),
-    Fit((0.0, 0.001, 0.001, 0.0, 0.0), 2**63),
-    Fit((3600.0, MISSING, 0.0, 0.0, 0.0), 2**63),
+    Fit((0.0, 3600.0, 0.0, 0.0, 0.0, 0.0), 2**63),
+    Fit((0.0, 0.001, 0.001, 0.0, 0.0, 0.0), 2**63),
+    Fit((3600.0, MISSING, 0.0, 0.0, 0.0, 0.0), 2**63),
 ]
 
 

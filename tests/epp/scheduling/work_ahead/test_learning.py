@@ -72,6 +72,24 @@ def test_what_is_ahead_counts_as_much_as_was_learnt() -> None:
         assert (went(pool.send(tokens(4000, "held"))) == went(holder)) is goes_to_the_cache, learnt
 
 
+def test_what_may_be_computed_by_now_is_not_waited_for() -> None:
+    pool = Pool()
+    teach(pool, 30, ahead=0.2)
+    model = pool.scorer.producer.model
+    model.under_way, model.rate = model.ahead, 5000.0
+    pool.now += 3.01
+    for row in range(2):
+        pool.page(row, computed=1e6)
+    went(pool.send(tokens(10_000, "long")))
+    pool.now += 0.5
+    went(pool.send(tokens(9000, "more")))
+    pool.now += 0.5
+    costs = pool.store.pool(pool.now)
+    columns, _ = pool.scorer.producer.columns(costs)
+    ahead = pool.scorer.ahead(columns, None, costs) / model.ahead
+    assert sorted(ahead.tolist()) == pytest.approx([5000.0, 6500.0], rel=0.05)
+
+
 def test_an_explanation_says_what_was_learnt_and_where_the_constants_would_have_sent_it() -> None:
     pool = Pool()
     teach(pool, 30, ahead=0.0)

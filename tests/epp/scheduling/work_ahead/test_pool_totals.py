@@ -29,6 +29,14 @@ def test_one_at_half_speed_takes_twice_as_long_as_the_other() -> None:
     assert totals.slowness(slow) / totals.slowness(fast) == pytest.approx(2.0, rel=0.2)
 
 
+def test_first_bytes_say_how_slow_one_is_where_they_say_what_is_ahead() -> None:
+    totals, slow = PoolTotals(), WorkLedger()
+    slow.pace.slowness = 1.25
+    assert totals.slowness(slow) == 1.0
+    slow.hold(held=True)
+    assert totals.slowness(slow) == 1.25
+
+
 def test_a_new_one_is_like_the_average() -> None:
     totals = PoolTotals()
     work(WorkLedger(), totals, 20_000, 20)
