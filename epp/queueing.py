@@ -119,6 +119,7 @@ def _describe(controller: FlowController, now: float) -> dict[str, Any]:
                 "priority": band.priority,
                 "ceiling": round(band.ceiling, 3),
                 "waiting": len(band.waiting),
+                "waiting_at_peers": controller.waiting_at_peers(band.priority),
                 "bytes": band.bytes,
                 "max_requests": band.settings.max_requests,
                 "max_bytes": band.settings.max_bytes,

@@ -1,7 +1,7 @@
 """Lets requests wait in the picker while the pool is full or empty, and chooses which goes next. Pure."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -20,6 +20,8 @@ from epp.scheduling.waiting import WaitingRequest
 
 _MOST_IN_A_TURN: Final = 128
 """Requests dispatched in one turn; between two turns others are served."""
+_YIELD: Final = 0.05
+"""Seconds for which room beyond the own share is left to other pickers: until one has heard of it, and its pick is heard of here."""
 _ASK_AGAIN: Final = 0.01
 """Seconds after which a usage limit that changes from call to call is asked again."""
 
@@ -48,6 +50,8 @@ class FlowController:
         self._empty_changed_at = -math.inf
         self.eviction = InFlightEviction(detector)
         """Takes requests back from their workers, where the settings say so."""
+        self._waiting_at_peers: Sequence[Mapping[int, int]] = ()
+        self._yields_since: float | None = None
         self._use(settings, detector)
 
     @property
@@ -58,6 +62,19 @@ class FlowController:
     def bands(self) -> Sequence[Band]:
         """All that exist, highest priority first."""
         return self._bands.all
+
+    @property
+    def waiting(self) -> dict[int, int]:
+        """How many requests wait at each priority that has any."""
+        return {band.priority: len(band.waiting) for band in self._bands.all if band.waiting}
+
+    def heed_peers(self, waiting: Sequence[Mapping[int, int]]) -> None:
+        """How many requests wait at each other picker that has any, by their priorities."""
+        self._waiting_at_peers = waiting
+
+    def waiting_at_peers(self, priority: int) -> int:
+        """Requests of that priority which wait at other pickers."""
+        return sum(one.get(priority, 0) for one in self._waiting_at_peers)
 
     @property
     def saturation(self) -> float:
@@ -90,6 +107,8 @@ class FlowController:
             self._measure(now)
             if load.saturation >= band.ceiling:
                 return False
+        if self._waiting_at_peers and self._yields(band, now):
+            return False
         load.sent()
         return True
 
@@ -137,7 +156,10 @@ class FlowController:
             if band is None:
                 return None
             if self._load.saturation >= band.ceiling:
+                self._yields_since = None
                 return self._ask_again_at(band, now)
+            if self._waiting_at_peers and self._yields(band, now):
+                return min(now + _ASK_AGAIN, self._expires_at())
             self._dispatch_from(band, now)
             if self._per_request or not self._load.counts:
                 self._measure(now)
@@ -176,6 +198,29 @@ class FlowController:
         self._load = PoolLoad(detector, self._pool)
         self.eviction.use(detector)
         self._bands = Bands(settings, self._load)
+
+    def _yields(self, band: Band, now: float) -> bool:
+        """Whether what room there is belongs to requests that wait at other pickers, and they may still take it.
+
+        The room for requests, as `concurrency-detector` has it, is shared by what runs and waits at each picker; who has the
+        request that ends would keep its place for ever otherwise. No picker gets less than an equal share, whatever others tell.
+        """
+        room, priority = self._load.room, band.priority
+        others = [sum(n for at, n in one.items() if at >= priority) for one in self._waiting_at_peers]
+        there = [n for n in others if n]
+        if room is None or not there:
+            return False
+        pool = self._pool(now)
+        of_peers = float(pool.peer_inflight.sum())
+        own = float(pool.inflight.sum()) - of_peers
+        wanted = own + 1.0 + sum(len(one.waiting) for one in self._bands.all if one.priority >= priority)
+        share = max(wanted / (wanted + of_peers + sum(there)), 1.0 / (len(there) + 1))
+        if own < room * band.ceiling * share:
+            self._yields_since = None
+            return False
+        if self._yields_since is None:
+            self._yields_since = now
+        return now - self._yields_since < _YIELD
 
     def _dispatch_from(self, band: Band, now: float) -> None:
         if self._bands.take(band).waiting.dispatch(now):

@@ -109,6 +109,11 @@ class PoolLoad:
         """Whether `saturation` knows what was sent since it was measured; otherwise it is to be measured after each request."""
         return self._room != _UNKNOWN_ROOM
 
+    @property
+    def room(self) -> float | None:
+        """How many requests fill the pool, of those that are in flight; None: the detector counts otherwise."""
+        return self._room if self.counts and self._detector.counts_in_flight else None
+
     def sent(self) -> None:
         """One request more was sent."""
         self._sent += 1

@@ -87,6 +87,7 @@ class Peers(ResourceOwner):
         self._settings = settings
         self._director = picking.director
         self._outliers = picking.outliers
+        self._queueing = picking.queueing
         self._datastore = datastore
         self._outcomes = outcomes
         self._clock = clock = picking.clock
@@ -142,6 +143,7 @@ class Peers(ResourceOwner):
                         "address": link.address,
                         "silent_seconds": round(self.silence(link), 3),
                         "inflight": len(link.subscriber),
+                        "waiting": sum(link.subscriber.waiting.values()),
                         "unplaced": link.subscriber.unplaced,
                         "other_layout": link.subscriber.other_layout,
                         "bytes_in": link.bytes_in,
@@ -192,6 +194,8 @@ class Peers(ResourceOwner):
         self._director.picks.peers = self._outcomes.elsewhere = None
         self._kv_events.ask_peers = no_peers
         self._outliers.heed_peers(())
+        if (controller := self._queueing.controller) is not None:
+            controller.heed_peers(())
         for link in list(self.links.values()):
             link.end()
 
@@ -214,6 +218,8 @@ class Peers(ResourceOwner):
             if (ejected := self._outliers.ejected) != told:
                 told = ejected
                 self.publisher.ejected(ejected)
+            controller = self._queueing.controller
+            self.publisher.queued({} if controller is None else controller.waiting)
             if (now := self._clock()) - taught_at >= _TEACH:
                 taught_at = now
                 self.publisher.teach()
@@ -224,6 +230,8 @@ class Peers(ResourceOwner):
         heard = [link.subscriber for link in self.links.values()]
         self._outliers.heed_peers(key for one in heard for key in one.ejected)
         fits = [one.learnt for one in heard if one.learnt is not None]
+        if (controller := self._queueing.controller) is not None:
+            controller.heed_peers([one.waiting for one in heard if one.waiting])
         for producer in self._director.producers:
             if isinstance(producer, TeachingProducer):
                 producer.heed_fits(fits)

@@ -11,12 +11,12 @@ computed tokens. With sums alone the time to the first token is 1.3 to 1.5 times
 import sys
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice, takewhile
 from typing import Any, Final, TypeAlias
 
 from epp.endpoints.endpoint import Endpoint, Key
-from epp.peers.messages.peers_pb2 import Learnt, News, Picks
+from epp.peers.messages.peers_pb2 import Learnt, News, Picks, Queues
 from epp.request.control_headers import MOST_TEXT
 from epp.request.inference_request import PrefixChain
 from epp.scheduling.pairing import COMPUTED_AT
@@ -150,6 +150,7 @@ class PickPublisher:
         self._ejected: Sequence[Key] = ()
         self._teaches: TeachingProducer | None = None
         self._learnt = Learnt()
+        self._queues = Queues()
         self._begin()
 
     def _begin(self) -> None:
@@ -229,6 +230,14 @@ class PickPublisher:
             self._news.learnt.CopyFrom(learnt)
             self._changed()
 
+    def queued(self, waiting: Mapping[int, int]) -> None:
+        """How many requests wait at each priority now; told if that is new."""
+        queues = Queues(priorities=waiting.keys(), waiting=waiting.values())
+        if queues != self._queues:
+            self._queues = queues
+            self._news.queues.CopyFrom(queues)
+            self._changed()
+
     def flush(self, now: float) -> None:
         """Keep all that happened since the last time, as one message, or as several if it is much."""
         if self._endpoints.is_full or self._models.is_full:
@@ -268,7 +277,7 @@ class PickPublisher:
         parts, picks = list[News](), iter(older)
         while some := list(islice(picks, PART)):
             parts.append(self._part(some))
-        news = News(anew=True, learnt=self._learnt)
+        news = News(anew=True, learnt=self._learnt, queues=self._queues)
         news.ejections.endpoints[:] = [self._endpoints.number(key) for key in self._ejected]
         for key, number in self._endpoints.all():
             news.endpoints.add(number=number, id=key[0], incarnation=key[1])

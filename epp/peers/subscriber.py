@@ -5,14 +5,14 @@ Who sends what makes no sense is believed nothing: the caller ends the connectio
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from operator import add
 from typing import Final, TypeAlias
 
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Key
-from epp.peers.messages.peers_pb2 import Learnt, News, Picks
+from epp.peers.messages.peers_pb2 import Learnt, News, Picks, Queues
 from epp.peers.publisher import HASH_BYTES, MOST_BLOCKS, MOST_CHAINS, unpacked
 from epp.request.control_headers import MOST_TEXT
 from epp.scheduling.peer_pick import Fit, PeerPick
@@ -36,6 +36,7 @@ MOST_PROMPT: Final = 1 << 30
 MOST_UNITS: Final = 1 << 24
 MOST_NUMBERS: Final = 32
 """Of what a peer learnt: more than any version has."""
+MOST_QUEUES: Final = 1024
 MOST_SECONDS: Final = 3600.0
 """Of each of these."""
 _ToldHelper: TypeAlias = tuple[Key, int, bool]
@@ -72,6 +73,15 @@ def _read_fit(told: Learnt) -> Fit | None:
     if any(not isfinite(one) or not 0.0 <= one <= MOST_SECONDS for one in told.seconds):
         raise PeerFaultError(f"it learnt {list(told.seconds)}; expected seconds from 0 to {MOST_SECONDS:g}")
     return Fit(tuple(told.seconds), told.answers) if count else None
+
+
+def _read_queues(told: Queues) -> dict[int, int]:
+    count = len(told.priorities)
+    if count > MOST_QUEUES or count != len(told.waiting):
+        raise PeerFaultError(
+            f"queues of {count} priorities and {len(told.waiting)} lengths; expected as many, and {MOST_QUEUES} at most"
+        )
+    return dict(zip(told.priorities, told.waiting, strict=True))
 
 
 class _OpenPick(PeerPick):
@@ -115,6 +125,9 @@ class PickSubscriber:
         self._chained: Sequence[ChainProducer] = ()
         self.ejected: frozenset[Key] = frozenset()
         self.learnt: Fit | None = None
+        # bounded: MOST_QUEUES
+        self.waiting: Mapping[int, int] = {}
+        """Requests that wait at it, by their priority."""
         self.other_layout = False
         """Whether its block hashes cannot be used here: its configuration has other blocks."""
 
@@ -147,6 +160,8 @@ class PickSubscriber:
             self.ejected = frozenset([self._key(number) for number in news.ejections.endpoints])
         if news.HasField("learnt"):
             self.learnt = _read_fit(news.learnt)
+        if news.HasField("queues"):
+            self.waiting = _read_queues(news.queues)
 
     def _hear_outcomes(self, news: News) -> None:
         for move in news.moves:
@@ -170,7 +185,7 @@ class PickSubscriber:
         for kept in self._chains, self._endpoints, self._models:
             kept.clear()
         self._blocks = self._last = 0
-        self.ejected, self.learnt = frozenset(), None
+        self.ejected, self.learnt, self.waiting = frozenset(), None, {}
 
     def _name(self, names: dict[int, Key], told: Iterable[tuple[int, Key]]) -> None:
         for number, name in told:

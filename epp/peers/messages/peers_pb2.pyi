@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class News(_message.Message):
-    __slots__ = ("hello", "anew", "age_ms", "endpoints", "models", "layout", "picks", "moves", "served", "failed", "unhelped", "helped", "ended", "ejections", "log_entries", "learnt")
+    __slots__ = ("hello", "anew", "age_ms", "endpoints", "models", "layout", "picks", "moves", "served", "failed", "unhelped", "helped", "ended", "ejections", "log_entries", "learnt", "queues")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ANEW_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class News(_message.Message):
     EJECTIONS_FIELD_NUMBER: _ClassVar[int]
     LOG_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     LEARNT_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     anew: bool
     age_ms: int
@@ -40,7 +41,8 @@ class News(_message.Message):
     ejections: Ejections
     log_entries: _containers.RepeatedScalarFieldContainer[bytes]
     learnt: Learnt
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., anew: _Optional[bool] = ..., age_ms: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., layout: _Optional[int] = ..., picks: _Optional[_Union[Picks, _Mapping]] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., served: _Optional[_Iterable[int]] = ..., failed: _Optional[_Iterable[int]] = ..., unhelped: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., helped: _Optional[_Iterable[int]] = ..., ended: _Optional[_Iterable[int]] = ..., ejections: _Optional[_Union[Ejections, _Mapping]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., learnt: _Optional[_Union[Learnt, _Mapping]] = ...) -> None: ...
+    queues: Queues
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., anew: _Optional[bool] = ..., age_ms: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., layout: _Optional[int] = ..., picks: _Optional[_Union[Picks, _Mapping]] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., served: _Optional[_Iterable[int]] = ..., failed: _Optional[_Iterable[int]] = ..., unhelped: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., helped: _Optional[_Iterable[int]] = ..., ended: _Optional[_Iterable[int]] = ..., ejections: _Optional[_Union[Ejections, _Mapping]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., learnt: _Optional[_Union[Learnt, _Mapping]] = ..., queues: _Optional[_Union[Queues, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("version", "oldest", "name")
@@ -123,6 +125,14 @@ class Ejections(_message.Message):
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     endpoints: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, endpoints: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Queues(_message.Message):
+    __slots__ = ("priorities", "waiting")
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    priorities: _containers.RepeatedScalarFieldContainer[int]
+    waiting: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, priorities: _Optional[_Iterable[int]] = ..., waiting: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Learnt(_message.Message):
     __slots__ = ("seconds", "answers")

@@ -9,7 +9,7 @@ import pytest
 from epp.endpoints.load import Load
 from epp.outlier_watch import OutlierWatch
 from epp.outliers.settings import OutlierSettings
-from epp.peers.messages.peers_pb2 import Learnt, News, Picks
+from epp.peers.messages.peers_pb2 import Learnt, News, Picks, Queues
 from epp.peers.publisher import PART, packed, unpacked
 from epp.peers.subscriber import (
     MOST_FORWARDED,
@@ -19,8 +19,8 @@ from epp.peers.subscriber import (
     PeerFaultError,
     PickSubscriber,
 )
+from epp.scheduling.kv_events.producer import PrecisePrefixCacheProducer
 from epp.scheduling.plugin import ChainProducer
-from epp.scheduling.prefix.producer import PrefixCacheProducer
 from epp.scheduling.work_ahead.cost_model import WorkerPace
 from epp.scheduling.work_ahead.producer import WorkAheadProducer
 from tests.epp.peers.pickers import PublishingPicker, Wire
@@ -30,7 +30,8 @@ PROMPT = "a long prompt that fills some blocks of a prefix cache " * 100
 
 def held(picker: PublishingPicker) -> int:
     """Blocks in its prefix index."""
-    return sum(len(one.index) for one in picker.director.producers if isinstance(one, PrefixCacheProducer))
+    (found,) = [one for one in picker.director.producers if isinstance(one, PrecisePrefixCacheProducer)]
+    return len(found.estimate.index)
 
 
 def named() -> News:
@@ -366,3 +367,25 @@ def test_what_cannot_be_learnt_is_a_fault(seconds: list[float]) -> None:
     subscriber = PublishingPicker(1).subscriber()
     with pytest.raises(PeerFaultError, match="learnt"):
         subscriber.hear(News(learnt=Learnt(seconds=seconds, answers=1)), 1.0)
+
+
+def test_what_waits_is_told_and_goes_with_the_connection() -> None:
+    one, other, newcomer = PublishingPicker(1), PublishingPicker(1), PublishingPicker(1)
+    wire, late = Wire(one, other), Wire(one, newcomer)
+    wire.carry(1.0)
+    one.publisher.queued({0: 3, -2: 1})
+    one.publisher.flush(1.1)
+    for each in wire, late:
+        each.carry(1.2)
+        assert each.subscriber.waiting == {0: 3, -2: 1}
+    one.is_awake = False
+    one.publisher.queued({0: 3, -2: 1})
+    assert not one.is_awake, "it is told once"
+    one.publisher.queued({})
+    one.publisher.flush(1.3)
+    wire.carry(1.4)
+    assert wire.subscriber.waiting == {}
+    late.cut()
+    assert late.subscriber.waiting == {}
+    with pytest.raises(PeerFaultError, match="queues"):
+        other.subscriber().hear(News(queues=Queues(priorities=[1], waiting=[])), 1.0)
