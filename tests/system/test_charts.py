@@ -18,6 +18,8 @@ from epp.config.flags import parse as parse_epp_flags
 from epp.endpoints.endpoint import DECODE_ROLES, ENCODE_ROLES, PREFILL_ROLES, ROLE_LABEL
 from epp.endpoints.endpoint_document import EndpointDefaults, read_endpoint
 from epp.endpoints.worker_metrics import KV_USAGE, RUNNING, WAITING, WorkerMetric
+from registry.disaggregation.flags import CONNECTORS
+from registry.disaggregation.flags import build_parser as pd_parser
 from registry.kubernetes.membership import DEFAULT_PORT
 from registry.kubernetes.pod import DEFAULT_PODINFO, labels_of, read_pod
 from registry.kubernetes.pod_service import LIST_SERVICES
@@ -25,6 +27,7 @@ from tests.system.charts import CHARTS, container, helm, one, pod_spec, render, 
 from tests.system.test_inference_pool import WHOLE_ROLE
 
 IMAGE = {"image": "registry.example/adsum:1"}
+PD_SIDECAR = {"enabled": True, "image": "adsum:1", "args": ["--prefill-max-retries=1"]}
 KIND = "EndpointPickerConfig"
 VALUES: dict[str, Sequence[Mapping[str, Any]]] = {
     "worker": [
@@ -51,6 +54,12 @@ VALUES: dict[str, Sequence[Mapping[str, Any]]] = {
         },
         {**IMAGE, "serviceAccount": {"create": False, "name": "mine"}, "drain": {"preStopSeconds": 0}},
         {**IMAGE, "role": "prefill", "autoscaling": {"enabled": True}},
+        {
+            **IMAGE,
+            "role": "decode",
+            "pdSidecar": PD_SIDECAR,
+            "sidecar": {"enabled": True, "image": "adsum:1"},
+        },
     ],
     "frontend": [
         {},
@@ -128,6 +137,10 @@ def test_an_image_is_required_and_lint_needs_none(chart: str) -> None:
         ("worker", {**IMAGE, "service": {"template": "{pod}"}}, "/service/template"),
         ("worker", {**IMAGE, "engine": "llama"}, "/engine"),
         ("worker", {**IMAGE, "role": "router"}, "/role"),
+        ("worker", {**IMAGE, "pdSidecar": {"enabled": True}}, "pdSidecar.image is required"),
+        ("worker", {**IMAGE, "pdSidecar": PD_SIDECAR, "servingPort": 8200}, "must differ"),
+        ("worker", {**IMAGE, "pdSidecar": PD_SIDECAR, "role": "prefill"}, "not for role=prefill"),
+        ("worker", {**IMAGE, "pdSidecar": {**PD_SIDECAR, "connector": "nixl"}}, "/pdSidecar/connector"),
         ("worker", {**IMAGE, "labels": {"llm-d.ai/role": "decode"}}, "llm-d.ai/role"),
         (
             "worker",
@@ -446,6 +459,33 @@ def test_a_worker_may_not_gain_privileges() -> None:
     said = container(render("worker", IMAGE), "worker")["securityContext"]
     assert (said["allowPrivilegeEscalation"], said["capabilities"]) == (False, {"drop": ["ALL"]})
     assert said["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+@pytest.mark.parametrize("registered_by", ["worker", "registry"])
+def test_the_sidecar_of_a_decode_worker_stands_where_requests_go(registered_by: str) -> None:
+    beside = {"enabled": registered_by == "registry", "image": "a"}
+    objects = render("worker", {**IMAGE, "component": "chat", "pdSidecar": PD_SIDECAR, "sidecar": beside})
+    sidecar, server = container(objects, "pd-sidecar"), container(objects, "worker")
+    options = pd_parser().parse_args(sidecar["args"][1:])
+    (listed,) = [port for port in one(objects, "Service")["spec"]["ports"] if port["name"] == "serving"]
+    assert options.port == listed["targetPort"] == sidecar["ports"][0]["containerPort"] == 8000
+    assert {"name": "model-server", "containerPort": options.model_server_port} in server["ports"]
+    assert options.prefill_component == ("dynamo", "chat")
+    assert options.prefill_max_retries == 1
+    assert "serving" not in [port["name"] for port in server["ports"]]
+    assert one(objects, "Role")["rules"] == LIST + WATCH, "it watches who the prefill workers are"
+    holders = {
+        found["name"]
+        for found in pod_spec(objects)["containers"]
+        if "api-token" in [mount["name"] for mount in found.get("volumeMounts", [])]
+    }
+    assert holders == {"pd-sidecar", registered_by}
+    assert pod_spec(objects)["automountServiceAccountToken"] is False
+
+
+def test_the_connectors_of_the_schema_are_those_of_the_sidecar() -> None:
+    schema = json.loads((CHARTS / "worker/values.schema.json").read_text())
+    assert schema["properties"]["pdSidecar"]["properties"]["connector"]["enum"] == list(CONNECTORS)
 
 
 @pytest.mark.parametrize("role", sorted(DECODE_ROLES | PREFILL_ROLES | ENCODE_ROLES))

@@ -46,16 +46,21 @@ kubernetes://{{ with $query }}?{{ join "&" . }}{{ end }}
 {{- end }}
 
 {{- define "worker.needsApi" -}}
-{{- if or .Values.registry.assertService .Values.watchesOthers }}true{{ end }}
+{{- if or .Values.registry.assertService .Values.watchesOthers .Values.pdSidecar.enabled }}true{{ end }}
 {{- end }}
 
 {{/* Beside a model server the token is mounted by hand: automounting would give it to every container. */}}
 {{- define "worker.ownToken" -}}
-{{- if and .Values.sidecar.enabled (include "worker.needsApi" .) }}true{{ end }}
+{{- if and (or .Values.sidecar.enabled .Values.pdSidecar.enabled) (include "worker.needsApi" .) }}true{{ end }}
 {{- end }}
 
 {{- define "worker.tokenMount" -}}
 - {name: api-token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
+{{- end }}
+
+{{/* Whether the worker's own container needs it then. */}}
+{{- define "worker.workerAsks" -}}
+{{- if and (include "worker.ownToken" .) (or .Values.watchesOthers (and .Values.registry.assertService (not .Values.sidecar.enabled))) }}true{{ end }}
 {{- end }}
 
 {{/* As kubelet's admission writes it. */}}

@@ -13,12 +13,13 @@ metadata:
     {{- end }}
     {{- include "worker.labels" . | nindent 4 }}
     {{- include "worker.instanceLabels" . | nindent 4 }}
-  {{- if or .Values.annotations .Values.sidecar.enabled }}
+  {{- $several := or .Values.sidecar.enabled .Values.pdSidecar.enabled }}
+  {{- if or .Values.annotations $several }}
   annotations:
     {{- with .Values.annotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
-    {{- if .Values.sidecar.enabled }}
+    {{- if $several }}
     kubectl.kubernetes.io/default-container: worker
     {{- end }}
   {{- end }}
@@ -45,6 +46,9 @@ spec:
     {{- include "worker.container" . | nindent 4 }}
     {{- if .Values.sidecar.enabled }}
     {{- include "worker.sidecar" . | nindent 4 }}
+    {{- end }}
+    {{- if .Values.pdSidecar.enabled }}
+    {{- include "worker.pdSidecar" . | nindent 4 }}
     {{- end }}
   volumes:
     - name: podinfo
@@ -113,7 +117,9 @@ spec:
     {{- if not .Values.sidecar.enabled }}
     - {name: http, containerPort: {{ .Values.contractPort }}}
     {{- end }}
-    {{- if or .Values.sidecar.enabled (ne (int .Values.servingPort) (int .Values.contractPort)) }}
+    {{- if .Values.pdSidecar.enabled }}
+    - {name: model-server, containerPort: {{ .Values.pdSidecar.modelServerPort }}}
+    {{- else if or .Values.sidecar.enabled (ne (int .Values.servingPort) (int .Values.contractPort)) }}
     - {name: serving, containerPort: {{ .Values.servingPort }}}
     {{- end }}
   {{- if not .Values.sidecar.enabled }}
@@ -135,7 +141,7 @@ spec:
   securityContext:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- $watches := and (include "worker.ownToken" .) .Values.watchesOthers }}
+  {{- $watches := include "worker.workerAsks" . }}
   {{- if or (not .Values.sidecar.enabled) $watches .Values.volumeMounts }}
   volumeMounts:
     {{- if not .Values.sidecar.enabled }}
@@ -148,6 +154,54 @@ spec:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   {{- end }}
+{{- end }}
+
+{{- define "worker.pdSidecar" -}}
+{{- $ports := list (int .Values.servingPort) (int .Values.contractPort) (int .Values.pdSidecar.modelServerPort) }}
+{{- if ne (len (uniq $ports)) 3 }}
+{{- fail "servingPort, contractPort and pdSidecar.modelServerPort must differ where pdSidecar.enabled is true: each is another container's, or another server's" }}
+{{- end }}
+{{- if and .Values.role (not (contains "decode" .Values.role)) (ne .Values.role "both") }}
+{{- fail (printf "pdSidecar is for workers that decode, not for role=%s" .Values.role) }}
+{{- end }}
+- name: pd-sidecar
+  image: {{ required "pdSidecar.image is required where pdSidecar.enabled is true: adsum's own image" .Values.pdSidecar.image | quote }}
+  {{- with .Values.imagePullPolicy }}
+  imagePullPolicy: {{ . }}
+  {{- end }}
+  command: [python, -m, registry]
+  args:
+    - pd-sidecar
+    - --port={{ .Values.servingPort }}
+    - --model-server-port={{ .Values.pdSidecar.modelServerPort }}
+    - --kv-connector={{ .Values.pdSidecar.connector }}
+    - --prefill-component={{ .Values.namespace }}/{{ .Values.component }}
+    - --drain-timeout={{ .Values.drain.timeoutSeconds }}s
+    {{- with .Values.pdSidecar.args }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  env:
+    {{- include "worker.registryEnv" . | nindent 4 }}
+  ports:
+    - {name: serving, containerPort: {{ .Values.servingPort }}}
+  {{- if gt (int .Values.drain.preStopSeconds) 0 }}
+  lifecycle:
+    preStop:
+      sleep: {seconds: {{ .Values.drain.preStopSeconds }}}
+  {{- end }}
+  {{- with .Values.pdSidecar.resources }}
+  resources:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    runAsNonRoot: true
+    capabilities: {drop: [ALL]}
+    seccompProfile: {type: RuntimeDefault}
+  volumeMounts:
+    {{- include "worker.podinfoMount" . | nindent 4 }}
+    {{- include "worker.tokenMount" . | nindent 4 }}
 {{- end }}
 
 {{- define "worker.sidecar" -}}
