@@ -31,8 +31,10 @@ class PairsCluster(DemoCluster):
 
     first_workers = 4
 
-    def __init__(self, root: Path, port: int = 0, *, make_target: str = "demo") -> None:
-        super().__init__(root, port, flags=_FLAGS, make_target=make_target, config=None)
+    def __init__(
+        self, root: Path, port: int = 0, *, make_target: str = "demo", flags: MoreFlags = _FLAGS
+    ) -> None:
+        super().__init__(root, port, flags=flags, make_target=make_target, config=None)
 
     async def start_workers(self) -> None:
         await asyncio.gather(
