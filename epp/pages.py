@@ -114,6 +114,7 @@ class PickerPages(ResourceOwner):
                 stale_after=self.settings.metrics_staleness_threshold,
                 clock=picking.clock,
                 predicting=picking.predicting,
+                cache_words=picking.cache_words,
                 others=dict if siblings is None else siblings.sent,
             )
         )

@@ -24,7 +24,13 @@ from epp.request.subset import Subset
 from epp.scheduling.decision import Decision
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Credit
-from epp.scheduling.plugin import AdmissionController, CreditingProducer, PredictingProducer, wrapped_by
+from epp.scheduling.plugin import (
+    AdmissionController,
+    CreditingProducer,
+    DeliveryFollower,
+    PredictingProducer,
+    wrapped_by,
+)
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.telemetry.counters import Telemetry, TimedDirector, TimedScheduling
@@ -95,6 +101,10 @@ class Picking(ResourceOwner):
     def predicting(self) -> PredictingProducer | None:
         """The first data producer that learns when answers begin."""
         return next((one for one in self.director.producers if isinstance(one, PredictingProducer)), None)
+
+    def cache_words(self) -> DeliveryFollower | None:
+        """The data producer that knows what workers' events say, and whether they are right."""
+        return next((one for one in self.director.producers if isinstance(one, DeliveryFollower)), None)
 
     def explain(self, headers: Mapping[str, str], body: bytes | None, subset: Subset | None) -> Decision:
         return self.director.explain(headers, body, subset, self.clock())

@@ -1,7 +1,7 @@
 """A decision as JSON; docs/decisions.md describes it. Pure."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,8 +15,8 @@ from epp.decisions.scored_candidates import (
     unlearnt_choice,
     unreported,
 )
-from epp.endpoints.endpoint import Column, Endpoint, Indices
-from epp.scheduling.decision import NOT_YET, Decision, ProfileRun
+from epp.endpoints.endpoint import Column, Endpoint, Indices, Key
+from epp.scheduling.decision import NOT_YET, CacheWord, Decision, ProfileRun
 
 _DIGITS: Final = 6
 _PUBLISHED: Final = {
@@ -219,7 +219,12 @@ class _Numbers:
             "unreported": _number(self._unreported.item(row)),
             **numbers,
             "age": _number(age),
+            **({} if decision.caches is None else {"cache": self._cache(decision.caches, row)}),
         }
+
+    def _cache(self, caches: Mapping[Key, CacheWord], row: int) -> dict[str, Any] | None:
+        word = caches.get(self._decision.endpoints[row].key)
+        return None if word is None else word._asdict()
 
 
 def _name(endpoint: Endpoint) -> dict[str, str]:

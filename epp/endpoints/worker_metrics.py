@@ -115,8 +115,25 @@ SGLang's counter grows only when a request has ended (`observe_one_finished_requ
 pages of TensorRT-LLM, Triton and TGI have none: what is ahead of those workers follows from their queues.
 """
 
+PREFIX_QUERIES: Final = WorkerMetric(
+    name="prefix_queries",
+    maximum=2.0**53,
+    unknown=-1.0,
+    counter=True,
+    series={"vllm": "vllm:prefix_cache_queries_total|vllm:prefix_cache_queries"},
+)
+"""Tokens of prompts that the worker looked up in its prefix cache; -1: its page does not say."""
+PREFIX_HITS: Final = WorkerMetric(
+    name="prefix_hits",
+    maximum=2.0**53,
+    unknown=-1.0,
+    counter=True,
+    series={"vllm": "vllm:prefix_cache_hits_total|vllm:prefix_cache_hits"},
+)
+"""Those of them that it found there."""
+
 BUILT_IN: Final = (WAITING, RUNNING, KV_USAGE)
 """The metrics with a field of their own in `Load`, `Engine` and `EndpointPool`."""
 
-WORKER_METRICS: Final[Sequence[WorkerMetric]] = (*BUILT_IN, PROMPT_TOKENS)
+WORKER_METRICS: Final[Sequence[WorkerMetric]] = (*BUILT_IN, PROMPT_TOKENS, PREFIX_QUERIES, PREFIX_HITS)
 """All metrics; those that are not built in come last."""

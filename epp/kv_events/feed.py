@@ -492,6 +492,14 @@ def _told(found: tuple[KvPublisher, ...] | str) -> str:
 def _describe(producer: PrecisePrefixCacheProducer) -> dict[str, Any]:
     return {
         "blocks": len(producer.index),
+        "confidence": {
+            key[0]: {
+                "confidence": round(truth.confidence, 3),
+                "believed": truth.believed,
+                "checks": truth.checks,
+            }
+            for key, truth in producer.truths.by_key.items()
+        },
         "tokens": {by.value: count for by, count in producer.tokens_by.items()},
         "workers": {
             key[0]: [

@@ -121,6 +121,7 @@ def _profile(profile: Mapping[str, Any]) -> Iterator[str]:
     yield from _table(scorers, profile["candidates"])
     if profile["scored"] > len(profile["candidates"]):
         yield f"    and {profile['scored'] - len(profile['candidates'])} more"
+    yield from _caches(profile["candidates"])
     if profile["tie"] is not None:
         yield f"    {_tie(profile['tie'])}"
     without = profile.get("without_what_is_learnt")
@@ -142,6 +143,17 @@ def _table(scorers: Sequence[Mapping[str, Any]], candidates: Sequence[Mapping[st
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         yield ("    " + "  ".join(cells)).rstrip()
+
+
+def _caches(candidates: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """By whose word the picker goes, of workers that say what they hold."""
+    known = [(_plain(one["id"]), one["cache"]) for one in candidates if one.get("cache")]
+    if names := [name for name, cache in known if cache["by"] == "events"]:
+        yield f"    caches known from events: {', '.join(names)}"
+    for name, cache in known:
+        if cache["by"] != "events":
+            told = f"confidence {cache['confidence']:g} after {cache['checks']} checks"
+            yield f"    cache of {name} estimated, though it publishes events: {told}"
 
 
 def _learnt(learnt: Mapping[str, Any] | None) -> Iterator[str]:

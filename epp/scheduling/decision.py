@@ -7,12 +7,12 @@ candidates, what each plugin said of them, and how long it took. No record refer
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from adsum.tracing.span import Span
-from epp.endpoints.endpoint import Column, Endpoint, EndpointPool, Indices, Mask
+from epp.endpoints.endpoint import Column, Endpoint, EndpointPool, Indices, Key, Mask
 from epp.request.control_headers import MOST_TEXT, REQUEST_ID
 from epp.request.inference_request import InferenceRequest, request_path, tokens_in
 from epp.request.rejection import Rejection
@@ -191,6 +191,15 @@ def kept_scores(weighted_scores: Sequence[tuple[float, Any]], scored: Sized) -> 
     return kept
 
 
+class CacheWord(NamedTuple):
+    """Who says what an endpoint's cache holds, `events` or `estimate`; how far its events are believed, 0 to 1; how often they were
+    compared with what it delivered."""
+
+    by: str
+    confidence: float
+    checks: int
+
+
 class Decision:
     """One request: what it was, what the picker knew, where it went and what became of it.
 
@@ -253,6 +262,8 @@ class Decision:
     span: Span | None = None
     learnt: Mapping[str, Any] | None = None
     """Of an explained one, what its data producer had learnt."""
+    caches: Mapping[Key, CacheWord] | None = None
+    """Of an explained one, by whose word its data producer goes, by endpoint, of those that publish events."""
     chosen: tuple[Endpoint, ...] = ()
     helpers: Mapping[str, tuple[Endpoint, ...]] | None = None
 

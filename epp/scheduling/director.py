@@ -22,6 +22,7 @@ from epp.scheduling.plugin import (
     AdmissionProvider,
     ArrivalFollower,
     DataProducer,
+    DeliveryFollower,
     PredictingProducer,
 )
 from epp.scheduling.request_reader import Policy, RequestReader
@@ -228,6 +229,9 @@ class Director:
                 decision.expected = producer.expected(context.request, candidates, pick.endpoints[0])
             if isinstance(producer, PredictingProducer):
                 decision.learnt = producer.learnt()
+            if isinstance(producer, DeliveryFollower):
+                words = {one.key: producer.says(one) for one in candidates.endpoints}
+                decision.caches = {key: word for key, word in words.items() if word is not None}
         decision.picked(pick.endpoints, pick.helpers, pick.primary, pick.stages)
 
     def _allowed(self, subset: Subset | None) -> tuple[Endpoint, ...]:

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 from adsum.histogram import Histogram
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Key, Mask
 from epp.request.inference_request import InferenceRequest, PrefixChain
-from epp.scheduling.decision import PluginLabels
+from epp.scheduling.decision import CacheWord, PluginLabels
 from epp.scheduling.peer_pick import Fit, PeerPick
 from epp.scheduling.pick import Credit, Pick
 from epp.scheduling.profile_result import Results
@@ -221,6 +221,17 @@ class CreditingProducer(Protocol):
     @property
     def credits(self) -> Mapping[Key, Credit]:
         """Bytes of prompts, by the key of the endpoint that they were sent to."""
+
+
+@runtime_checkable
+class DeliveryFollower(Protocol):
+    """A data producer that learns what caches delivered, where answers say so, and by whose word it goes."""
+
+    def delivered(self, request: InferenceRequest, cached: int) -> None:
+        """So many tokens of the prompt were in the cache of the worker that answered."""
+
+    def says(self, endpoint: Endpoint) -> CacheWord | None:
+        """None: the endpoint publishes no events."""
 
 
 @runtime_checkable

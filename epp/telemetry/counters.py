@@ -19,6 +19,7 @@ from epp.request.rejection import OwnAnswer, Rejection
 from epp.request.subset import Subset
 from epp.response.usage import Usage
 from epp.scheduling.pick import Pick, SchedulingContext
+from epp.scheduling.plugin import DeliveryFollower
 from epp.scheduling.waiting import Dequeued, RequestScheduler, WaitingRequest
 from epp.telemetry.flow_control_metrics import DISPATCHED, FlowControlTally, queue_families
 from epp.telemetry.request_families import request_metrics
@@ -124,6 +125,10 @@ class Telemetry:
     def _answered(self, pick: Pick, usage: Usage) -> None:
         if usage.input:
             self._said.add(pick)
+        if usage.cached is not None:
+            for producer in pick.producers:
+                if isinstance(producer, DeliveryFollower):
+                    producer.delivered(pick.request, usage.cached)
         for told in self.on_usage:
             told(pick.request, usage.input, usage.output)
 

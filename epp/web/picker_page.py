@@ -23,7 +23,7 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool, Key
 from epp.flow_control.controller import FlowController
 from epp.outliers.outlier_record import Cause, OutlierRecord
 from epp.scheduling.pick import Credit
-from epp.scheduling.plugin import PredictingProducer
+from epp.scheduling.plugin import DeliveryFollower, PredictingProducer
 from epp.web.decision_view import DecisionView
 from epp.web.event_log import EventLog
 from epp.web.pick_history import INTERVAL, PickHistory
@@ -67,6 +67,7 @@ class PickerParts:
     engines_detected: Callable[[], int] = int
     """`Scraper.engines_detected`."""
     predicting: Callable[[], PredictingProducer | None] = lambda: None
+    cache_words: Callable[[], DeliveryFollower | None] = lambda: None
     others: Callable[[], Mapping[Key, tuple[int, int, int]]] = dict
     """As of `PickHistory`."""
 
@@ -84,6 +85,7 @@ class PickerPage:
             parts.pool, parts.saturation, self._statuses, self._history, parts.engine, parts.engines_detected
         )
         view.predicting = parts.predicting
+        view.cache_words = parts.cache_words
         topics: dict[str, Callable[[], bytes | None]] = {
             "status": self._status,
             "members": view.members,

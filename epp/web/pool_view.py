@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from epp.endpoints.endpoint import NEVER, Endpoint, EndpointPool, Floats
 from epp.outliers.outlier_record import OutlierRecord, OutlierState
-from epp.scheduling.plugin import PredictingProducer
+from epp.scheduling.plugin import DeliveryFollower, PredictingProducer
 from epp.web.pick_history import PickHistory
 
 _MOST_MODELS: Final = 3
@@ -77,6 +77,7 @@ class PoolView:
         engines_detected: Callable[[], int] = int,
     ) -> None:
         self.predicting: Callable[[], PredictingProducer | None] = lambda: None
+        self.cache_words: Callable[[], DeliveryFollower | None] = lambda: None
         self._engine = engine
         self._engines_detected = engines_detected
         self._pool = pool
@@ -124,6 +125,12 @@ class PoolView:
             known = [producer.learnt_of(endpoint) for endpoint in pool.endpoints]
             document["slowness"] = [one.get("slowness") for one in known]
             document["counter"] = [one.get("counter") for one in known]
+        follower = self.cache_words()
+        if follower is not None:
+            words = [follower.says(endpoint) for endpoint in pool.endpoints]
+            if any(words):  # a column of the page, where any worker publishes events
+                document["cache"] = [None if one is None else one.by for one in words]
+                document["confidence"] = [None if one is None else one.confidence for one in words]
         return msgspec.json.encode(document)  # NaN and infinity become null
 
 

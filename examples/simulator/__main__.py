@@ -231,7 +231,7 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="a POST to /fault chooses one, by its name as the body: curl -d stall http://127.0.0.1:PORT/fault; "
         "error (500 to everything), stall (no answer), flap (error every other second), none; with --kv-events also "
-        "lost-batches, no-events, sleep, restart, sparse-groups",
+        "lost-batches, no-events, forgets, sleep, restart, sparse-groups",
     )
     group.add_argument(
         "--pad-metrics-bytes", type=int, default=0, metavar="N", help="47000 is a real vLLM's page"

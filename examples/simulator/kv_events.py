@@ -20,7 +20,8 @@ from examples.simulator.tokens import token_id
 
 
 class KvFault(StrEnum):
-    """LOST: batches have their numbers and are not sent. NO_EVENTS: nothing is published.
+    """LOST: batches have their numbers and are not sent. NO_EVENTS: nothing is published. FORGETS: the cache is emptied after each
+    step, and no event says so.
 
     SLEEP, at once: the cache is emptied, and no event says so. RESTART, at once: it begins anew with an empty cache.
     SPARSE: of a hybrid model, whose second group names every other block of a prompt.
@@ -28,6 +29,7 @@ class KvFault(StrEnum):
 
     LOST = "lost-batches"
     NO_EVENTS = "no-events"
+    FORGETS = "forgets"
     SLEEP = "sleep"
     RESTART = "restart"
     SPARSE = "sparse-groups"
@@ -67,6 +69,8 @@ class CacheEvents:
 
     def flush(self) -> None:
         events, self._events = self._events, []
+        if self._fault is KvFault.FORGETS:
+            self.forget_cache()
         if events and self._fault is not KvFault.NO_EVENTS:
             payload = encode_batch(self.format, events, time.time())
             self.publisher.publish(payload, lost=self._fault is KvFault.LOST)

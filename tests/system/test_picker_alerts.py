@@ -21,13 +21,17 @@ SOUND: dict[str, Any] = {
     "kind": "EndpointPickerConfig",
     "featureGates": ["flowControl"],
     "plugins": [
-        {"type": "least-cost-scorer"},
+        {
+            "type": "least-cost-scorer",
+            "parameters": {"prefixMatchInfoProducerName": "precise-prefix-cache-producer"},
+        },
         {"type": "max-score-picker"},
         {"type": "concurrency-detector", "parameters": {"maxConcurrency": 64}},
     ],
     "flowControl": {"saturationDetector": {"pluginRef": "concurrency-detector"}},
     "outlierDetection": {"baseEjectionTime": "60s", "consecutive5xx": 3},
 }
+SOUND["plugins"].append({"type": "precise-prefix-cache-producer", "parameters": {"tokenWaitMs": 1000}})
 SMALL = SOUND | {
     "plugins": [*SOUND["plugins"][:2], {"type": "concurrency-detector", "parameters": {"maxConcurrency": 1}}],
     "flowControl": SOUND["flowControl"] | {"maxRequests": 4, "defaultRequestTTL": "1s"},
@@ -65,7 +69,7 @@ class Pool:
         picker = ("--config-file", str(self.config))
         self.root = root
         self.cluster = DemoCluster(
-            root, flags=MoreFlags(("--faults",), picker, ("--response-trailer", "SEND"))
+            root, flags=MoreFlags(("--faults", "--kv-events", "vllm"), picker, ("--response-trailer", "SEND"))
         )
 
     def configure(self, document: dict[str, Any] | str) -> None:
@@ -149,6 +153,8 @@ async def break_workers(pool: Pool, alarm: Alarm) -> None:
     names = ("AdsumWorkersUnreachable", "AdsumWorkerNumbersOld")
     await alarm.fires(*names, by=lambda: pool.send(signal.SIGSTOP, "worker-3"))
     await pool.send(signal.SIGCONT, "worker-3")
+    await alarm.fires("AdsumCacheEventsWrong", by=lambda: pool.fail("worker-1", kind="forgets"))
+    await pool.fail("worker-1", kind="none")
     await alarm.fires("AdsumWorkerEjected", by=lambda: pool.fail("worker-1"))
     await alarm.fires("AdsumEjectionsForbidden", "AdsumRequestsFail", by=lambda: pool.fail("worker-2"))
 

@@ -73,6 +73,20 @@ def kv_event_metrics(producers: Sequence[PrecisePrefixCacheProducer]) -> Iterato
         known.add_metric((state.value,), states[state])
     yield known
     for name, what in (
+        ("confidence", "How far a worker's events agree with what its cache delivered, 0 to 1."),
+        ("believed", "1: a worker's events decide; 0: they were wrong, and the estimate does."),
+    ):
+        gauge = GaugeMetricFamily(f"{PREFIX}kv_cache_index_{name}", what, labels=("model_server_endpoint",))
+        for producer in producers:
+            for key, truth in producer.truths.by_key.items():
+                gauge.add_metric((key[0],), float(getattr(truth, name)))
+        yield gauge
+    yield CounterMetricFamily(
+        PREFIX + "kv_cache_index_checks",
+        "Comparisons of what workers' events say with what their caches delivered.",
+        sum(truth.checks for producer in producers for truth in producer.truths.by_key.values()),
+    )
+    for name, what in (
         ("restarts", "Caches that began anew: the worker's process was replaced."),
         ("gaps", "Times that batches were missing."),
         ("faulty", "Events and batches that could not be read."),

@@ -11,11 +11,13 @@ import numpy as np
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Key
 from epp.request.inference_request import InferenceRequest, PrefixChain, RequestData
+from epp.scheduling.decision import CacheWord
 from epp.scheduling.kv_events.cache_index import CacheIndex
 from epp.scheduling.kv_events.event_stream import Knowledge, KvEventStream
 from epp.scheduling.kv_events.prompt_tokens import TokensBy, given_tokens, pack_tokens, salt_of
 from epp.scheduling.kv_events.settings import KvEventSettings
 from epp.scheduling.kv_events.token_wait import TokenWait
+from epp.scheduling.kv_events.truth import CacheTruths, Prediction
 from epp.scheduling.peer_pick import PeerPick
 from epp.scheduling.pick import Credit
 from epp.scheduling.plugin import AdmissionController
@@ -45,14 +47,19 @@ _MOST_CLAIMED: Final = 1 << 40
 class _Found:
     """What is known of one prompt: `held`, the share of it by endpoint, of all in `known` that hold any.
 
-    `known`: whether that is all that the endpoint holds. If not, the estimate may say more.
+    `known`: whether that is all that the endpoint holds. If not, the estimate may say more. `told`: the same, with those
+    whose word does not count. `tokens`: of the prompt.
     """
 
-    __slots__ = ("held", "known")
+    __slots__ = ("held", "known", "tokens", "told")
 
-    def __init__(self, known: Mapping[Key, bool], held: Mapping[Key, float]) -> None:
+    def __init__(
+        self, known: Mapping[Key, bool], told: Mapping[Key, bool], held: Mapping[Key, float], tokens: int
+    ) -> None:
         self.known = known
+        self.told = told
         self.held = held
+        self.tokens = tokens
 
 
 class PrecisePrefixCacheProducer:
@@ -92,6 +99,8 @@ class PrecisePrefixCacheProducer:
         """By the size of a block, the bits of all publishers that are believed."""
         self._key_of_bit: dict[int, Key] = {}
         self._known: dict[Key, bool] = {}
+        self._told: dict[Key, bool] = {}
+        self.truths = CacheTruths(self.index.changed)
         self._is_estimating = True
         for name in _AS_ESTIMATED:
             setattr(self, name, getattr(estimate, name))
@@ -111,6 +120,7 @@ class PrecisePrefixCacheProducer:
             self._begin()
         stream = KvEventStream(self.index, self.index.add_publisher(), can_replay=can_replay)
         self._streams.setdefault(key, []).append(stream)
+        self.truths.begin(key)
         return stream
 
     def remove_stream(self, key: Key, stream: KvEventStream) -> None:
@@ -121,6 +131,7 @@ class PrecisePrefixCacheProducer:
             self.index.remove_publisher(stream.holdings)
         if not streams:
             self._streams.pop(key, None)
+            self.truths.end(key)
 
     def streams(self) -> Mapping[Key, Sequence[KvEventStream]]:
         return self._streams
@@ -150,6 +161,7 @@ class PrecisePrefixCacheProducer:
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         self.estimate.prepare(request, pool)
+        self.truths.read_pages(pool)
         self._refresh()
         if request.prompt is None or not self._masks:
             return
@@ -168,7 +180,7 @@ class PrecisePrefixCacheProducer:
             for bit, blocks in self.index.match(tokens, root, mask, size).items():
                 key = self._key_of_bit[bit]
                 held[key] = max(held.get(key, 0.0), min(1.0, blocks * size / count))
-        self._found.keep(request, _Found(self._known, held))
+        self._found.keep(request, _Found(self._known, self._told, held, count))
 
     def told(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:
         self.estimate.told(picks, pool)
@@ -213,6 +225,7 @@ class PrecisePrefixCacheProducer:
         if chain is None:
             return
         held = [self.held(request, one) for one in dict.fromkeys(endpoints)]
+        self._predict(request, chain, endpoints)
         if held and self._claims.of(request) is None:
             size = chain.unit_tokens * _TOKEN_BYTES
             self.hits.observe(endpoints[0].key, held[0] * _TOKEN_BYTES, chain.units * size)
@@ -228,6 +241,7 @@ class PrecisePrefixCacheProducer:
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """Its worker has said by now which blocks it stored."""
+        self.truths.served(request, endpoints)
         self._withdraw(request)
         self.estimate.served(request, endpoints)
 
@@ -259,6 +273,28 @@ class PrecisePrefixCacheProducer:
         known = int(max(said, claimed) * chain.unit_tokens)
         return known if found.known[endpoint.key] else max(known, self.estimate.held(request, endpoint))
 
+    def delivered(self, request: InferenceRequest, cached: int) -> None:
+        self.truths.delivered(request, cached)
+
+    def says(self, endpoint: Endpoint) -> CacheWord | None:
+        truth = self.truths.by_key.get(endpoint.key)
+        if truth is None:
+            return None
+        self._refresh()
+        by = "events" if endpoint.key in self._known else "estimate"
+        return CacheWord(by, round(truth.confidence, 3), truth.checks)
+
+    def _predict(self, request: InferenceRequest, chain: PrefixChain, endpoints: Sequence[Endpoint]) -> None:
+        """What its worker says that it will deliver. With helpers it is another one that computes the prompt."""
+        found, key = self._found.of(request), endpoints[0].key
+        if found is None or len(endpoints) != 1 or key not in found.told:
+            return
+        said, tokens = found.held.get(key, 0.0) * found.tokens, float(found.tokens)
+        claimed = chain.units_in(self._under_way.held(chain.hashes, key)) / max(1, chain.units)
+        most = max(said, claimed * tokens) if found.told[key] else tokens
+        block = max([one.holdings.block_tokens for one in self._streams.get(key, ())], default=0)
+        self.truths.predict(request, key, Prediction(said, most, tokens, block))
+
     @property
     def credits(self) -> Mapping[Key, Credit]:
         return self.hits.credits
@@ -269,6 +305,7 @@ class PrecisePrefixCacheProducer:
     def forget(self, endpoint: Endpoint) -> None:
         self.estimate.forget(endpoint)
         self._under_way.forget(endpoint.key)
+        self.truths.begin_anew(endpoint.key)
         for stream in self._streams.get(endpoint.key, ()):
             stream.interrupted()
             self.index.clear(stream.holdings)
@@ -314,17 +351,18 @@ class PrecisePrefixCacheProducer:
             return
         masks: dict[int, int] = {}
         key_of_bit: dict[int, Key] = {}
-        known: dict[Key, bool] = {}
+        told: dict[Key, bool] = {}
         for key, streams in self._streams.items():
             if any(one.knowledge in (Knowledge.UNKNOWN, Knowledge.CATCHING_UP) for one in streams):
                 continue
             if any(one.holdings.refused and not one.holdings.block_tokens for one in streams):
                 continue  # its blocks are too short
-            known[key] = all(one.knowledge is Knowledge.EXACT for one in streams)
+            told[key] = all(one.knowledge is Knowledge.EXACT for one in streams)
             for stream in streams:
                 holdings = stream.holdings
                 key_of_bit[holdings.bit] = key
                 if holdings.block_tokens:
                     masks[holdings.block_tokens] = masks.get(holdings.block_tokens, 0) | holdings.bit
-        self._masks, self._key_of_bit, self._known = masks, key_of_bit, known
+        known = {key: is_all for key, is_all in told.items() if self.truths.by_key[key].believed}
+        self._masks, self._key_of_bit, self._known, self._told = masks, key_of_bit, known, told
         self._state = self.index.state

@@ -63,6 +63,14 @@ export function poolTable() {
       meter("Picks", "share", "Its share of the picks of the last minutes"),
       numeric("Prefix hits", "hits", (share) => percent(share), "The share of its prompts that it was believed to hold in its cache"),
       {
+        label: "Cache known by", value: (row) => row.cache, optional: true,
+        update: (cell, row) => {
+          setText(cell, row.cache ?? UNKNOWN);
+          cell.classList.toggle("unknown", row.cache === null);
+          setAttribute(cell, "title", row.confidence === null ? "It publishes no events: estimated" : `Its events are believed to ${percent(row.confidence)}`);
+        },
+      },
+      {
         ...numeric("Slowness", "slowness", (slowness) => number(slowness), "How many times longer it takes than the average worker of its pool, as learnt"),
         optional: true,
         update: (cell, row) => {
@@ -99,6 +107,8 @@ function row(endpoint, load, at) {
     kv_usage: load.kv_usage[at],
     share: load.share[at],
     hits: load.hits[at],
+    cache: load.cache?.[at] ?? null,
+    confidence: load.confidence?.[at] ?? null,
     slowness: load.slowness?.[at] ?? null,
     counter: load.counter?.[at] ?? null,
     age: load.age[at],

@@ -1,16 +1,22 @@
 """Simulated workers publish in the forms of three engines, old and new, and what they say they hold is what they deliver."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import aiohttp
 import anyio
+import msgspec
 import pytest
 from aiohttp import web
 
 from discovery.instance import InstanceStatus
+from epp.decisions.document import describe
+from epp.endpoints.load import Load
+from epp.endpoints.worker_metrics import PREFIX_HITS, PREFIX_QUERIES
+from epp.questions.decision_text import details
 from epp.scheduling.kv_events.event_stream import Knowledge
 from examples.simulator.app import ModelServer
 from examples.simulator.faults import Faults
@@ -148,3 +154,69 @@ async def test_faults_are_recovered_from() -> None:
             await worker.complete(f"{number} {PROMPT}")
         await until(lambda: pool.match(tokens) == 0)
         assert pool.knowledge() == [Knowledge.EXACT]
+
+
+async def answered(pool: Pool, worker: SimulatedWorker, prompt: str, *, said: bool) -> None:
+    """One request by the picker's choice. `said`: its usage is read; else the page is, before the next pick."""
+    pick = await pool.pick(prompt)
+    (server,) = [one for one in pool.store.endpoints if one.port == worker.port]
+    while pick.endpoints[0] is not server:
+        pool.director.responded(pick, 500, 0.0)
+        pool.director.release(pick, 0.0)
+        pick = await pool.pick(prompt)
+    cached = await worker.complete(prompt)
+    pool.director.responded(pick, 200, 0.0)
+    pool.director.release(pick, 0.0)
+    if said:
+        pool.producer.delivered(pick.request, cached)
+        return
+    async with worker.http.get("/metrics") as answer:
+        page = await answer.text()
+    found = [
+        float(re.findall(rf"^vllm:prefix_cache_{name}_total\{{.*\}} (\S+)$", page, re.MULTILINE)[0])
+        for name in ("queries", "hits")
+    ]
+    counted = dict(zip((PREFIX_QUERIES, PREFIX_HITS), found, strict=True))
+    now = asyncio.get_running_loop().time()
+    pool.store.observe(server, Load(waiting=0.0, running=0.0, kv_usage=0.0, others=counted), now, 0.05)
+
+
+@pytest.mark.parametrize("said", [True, False])
+async def test_a_worker_whose_events_are_wrong_is_estimated_until_they_are_right(said: bool) -> None:
+    async with (
+        simulated(KvFormat.VLLM) as one,
+        simulated(KvFormat.VLLM) as other,
+        followed(one, other) as pool,
+    ):
+        await until(pool.is_exact)
+        await one.complete(PROMPT)
+        await until(lambda: pool.blocks(0) == BLOCKS)
+        first, second = pool.store.endpoints
+
+        async def told(by: str, most: int) -> None:
+            word = pool.producer.says(first)
+            for _ in range(most):
+                if word is not None and word.by == by:
+                    break
+                await answered(pool, one, PROMPT, said=said)
+                word = pool.producer.says(first)
+            assert word is not None
+            assert word.by == by
+
+        for _ in range(40):
+            await answered(pool, one, PROMPT, said=said)
+        word = pool.producer.says(first)
+        assert word is not None
+        assert (word.by, word.confidence) == ("events", 1.0)
+        assert word.checks > 1
+        await one.fault("forgets")
+        await told("estimate", 100)
+        assert pool.producer.says(second) == ("events", 1.0, 0)
+        body = msgspec.json.encode({"model": "m", "prompt": PROMPT})
+        explained = pool.director.explain({":path": "/v1/completions"}, body, None, 0.0)
+        text = "\n".join(details(describe(explained, 0.0, lambda at: at, 9)))
+        assert "caches known from events: w1" in text
+        assert "cache of w0 estimated, though it publishes events: confidence 0." in text
+        assert pool.feed.describe()["kv_events"]["confidence"]["w0"]["believed"] is False
+        await one.fault("none")
+        await told("events", 400)
