@@ -183,6 +183,7 @@ class SglangConnector:
     """SGLang: both workers get the request at once, and meet in a room at the prefill worker's bootstrap port."""
 
     name: Final = "sglang"
+    holds_blocks: Final = True
     LEG_TIMEOUT: Final = 330.0
     """Seconds. The prefill worker gives up by itself after 300 s without the decode worker; it must not be cancelled before."""
 

@@ -35,6 +35,9 @@ PREFILL: Final = b"x-prefiller-host-port"
 REQUEST_ID: Final = b"x-request-id"
 FALLBACK: Final = "x-adsum-prefill-fallback"
 """A field of the answer: the decode worker computed the prompt too, for this reason."""
+GRACE: Final = 1.0
+"""Seconds for the answer of a prefill worker whose client has gone. vLLM reads of a closed connection only between two steps: a
+prompt whose last step runs already would be staged, and nobody would know where."""
 HANDOVER: Final = 5.0
 """Seconds that the decode worker has to take a request over whose client has gone. From then on its engine tells the prefill
 worker that the blocks are not needed, also if the request is aborted (vLLM, `request_finished` of NIXL's scheduler part)."""
@@ -170,9 +173,19 @@ class DisaggregatedRequest:
         """The client has gone. Ends `work`, which runs this request, unless blocks would stay behind."""
         self._gone.set()
         self._answer.leave()
-        if self._leg is not None:
-            self._leg.abandoned = True
-        if not self._holds_blocks and (self._leg is None or not self._leg.answered):
+        if self._leg is None:
+            if not self._holds_blocks:
+                work.cancel()
+            return
+        self._leg.abandoned = True
+        if self._parts.connector.holds_blocks:
+            asyncio.get_running_loop().call_later(GRACE, self._give_up, work)
+        else:
+            work.cancel()
+
+    def _give_up(self, work: "asyncio.Task[Exception | None]") -> None:
+        """Close the connection to a prefill worker that has not begun to answer: it frees the blocks then."""
+        if self._leg is not None and not self._leg.answered and not self._holds_blocks:
             work.cancel()
 
     async def _apart_or_alone(self) -> None:
@@ -232,11 +245,13 @@ class DisaggregatedRequest:
 
     async def _ask(self, target: HostPort, body: bytes, at_least: float = 0.0) -> HttpResponse:
         """Raises PrefillError, AnsweredError."""
-        self._leg = PrefillLeg()
+        leg = self._leg = PrefillLeg()
         head = self._request.head(len(body), self._own)
-        with self._parts.metrics.prefilling():
-            answer = await self._parts.prefill.ask(target, head, body, self._leg, at_least)
-        self._leg = None
+        try:
+            with self._parts.metrics.prefilling():
+                answer = await self._parts.prefill.ask(target, head, body, leg, at_least)
+        finally:
+            self._leg = None
         if answer.status >= 400:
             raise AnsweredError(answer)
         return answer

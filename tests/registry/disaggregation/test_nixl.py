@@ -176,6 +176,7 @@ async def test_a_client_that_leaves_before_the_decode_worker_has_the_blocks(
 ) -> None:
     nixl.decode.go.clear()
     await nixl.leave_once(lambda: nixl.decode.seen, eventually)
+    await eventually(lambda: not nixl.port._running)  # the sidecar has noticed
     assert nixl.blocks.held
     assert not nixl.decode.cancelled  # it has not fetched them
     nixl.decode.go.set()
@@ -190,6 +191,16 @@ async def test_a_client_that_leaves_in_the_midst_of_the_tokens(nixl: Bench, even
     await eventually(lambda: nixl.decode.cancelled)  # the GPU works for nobody
     await nixl.idle(eventually)
     assert not nixl.blocks.held
+
+
+async def test_a_client_that_leaves_while_the_decode_worker_computes_alone(
+    nixl: Bench, eventually: Eventually
+) -> None:
+    nixl.prefill.statuses = [500]
+    nixl.decode.go.clear()
+    await nixl.leave_once(lambda: nixl.decode.seen, eventually)
+    await eventually(lambda: nixl.decode.cancelled)
+    await nixl.idle(eventually)
 
 
 async def test_blocks_that_were_staged_for_a_client_that_had_gone_are_fetched_with_one_token(
