@@ -53,11 +53,12 @@ _NOT_PASSED: Final = _CONTROL | {
 
 
 class DecodeError(Exception):
-    """The decode worker gave no answer; `status` is for the client."""
+    """The decode worker gave no answer; `status` is for the client. `prefill`: why, if it is the prefill worker's fault."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, prefill: str | None = None) -> None:
         super().__init__(text)
         self.status = status
+        self.prefill = prefill
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +306,7 @@ class DisaggregatedRequest:
         except PrefillError as error:
             self._parts.metrics.reasons[error.reason] += 1
             self._log(error.reason, error, "the request fails")
-            return DecodeError(503, f"no prefill worker computed the prompt: {error}")
+            return DecodeError(503, f"no prefill worker computed the prompt: {error}", error.reason)
         return None
 
     async def _decodes_first(self, fields: Fields) -> bool:

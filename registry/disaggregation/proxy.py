@@ -17,6 +17,7 @@ from adsum.serving.sockets import connection_limit
 from registry.disaggregation.answer import Answer
 from registry.disaggregation.connectors import PATHS
 from registry.disaggregation.disaggregated_request import (
+    FALLBACK,
     PREFILL,
     AnsweredError,
     ClientRequest,
@@ -126,7 +127,10 @@ class ProxyPort:
         if isinstance(problem, AnsweredError):
             return _passed_on(problem)
         if isinstance(problem, DecodeError):
-            return _problem(problem.status, str(problem))
+            response = _problem(problem.status, str(problem))
+            if problem.prefill is not None:
+                response.headers[FALLBACK] = problem.prefill
+            return response
         self._parts.limited_log.info("broken", "an answer ended before its end: %s", problem)
         answer.cut()
         return _ENDED

@@ -79,7 +79,7 @@ async def test_sglangs_decode_worker_does_not_wait_for_a_prefill_worker_that_fai
     await eventually(lambda: sglang.decode.seen)
     sglang.prefill.go.set()
     async with await asking as answer:
-        assert answer.status == 503
+        assert (answer.status, answer.headers["x-adsum-prefill-fallback"]) == (503, "status")
         assert "no prefill worker computed the prompt: HTTP 500" in (await answer.json())["error"]["message"]
     await eventually(lambda: sglang.decode.cancelled)
     assert sglang.metrics.failed == 1
