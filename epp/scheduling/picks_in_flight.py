@@ -158,6 +158,9 @@ class PicksInFlight:
         if not failed:
             return
         pick.fell_back(reason)
+        if pick.request.awaited is not None:
+            pick.request.awaited.ended()  # what comes tells nothing of a transfer
+            pick.request.awaited = None
         pick.in_flight_at = tuple([one for one in pick.in_flight_at if one not in failed])
         for helper in failed:
             self._datastore.release(helper)

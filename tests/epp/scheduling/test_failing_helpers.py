@@ -136,11 +136,13 @@ def test_what_a_prefill_worker_did_not_compute_it_neither_has_ahead_nor_holds() 
     publisher = PickPublisher(lambda: told.append("wake"))
     pool.director.picks.peers = publisher
     pick = pool.ask()
+    [work] = [one for one in pool.director.producers if isinstance(one, WorkAheadProducer)]
     pool.director.fell_back(pick, "timeout", NOW)
     assert pool.store.pool(NOW).inflight.tolist() == [1, 0]
     assert pick.stages.endswith("without; the decode worker computed the prompt: timeout")
     pool.director.responded(pick, 200, NOW)
-    [work] = [one for one in pool.director.producers if isinstance(one, WorkAheadProducer)]
+    pool.director.first_byte(pick, NOW + 9.0, NOW + 9.0)
+    assert work.learnt()["transfer"]["answers"] == 0, "those were the seconds of computing"
     assert work.ahead(pool.store.pool(NOW)).tolist()[1] == 0.0
     matches = {one.id: work.prefixes.held(pick.request, one) for one in pool.store.endpoints}
     assert matches["prefill-2"] == 0
