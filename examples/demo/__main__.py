@@ -5,12 +5,13 @@ import asyncio
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from adsum.signals import STOP_SIGNALS, cancel_on
 from adsum.tasks import background
-from examples.demo.cluster import COMPONENT, MODEL, NAMESPACE, DemoCluster
+from examples.demo.cluster import COMPONENT, MODEL, NAMESPACE, PUBLISHES, DemoCluster
 from examples.demo.disaggregated import NEW_WORDS, PairsCluster, PairsScenario, PairsSummary
 from examples.demo.load import LoadGenerator
 from examples.demo.processes import DemoError
@@ -44,7 +45,8 @@ async def _run(console: Console, port: int, *, keep: bool, pairs: bool) -> int:
     kind = PairsCluster if pairs else DemoCluster
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
         console.print(f"starting {kind.first_workers} workers, the picker and Envoy ...")
-        async with kind(Path(root), port, make_target="demo KEEP=1" if keep else "demo") as cluster:
+        more: dict[str, Any] = {} if pairs else {"flags": PUBLISHES}
+        async with kind(Path(root), port, make_target="demo KEEP=1" if keep else "demo", **more) as cluster:
             summary = await (_run_pairs if pairs else _run_scenario)(console, cluster)
             passed = print_summary(console, summary)
             if keep:
@@ -78,7 +80,8 @@ async def _run_scenario(console: Console, cluster: DemoCluster) -> Summary:
             await scenario.run()
             cluster.check_alive()
             await load.stop()
-        return Summary(list(load.exchanges), scenario.events)
+            caches = await cluster.known_caches() if PUBLISHES.simulator else {}
+        return Summary(list(load.exchanges), scenario.events, caches=caches)
 
 
 async def _run_pairs(console: Console, cluster: DemoCluster) -> Summary:

@@ -1,6 +1,7 @@
 """Starts the demo's cluster on this machine: a discovery directory, workers, pickers and Envoy."""
 
 import asyncio
+import importlib.util
 import signal
 import socket
 from collections.abc import Sequence
@@ -42,6 +43,8 @@ class MoreFlags:
 
 
 _NO_FLAGS = MoreFlags()
+PUBLISHES = MoreFlags(("--kv-events", "vllm") if importlib.util.find_spec("zmq") is not None else ())
+"""Workers say what their caches hold, where the extra `kv` is installed."""
 
 
 class DemoCluster:
@@ -142,6 +145,13 @@ class DemoCluster:
             document: dict[str, Any] = await answer.json()
         names = EndpointView.__dataclass_fields__
         return [EndpointView(**{k: v for k, v in e.items() if k in names}) for e in document["endpoints"]]
+
+    async def known_caches(self) -> dict[str, Any]:
+        """What the first picker's `/status` has of KV events; empty: it reads none."""
+        assert self._session is not None
+        async with self._session.get(f"{self.metrics}/status") as answer:
+            document: dict[str, Any] = await answer.json()
+        return document.get("kv_events") or {}
 
     async def page(self, url: str) -> str:
         """A metrics page."""

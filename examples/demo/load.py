@@ -8,7 +8,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import aiohttp
 
@@ -33,6 +33,17 @@ class Exchange:
     first_token: float | None = None
     ended: float | None = None
     failure: str | None = None
+    about: str = ""
+    """The system prompt."""
+    prompt: int | None = None
+    cached: int | None = None
+    """Tokens, as the answer's usage says: of the prompt, and those of it that the worker had in its cache."""
+
+    def read_usage(self, answer: bytes) -> None:
+        usage = json.loads(answer).get("usage")
+        if usage is not None:
+            self.prompt = usage["prompt_tokens"]
+            self.cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
 
 
 class LoadGenerator:
@@ -103,13 +114,16 @@ class LoadGenerator:
             count = self._random.randint(*self._new_words)
             text = " ".join(f"{self._random.randrange(1000):03}" for _ in range(count))
             messages.insert(1, {"role": "user", "content": text})
+        exchange.about = messages[0]["content"]
         max_tokens = self._random.randint(20, 80)
-        body = {
+        body: dict[str, Any] = {
             "model": self._model,
             "messages": messages,
             "max_tokens": max_tokens,
             "stream": exchange.streamed,
         }
+        if exchange.streamed:
+            body["stream_options"] = {"include_usage": True}
         async with session.post(self._url, json=body) as response:
             exchange.worker = response.headers.get("x-served-by")
             if response.status != 200:
@@ -117,7 +131,7 @@ class LoadGenerator:
             elif exchange.streamed:
                 await _read_stream(response, exchange)
             else:
-                await response.read()
+                exchange.read_usage(await response.read())
 
 
 async def _read_stream(response: aiohttp.ClientResponse, exchange: Exchange) -> None:
@@ -129,6 +143,8 @@ async def _read_stream(response: aiohttp.ClientResponse, exchange: Exchange) -> 
                 exchange.failure = line.decode(errors="replace").strip()[:200]
             if exchange.first_token is None and _has_text(line):
                 exchange.first_token = time.monotonic()
+            if b'"usage"' in line:
+                exchange.read_usage(line.removeprefix(b"data: "))
     if last.strip() != b"data: [DONE]" and exchange.failure is None:
         exchange.failure = "ended before it was done"
 

@@ -1,14 +1,18 @@
 """Derives the demo's claims from what was measured, and whether each held."""
 
+import math
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from examples.demo.load import Exchange
 from examples.demo.scenario import ScenarioEvent
 
 _NOTICE_LIMIT = 1.0
 _MIN_SHARE = 0.05
+_LEAST_HELD = 0.9
+"""A worker that is new to a prompt computes it once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +25,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`exchanges`: all that ended."""
+    """`exchanges`: all that ended. `caches`: what the picker's `/status` has of KV events; empty: no worker publishes any."""
 
     exchanges: list[Exchange]
     events: list[ScenarioEvent]
+    caches: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     @property
     def killing(self) -> ScenarioEvent | None:
@@ -55,6 +60,34 @@ class Summary:
         )
         share = self.shares().get("worker-4", 0.0)
         yield Claim(f"the worker that joined serves its share: {share:.0%}", share > _MIN_SHARE)
+        if self.caches:
+            yield from self._cache_claims()
+
+    def _cache_claims(self) -> Iterator[Claim]:
+        """What answers say that they found in caches, and whether the picker knew it."""
+        answered = dict[str, float]()
+        for one in sorted(self.exchanges, key=lambda one: one.ended or math.inf):
+            if one.ended is not None and not one.failure:
+                answered.setdefault(one.about, one.ended)
+        asked = [
+            one
+            for one in self.exchanges
+            if one.cached is not None and one.started > answered.get(one.about, math.inf)
+        ]
+        held = sum(2 * (one.cached or 0) >= (one.prompt or 0) for one in asked)
+        yield Claim(
+            f"{held} of {len(asked)} prompts whose beginning some cache held were sent to a worker that really holds it",
+            bool(asked) and held >= _LEAST_HELD * len(asked),
+        )
+        truths, known = self.caches["confidence"], self.caches["workers"]
+        exact = [name for name, of in known.items() if all(one["knowledge"] == "exact" for one in of)]
+        wrong = [name for name, one in truths.items() if not one["believed"]]
+        checks = sum(one["checks"] for one in truths.values())
+        yield Claim(
+            f"without configuration, the picker knows from their events what {len(exact)} of {len(known)} caches hold, and "
+            f"in {checks} comparisons no worker was found to hold something else",
+            bool(exact) and len(exact) == len(known) and bool(checks) and not wrong,
+        )
 
     def _is_explained(self, exchange: Exchange) -> bool:
         kill = self.killing

@@ -21,7 +21,7 @@ async def test_the_demo_claims_nothing_that_did_not_hold_and_is_kept_until_ctrl_
     assert code == 0, output
     assert "Traceback" not in output
     assert "✗" not in output
-    assert output.count("✓") == 8
+    assert output.count("✓") == 10
     assert re.search(r"http://127\.0\.0\.1:\d+/ +# in a browser", output)
     assert set(re.findall(r"kill -9 \d+ +# (\S+)", output)) in (
         {"worker-3", "worker-4"},
