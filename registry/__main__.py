@@ -55,7 +55,8 @@ def _registration_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog=program("registry"),
         description="Register a model server that is not ours: follow its health, publish its metadata, until "
-        "SIGTERM. Readers of the metadata need the bearer token in $ADSUM_TOKEN, if there is one.",
+        "SIGTERM. Readers of the metadata need the bearer token in $ADSUM_TOKEN, if there is one. Another sidecar, in front of a "
+        f"decode worker: {program('registry')} {_PD_SIDECAR} --help.",
     )
     parser.add_argument("--version", action=ShowVersion)
     add_log_format(parser)
