@@ -250,9 +250,17 @@ def _note_sent(outliers: OutlierDetection, pick: Pick, now: float) -> None:
         outliers.sent((pick, helper.key), helper, now, streamed=streamed)
 
 
+def _fell_back(pick: Pick) -> bool:
+    """Whether a prefill worker did nothing for it, as long as the answer has not begun."""
+    return any(one not in pick.in_flight_at for one in pick.helpers.get(_PREFILL, ()))
+
+
 def _judge(outliers: OutlierDetection, pick: Pick, failure: Failure | None, now: float) -> None:
     """What the answer says of the workers."""
     server, status = pick.in_flight_at[0], pick.status
+    if status >= 500 and failure is None and _fell_back(pick):
+        outliers.ended(pick, now)  # a decode worker that cannot compute prompts, as of SGLang
+        return
     # a worker that cannot be reached has seen nothing of the request
     unseen = failure is Failure.CONNECT
     requester = None if unseen else requester_of(pick.request, pick.prompt_hash)

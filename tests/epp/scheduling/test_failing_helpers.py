@@ -102,6 +102,20 @@ def test_what_is_not_the_workers_fault_ejects_nobody(reason: str) -> None:
     assert pool.ejected == []
 
 
+def test_an_error_that_the_sidecar_explains_is_not_the_decode_workers() -> None:
+    """SGLang's decode worker cannot compute the prompt, so the answer is 503."""
+    pool = Pool("decode", "decode", "prefill", "prefill")
+    for _ in range(40):
+        pick = pool.ask()
+        failed = helper(pick) == "prefill-3"
+        pool.answer(pick, 503 if failed else 200, "status" if failed else "")
+    assert pool.ejected == ["prefill-3"]
+    [decode, other, *_] = pool.outliers._records.values()
+    assert (decode.failures_in_row, other.failures_in_row, decode.errors_in_row, other.errors_in_row) == (
+        0,
+    ) * 4
+
+
 def test_of_errors_that_nobody_explains_the_prefill_worker_has_the_most_in_a_row() -> None:
     """As behind llm-d's sidecar, which answers with the prefill worker's error."""
     pool = Pool("decode", "decode", "decode", "prefill", "prefill", failure_percentage_threshold=0.0)
