@@ -5,7 +5,7 @@ prompt tokens.
 
 `ahead`: prompts that were sent there and are not computed yet. `missing`: tokens of this prompt that its cache does not
 hold. `requests`: those that wait or run there; each slows the others down while it answers, and computing a prompt slows
-all of them down. `slowness`: how many times longer this worker takes than the average one, learnt. `adapter`: what the
+all of them down, and where prompts only wait for one another, as many that come behind it. `slowness`: how many times longer this worker takes than the average one, learnt. `adapter`: what the
 average worker computes while a LoRA adapter is loaded, where that must be done first. `beyond`: those of the requests for which
 the worker has no room yet. `under way`: tokens ahead that may be computed since the last were. `a`, `b` and `c` are learnt from the
 times of first bytes (`cost_model.py`); 1, 0 and 0 until then.
@@ -75,8 +75,6 @@ class LeastCostScorer:
         missing = self._missing(request, pool)
         self.producer.scored.keep(request, pool, missing, requests)
         cost: Floats = requests * self.interference
-        if decoding is not None:  # where nobody decodes, nobody is slowed down
-            cost *= decoding
         cost += 1.0
         cost *= missing
         columns, rows = self.producer.columns(pool)

@@ -168,9 +168,9 @@ def test_a_request_on_two_workers_teaches_nothing_of_the_one_that_answers() -> N
     assert slowness_mixed == pytest.approx(slowness, rel=0.2)
 
 
-def test_who_waits_for_prefill_costs_something_and_is_slowed_down_by_nobody() -> None:
+def test_who_waits_for_prefill_stands_for_those_who_will_wait_behind_the_prompt() -> None:
     pick = ask(director_of(store_of("decode", "prefill", waiting=10)))
-    assert pick.stages == "prefill-decode: the prompt costs 8,500 tokens with prefill-2, 42,000 without"
+    assert pick.stages == "prefill-decode: the prompt costs 26,500 tokens with prefill-2, 42,000 without"
 
 
 def test_two_revisions_are_not_paired() -> None:
@@ -187,7 +187,7 @@ def test_each_decode_worker_is_compared_with_the_cheapest_prefill_worker_of_its_
     store.observe(store.endpoints[3], Load(waiting=5, running=0, kv_usage=0), NOW, period=1e9)
     pick = ask(director_of(store))
     assert (pick.endpoints[0].id, pick.helpers["prefill"][0].id) == ("decode-2", "prefill-4")
-    assert pick.stages == "prefill-decode: the prompt costs 7,750 tokens with prefill-4, 42,000 without"
+    assert pick.stages == "prefill-decode: the prompt costs 16,750 tokens with prefill-4, 42,000 without"
 
 
 def test_decisions_and_fallbacks_are_counted_once_they_are_picks() -> None:
