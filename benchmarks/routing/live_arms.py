@@ -59,11 +59,4 @@ _GO_STICKY: Final = go_sticky(kv_tokens=LIMITS.kv_tokens, tokens_per_second=roun
 """The filter lets go where a worker has {18 s x peak} uncomputed tokens more than another: a count of tokens, so `--speed`
 does not matter."""
 
-_LEAST_COST_PRECISE: Final = LEAST_COST.replace(
-    "plugins:\n",
-    "plugins:\n- {type: precise-prefix-cache-producer, parameters: {kvEventsConfig: {zmqEndpoint: EVENTS}}}\n",
-    1,
-).replace(
-    "- type: least-cost-scorer\n",
-    "- type: least-cost-scorer\n  parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}\n",
-)
+_LEAST_COST_PRECISE: Final = LEAST_COST.replace("{optional: true}", "{kvEventsConfig: {zmqEndpoint: EVENTS}}")
