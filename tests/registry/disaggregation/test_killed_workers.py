@@ -11,24 +11,22 @@ import pytest
 import discovery
 from registry.disaggregation.allowed_workers import AllowedWorkers
 from registry.disaggregation.prefill import PrefillLimits
-from tests.registry.disaggregation.conftest import BODY, bench
+from tests.registry.disaggregation.conftest import BODY, CHAT, bench
 from tests.registry.disaggregation.workers import worker_process
 
 Eventually = Callable[..., Awaitable[float]]
 
 
-async def busy(port: int) -> None:
-    """Until the worker has had time to read the request: it answers another one that came later."""
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/hello") as answer:
-        assert answer.status == 200
+async def has_a_prompt(port: int) -> bool:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/seen") as answer:
+        return CHAT in await answer.json()
 
 
-async def test_a_prefill_worker_that_is_killed_in_the_midst_of_a_prompt() -> None:
+async def test_a_prefill_worker_that_is_killed_in_the_midst_of_a_prompt(eventually: Eventually) -> None:
     async with bench() as made, worker_process(held=True) as (process, port):
         headers = {"x-prefiller-host-port": f"127.0.0.1:{port}"}
         asking = asyncio.ensure_future(made.post(headers=headers).__aenter__())
-        await asyncio.sleep(0.5)
-        await busy(port)
+        await eventually(lambda: has_a_prompt(port))
         process.send_signal(signal.SIGKILL)
         answer = await asyncio.wait_for(asking, 60)
         assert (answer.status, answer.headers["x-adsum-prefill-fallback"]) == (200, "unreachable")
@@ -52,8 +50,7 @@ async def test_a_prefill_worker_that_is_stopped_in_the_midst_of_a_prompt(
         await eventually(lambda: allowed.allows(("127.0.0.1", port)))
         headers = {"x-prefiller-host-port": f"127.0.0.1:{port}"}
         asking = asyncio.ensure_future(made.post(headers=headers).__aenter__())
-        await asyncio.sleep(0.5)
-        await busy(port)
+        await eventually(lambda: has_a_prompt(port))
         process.send_signal(signal.SIGSTOP)
         answer = await asyncio.wait_for(asking, 90)
         assert (answer.status, answer.headers["x-adsum-prefill-fallback"]) == (200, "lost")

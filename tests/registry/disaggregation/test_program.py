@@ -100,11 +100,12 @@ async def test_a_second_signal_ends_the_drain(eventually: Eventually) -> None:
         decode.go.clear()
         running = asyncio.ensure_future(session.post(f"http://{at}{CHAT}", json=BODY).__aenter__())
         await eventually(lambda: decode.seen)
+        assert process.stderr is not None
+        assert b"any address is asked" in await process.stderr.readline()
         process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.2)
+        assert b"draining" in await process.stderr.readline()
         process.send_signal(signal.SIGTERM)
-        _, log = await asyncio.wait_for(process.communicate(), 90)
-        assert b"any address is asked" in log
+        await asyncio.wait_for(process.communicate(), 90)
         with pytest.raises(aiohttp.ClientError):
             await running
 

@@ -105,7 +105,7 @@ async def test_hop_by_hop_fields_end_at_the_hop(nixl: Bench) -> None:
         request = b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: X-Mine\r\nX-Mine: 1\r\nTE: x\r\n\r\n"
         got = await raw(made.port.port, request, lambda data: data.endswith(b"ok"))
     assert got == b"HTTP/1.1 200 OK\r\nX-Kept: 1\r\nContent-Length: 2\r\n\r\nok"
-    request = b"GET /seen HTTP/1.1\r\nHost: x\r\nConnection: X-Mine, close\r\nX-Mine: 1\r\nX-Kept: 1\r\n\r\n"
+    request = b"GET /other HTTP/1.1\r\nHost: x\r\nConnection: X-Mine, close\r\nX-Mine: 1\r\nX-Kept: 1\r\n\r\n"
     await raw(nixl.port.port, request)
     headers = nixl.decode.seen[0].headers
     assert "x-mine" not in headers

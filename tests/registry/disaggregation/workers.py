@@ -64,6 +64,8 @@ class Worker:
         return f"127.0.0.1:{self.port}"
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.path == "/seen":
+            return web.json_response([one.path for one in self.seen])
         raw = await request.read()
         try:
             body = json.loads(raw)
