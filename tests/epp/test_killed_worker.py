@@ -1,7 +1,6 @@
 """SIGKILL of a worker that holds no GET: how soon a whole picker stops to pick it."""
 
 import asyncio
-import contextlib
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +15,7 @@ from grpc import aio
 from benchmarks.picking.one_pick import picks_over
 from epp.config.settings import Settings
 from epp.server import PickerServer
-from tests.epp.epp_program import LOCAL, epp_program
+from tests.eventually import eventually
 from tests.examples.test_simulator_process import simulator
 from tests.free_port import free_port
 from tests.model_server_process import model_server
@@ -49,15 +48,21 @@ async def pages_are_read(metrics: str) -> bool:
     return all(endpoint["age"] is not None for endpoint in pool["endpoints"])
 
 
+def local(where: str, **changes: Any) -> Settings:
+    ports = {"grpc_port": 0, "grpc_health_port": 0, "metrics_port": 0}
+    return Settings(host="127.0.0.1", secure_serving=False, discovery=where, **ports, **changes)
+
+
+def addresses(picker: PickerServer) -> dict[str, str]:
+    return dict(word.split("=") for word in picker.ready_line.split()[1:])
+
+
 @asynccontextmanager
 async def picking_from(*ports: int, **changes: Any) -> AsyncIterator[Picks]:
     """A picker of workers at these ports."""
     where = "static://" + ",".join(f"127.0.0.1:{port}" for port in ports)
-    settings = Settings(
-        host="127.0.0.1", grpc_port=0, grpc_health_port=0, metrics_port=0, secure_serving=False, discovery=where, **changes
-    )  # fmt: skip
-    async with PickerServer(settings) as picker:
-        address = dict(word.split("=") for word in picker.ready_line.split()[1:])
+    async with PickerServer(local(where, **changes)) as picker:
+        address = addresses(picker)
         async with aio.insecure_channel(address["grpc"]) as channel:
             yield Picks(picks_over(channel), int(address["metrics"].rpartition(":")[2]))
 
@@ -97,40 +102,33 @@ async def test_a_killed_worker_is_picked_no_more(
 
 
 @pytest.mark.parametrize("kind", ["filesystem", "static"])
-async def test_a_death_is_one_line_in_the_log(kind: str, tmp_path: Path) -> None:
+async def test_a_death_is_one_line_in_the_log(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """It says who, why, and what follows."""
+    caplog.set_level("INFO")
     root = f"file://{tmp_path}"
+    ports = [free_port() for _ in range(2)]
+    where = root if kind == "filesystem" else "static://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+
+    def told() -> list[str]:
+        lines = [line for line in caplog.text.splitlines() if "w0 " in line or f":{ports[0]}" in line]
+        begun = (" is there", " serves ", " publishes ")
+        return [line for line in lines if not any(words in line for words in begun)]
+
     async with AsyncExitStack() as stack:
-        ports = [free_port() for _ in range(3)]
         workers = [
             await stack.enter_async_context(
                 simulator("--instance-id", f"w{at}", "--discovery", root, "--port", str(port))
             )
             for at, port in enumerate(ports)
         ]
-        url = root if kind == "filesystem" else "static://" + ",".join(f"127.0.0.1:{port}" for port in ports)
-        running = await stack.enter_async_context(
-            epp_program(*LOCAL, "--namespace=default", "--component=default", "--discovery", url)
-        )
-        assert running.stdout is not None
-        assert running.stderr is not None
-        ready = (await running.stdout.readline()).decode()
-        metrics = dict(word.split("=") for word in ready.split()[1:])["metrics"]
-        async with asyncio.timeout(90):
-            while not await pages_are_read(metrics):
-                await asyncio.sleep(0.05)
+        settings = local(where, namespace="default", component="default")
+        picker = await stack.enter_async_context(PickerServer(settings))
+        await eventually(lambda: pages_are_read(addresses(picker)["metrics"]))
         workers[0].process.kill()
-        said: list[str] = []
-        patience = 90.0  # until it is noticed
-        with contextlib.suppress(TimeoutError):
-            while True:
-                async with asyncio.timeout(patience):
-                    line = (await running.stderr.readline()).decode()
-                assert line, "the picker ended"
-                of_it = "w0 " in line or f":{ports[0]}" in line
-                if of_it and " is there" not in line and " serves " not in line:
-                    said.append(line)
-                    patience = 5.0  # further parts told of it for 3 s
-        assert len(said) == 1, said
-        assert "WARNING" in said[0]
-        assert "is avoided until it answers" in said[0]
+        await eventually(told)
+        await asyncio.sleep(5.0)  # further parts told of it for 3 s
+    [said] = told()
+    assert "WARNING" in said
+    assert "is avoided until it answers" in said
