@@ -77,6 +77,7 @@ def fields_of(line: str) -> tuple[type, dict[str, int]]:
                 "learnt": 15,
                 "helped": 16,
                 "unhelped": 17,
+                "queues": 18,
             },
         ),
         (peers.Hello, {"version": 1, "oldest": 2, "name": 3}),

@@ -347,7 +347,7 @@ def test_what_was_learnt_is_told_and_goes_with_the_connection() -> None:
     assert not one.is_awake, "nothing was learnt yet"
     rng, pace = random.Random(1), WorkerPace()
     for _ in range(100):
-        known = rng.choice((1.0, 3000.0)), rng.choice((0.0, 6000.0)), float(rng.randrange(8)), 0.0
+        known = rng.choice((1.0, 3000.0)), rng.choice((0.0, 6000.0)), float(rng.randrange(8)), 0.0, 0.0
         producer.model.observe(pace, known, 0.02 + known[0] / 4000 + known[1] / 10_000, -1.0)
     assert producer.own_fit is not None
     one.publisher.teach()
