@@ -10,7 +10,7 @@ from adsum.histogram import Histogram
 _PREFIX: Final = "adsum_pd_sidecar_"
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 REASONS: Final = (
-    "header", "refused", "body", "several", "path", "unreachable", "status", "timeout", "lost", "answer", "finished",
+    "header", "refused", "body", "several", "path", "unreachable", "status", "busy", "timeout", "lost", "answer", "finished",
 )  # fmt: skip
 """Why a prompt was not computed by the prefill worker that was named."""
 

@@ -98,7 +98,7 @@ class PrefillWorkers:
                 if 400 <= answer.status < 500 and answer.status not in _NOT_THE_CLIENTS:
                     return answer
                 if answer.status not in _TRANSIENT or leg.abandoned or attempts > self._limits.retries:
-                    raise _after(attempts, PrefillError("status", f"HTTP {answer.status}"))
+                    raise _after(attempts, PrefillError(_fault(answer.status), f"HTTP {answer.status}"))
             leg.over(None)
             await asyncio.sleep(self._limits.backoff)
 
@@ -173,6 +173,11 @@ class _Limit:
 class _KeptPool:
     pool: ConnectionPool
     users: int = 0
+
+
+def _fault(status: int) -> str:
+    # 429: its queue is full. Nothing is wrong with it, so no picker shall eject it for that.
+    return "busy" if status == 429 else "status"
 
 
 def _after(attempts: int, error: PrefillError) -> PrefillError:

@@ -85,7 +85,7 @@ async def test_each_interface_has_its_own_limit(
 
 @pytest.mark.parametrize(
     ("reason", "statuses", "asked"),
-    [("status", [500], 1), ("status", [503, 503, 503], 3), ("status", [429], 1)],
+    [("status", [500], 1), ("status", [503, 503, 503], 3), ("busy", [429], 1)],
 )
 async def test_a_prefill_worker_that_fails_is_replaced_by_the_decode_worker(
     reason: str, statuses: list[int], asked: int
