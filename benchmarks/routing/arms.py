@@ -82,9 +82,9 @@ ARMS: Final[Mapping[str, Arm]] = {
 
 
 def _with(requests: float, interference: float) -> Arm:
-    parameters = f"{{requestTokens: {requests:g}, interference: {interference:g}}}"
-    written = f"- {{type: least-cost-scorer, parameters: {parameters}}}"
-    return Arm(LEAST_COST.replace("- type: least-cost-scorer", written))
+    before = "- type: least-cost-scorer\n  parameters: {"
+    written = f"{before}requestTokens: {requests:g}, interference: {interference:g}, "
+    return Arm(LEAST_COST.replace(before, written))
 
 
 CONSTANTS: Final[Mapping[str, Arm]] = {

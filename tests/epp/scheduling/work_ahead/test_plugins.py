@@ -291,8 +291,10 @@ def test_a_pool_in_another_order_has_the_same_costs() -> None:
 
 
 def test_two_scorers_of_one_producer_share_its_work() -> None:
+    same = "parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}"
     text = LEAST_COST.replace(
-        "- type: max-score-picker\n", "- {name: other, type: least-cost-scorer}\n- type: max-score-picker\n"
+        "- type: max-score-picker\n",
+        f"- {{name: other, type: least-cost-scorer, {same}}}\n- type: max-score-picker\n",
     ).replace(
         "  - {pluginRef: least-cost-scorer}", "  - {pluginRef: least-cost-scorer}\n  - {pluginRef: other}"
     )
@@ -306,7 +308,7 @@ def test_two_scorers_of_one_producer_share_its_work() -> None:
 
 def test_parameters_that_make_no_sense_are_refused() -> None:
     text = LEAST_COST.replace(
-        "- type: least-cost-scorer", "- {type: least-cost-scorer, parameters: {interference: -1}}"
+        "{prefixMatchInfoProducerName", "{interference: -1, prefixMatchInfoProducerName"
     )
     with pytest.raises(ConfigError, match="interference"):
         load_config(text, rng=random.Random(1))
