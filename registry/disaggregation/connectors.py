@@ -151,12 +151,13 @@ class TrtllmConnector:
         """Raises NotApartError."""
         choices = value_of(answer, "choices")
         choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
-        given = choice.get("disaggregated_params") if isinstance(choice, dict) else None
-        if choice is not None and choice.get("finish_reason") not in ("length", "not_finished"):
+        choice = choice if isinstance(choice, dict) else {}
+        given, reason = choice.get("disaggregated_params"), choice.get("finish_reason")
+        if isinstance(reason, str) and reason not in ("length", "not_finished"):
             # one token or none: the other server computes it as a stream
             if value_of(fields, "stream") is True:
                 raise NotApartError("finished", "the answer ended with the prompt")
-            del choice["disaggregated_params"]
+            choice.pop("disaggregated_params", None)
             return Prefilled(encode({**answer, "choices": [choice]}), b"", finished=True)
         if not isinstance(given, dict) or not all(
             isinstance(given.get(name), int) for name in ("ctx_request_id", "disagg_request_id")

@@ -151,11 +151,24 @@ async def test_what_ended_with_its_context_is_the_answer(trtllm: Bench) -> None:
         assert (await answer.read()).endswith(b"data: [DONE]\n\n")
 
 
+async def test_what_ended_at_a_server_that_computes_no_contexts_is_the_answer(trtllm: Bench) -> None:
+    choice = {"index": 0, "finish_reason": "stop"}
+    trtllm.prefill.answer = {"choices": [choice]}
+    async with trtllm.post() as answer:
+        assert (answer.status, await answer.json()) == (200, {"choices": [choice]})
+
+
 @pytest.mark.parametrize(
-    "changed", [{"disaggregated_params": None}, {"disaggregated_params": {"ctx_request_id": 1}}]
+    "given",
+    [
+        context_answer(disaggregated_params=None),
+        context_answer(disaggregated_params={"ctx_request_id": 1}),
+        {"choices": [{"index": 0}]},
+        {"choices": ["a"]},
+    ],
 )
-async def test_a_context_without_ids_is_none(trtllm: Bench, changed: dict[str, Any]) -> None:
-    trtllm.prefill.answer = context_answer(**changed)
+async def test_a_context_without_ids_is_none(trtllm: Bench, given: dict[str, Any]) -> None:
+    trtllm.prefill.answer = given
     async with trtllm.post() as answer:
         assert (answer.status, answer.headers["x-adsum-prefill-fallback"]) == (200, "answer")
     assert trtllm.decode.seen[0].body == BODY
