@@ -23,6 +23,8 @@ PATHS: Final = frozenset({"/v1/chat/completions", COMPLETIONS, "/v1/messages", R
 """Requests with a prompt; all others go to the decode worker as they are."""
 CACHE_THRESHOLD: Final = "cache_threshold"
 """The finish reason of a decode worker that had less of the prompt than `cache_hit_threshold`."""
+_MOST_PROMPTS: Final = 1024
+"""Prompts of one request that get a room each; a body of 3 MB may have a million."""
 _FIRST_ID: Final = 1 << 42
 """TensorRT-LLM takes smaller numbers for its own requests."""
 _EPOCH: Final = 1_672_531_200_000
@@ -192,8 +194,10 @@ class SglangConnector:
         self._bootstrap_port = bootstrap_port
 
     def bodies(self, path: str, fields: Fields, prefill_host: str) -> tuple[bytes, bytes]:
-        """The prefill worker's, and the decode worker's. The room is a new one each time."""
+        """The prefill worker's, and the decode worker's. The room is a new one each time. Raises NotApartError."""
         count = _prompts(path, fields)
+        if count is not None and count > _MOST_PROMPTS:
+            raise NotApartError("several", f"it has {count} prompts; expected {_MOST_PROMPTS} at most")
         rooms = [secrets.randbits(63) for _ in range(count or 1)]
         meeting: dict[str, Any] = {
             "bootstrap_host": prefill_host,

@@ -69,6 +69,14 @@ async def test_a_batch_of_sglang_has_a_room_for_each_prompt(sglang: Bench) -> No
     assert sglang.decode.seen[0].body["bootstrap_host"] == ["127.0.0.1"] * 2
 
 
+async def test_a_batch_of_sglang_has_not_more_rooms_than_the_sidecar_can_make(sglang: Bench) -> None:
+    body = {"prompt": ["a"] * 1025, "max_tokens": 2}
+    async with sglang.post("/v1/completions", body) as answer:
+        assert (answer.status, answer.headers.get("x-adsum-prefill-fallback")) == (200, "several")
+    assert not sglang.prefill.seen
+    assert sglang.decode.seen[0].body == body
+
+
 async def test_sglangs_decode_worker_does_not_wait_for_a_prefill_worker_that_failed(
     sglang: Bench, eventually: Eventually
 ) -> None:
