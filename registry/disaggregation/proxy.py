@@ -124,9 +124,9 @@ class ProxyPort:
             problem = await _relay(self._parts, request, answer)
         if problem is None:
             return _ENDED if answer.close else _RELAYED
-        if isinstance(problem, AnsweredError):
+        if isinstance(problem, AnsweredError) and not answer.begun:
             return _passed_on(problem)
-        if isinstance(problem, DecodeError):
+        if isinstance(problem, DecodeError) and not answer.begun:
             response = _problem(problem.status, str(problem))
             if problem.prefill is not None:
                 response.headers[FALLBACK] = problem.prefill

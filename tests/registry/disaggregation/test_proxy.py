@@ -256,6 +256,20 @@ async def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(framing: b
             await got.read()
 
 
+@pytest.mark.parametrize("own", [b"x-none: 1", b"x-prefiller-host-port: 127.0.0.1:1"])
+async def test_the_end_of_the_sidecar_puts_no_answer_into_another_one(own: bytes) -> None:
+    given = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf"
+    async with in_front_of(answers(given, keep=True)) as made:
+        reader, writer = await asyncio.open_connection("127.0.0.1", made.port.port)
+        writer.write(
+            b"POST %s HTTP/1.1\r\nHost: x\r\n%s\r\nContent-Length: 2\r\n\r\n{}" % (CHAT.encode(), own)
+        )
+        await reader.readuntil(b"half")
+        await made.port.aclose()
+        assert await reader.read() == b""
+        writer.close()
+
+
 async def test_an_old_client_gets_no_chunks(nixl: Bench) -> None:
     body = json.dumps(BODY | {"stream": True}).encode()
     own = b"x-prefiller-host-port: " + nixl.prefill.address.encode()
