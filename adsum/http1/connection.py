@@ -111,9 +111,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._response is None or self._response.done():
             return
         try:
-            self._response.set_result(self._reader.end())
+            response = self._reader.end()
         except ResponseError as error:
             self._response.set_exception(exc or error)
+        else:
+            if exc is not None:  # a reset is no end, also of a body without a length
+                self._response.set_exception(exc)
+            else:
+                self._response.set_result(response)
 
     def pause_writing(self) -> None:
         self._paused = True

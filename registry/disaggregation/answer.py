@@ -1,6 +1,8 @@
 """One answer on its way to the client: head and bytes as the decode worker sends them, at the client's pace."""
 
 import asyncio
+import socket
+import struct
 from http import HTTPStatus
 from typing import Final, Protocol
 
@@ -15,6 +17,8 @@ _MOST_EVENTS: Final = 64 * 1024
 """Bytes of a stream that are held until it says whether it goes on."""
 _HOP_BY_HOP: Final = (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"te")
 _FRAMING: Final = (b"content-length", b"transfer-encoding", b"trailer")
+_RESET: Final = struct.pack("ii", 1, 0)
+"""A close does not wait for what was not sent (socket(7))."""
 _REASONS: Final = {one.value: one.phrase.encode() for one in HTTPStatus}
 
 
@@ -119,10 +123,12 @@ class Answer:
         self.leave()
         if transport is None:
             return
-        if self._framed or self._events is not None:
+        if self._framed if self._events is None else self._can_chunk:
             transport.close()  # after what came: its end is missing
-        else:
-            transport.abort()  # an answer without a length ends with its connection: only a reset says that it broke
+            return
+        # an answer without a length ends with its connection: only a reset says that it broke
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        transport.abort()
 
     def _begin_rewritten(self) -> None:
         status, fields = self._head

@@ -5,6 +5,8 @@ import hashlib
 import io
 import json
 import os
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -268,6 +270,38 @@ async def test_the_end_of_the_sidecar_puts_no_answer_into_another_one(own: bytes
         await made.port.aclose()
         assert await reader.read() == b""
         writer.close()
+
+
+@pytest.mark.parametrize("ask", [b"GET /a HTTP/1.1\r\n", b"POST /v1/completions HTTP/1.0\r\n"])
+async def test_a_reset_is_not_the_end_of_an_answer_without_a_length(ask: bytes) -> None:
+    broken = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nhalf")
+        await broken.wait()
+        raw_socket = writer.get_extra_info("socket")
+        raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    async with in_front_of(serve) as made:
+        reader, writer = await asyncio.open_connection("127.0.0.1", made.port.port)
+        writer.write(ask + b"Host: x\r\n\r\n")
+        await reader.readuntil(b"half")
+        broken.set()
+        with pytest.raises(ConnectionResetError):  # an end in order would be the end of the answer
+            await reader.read()
+        writer.close()
+
+
+async def test_a_stream_that_lost_its_length_on_the_way_to_an_old_client_breaks_with_a_reset() -> None:
+    given = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 1000\r\n\r\ndata: a\n\n"
+    async with in_front_of(answers(given)) as made:
+        body = json.dumps(BODY).encode()
+        own = b"Host: x\r\nx-prefiller-host-port: %s\r\n" % made.prefill.address.encode()
+        head = b"POST %s HTTP/1.0\r\n%sContent-Length: %d\r\n\r\n" % (CHAT.encode(), own, len(body))
+        with pytest.raises(ConnectionResetError):
+            await raw(made.port.port, head + body)
 
 
 async def test_an_old_client_gets_no_chunks(nixl: Bench) -> None:
