@@ -72,6 +72,8 @@ def _read_fit(told: Learnt) -> Fit | None:
         raise PeerFaultError(f"{count} numbers that it learnt; expected {MOST_NUMBERS} at most")
     if any(not isfinite(one) or not 0.0 <= one <= MOST_SECONDS for one in told.seconds):
         raise PeerFaultError(f"it learnt {list(told.seconds)}; expected seconds from 0 to {MOST_SECONDS:g}")
+    if count and not told.answers:
+        raise PeerFaultError("it learnt from 0 answers; expected 1 at least")  # its weight beside others
     return Fit(tuple(told.seconds), told.answers) if count else None
 
 
