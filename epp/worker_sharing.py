@@ -219,10 +219,11 @@ class WorkerSharing(ResourceOwner):
         return _LENGTH.pack(len(data)) + data
 
     def _send(self, writer: asyncio.StreamWriter, message: bytes) -> None:
-        writer.write(message)
         if writer.transport.get_write_buffer_size() > _MOST_UNREAD:
             self._hearers.discard(writer)
             writer.transport.abort()
+        else:
+            writer.write(message)
 
     def _stop_telling(self) -> None:
         for one in list(self._hearers):
@@ -234,11 +235,7 @@ class WorkerSharing(ResourceOwner):
         try:
             if self._facts.tell is None or not self._ready.is_set():
                 return
-            self._flush()
-            facts = [*self._facts.snapshot(), _ALL_TOLD]
-            self._hearers.add(writer)
-            for at in range(0, len(facts), _PART):
-                self._send(writer, self._message(facts[at : at + _PART]))
+            await self._tell_all(writer)
             while True:
                 for _, key, _ in await self._read(reader):
                     self._suspected(key)
@@ -247,6 +244,23 @@ class WorkerSharing(ResourceOwner):
         finally:
             self._hearers.discard(writer)
             writer.close()
+
+    async def _tell_all(self, writer: asyncio.StreamWriter) -> None:
+        """In parts, each as it is when it is sent, at the sibling's pace: what is found out meanwhile is told in between."""
+        self._flush()
+        self._hearers.add(writer)
+        part: list[Fact] = []
+        for facts in self._facts.snapshot():
+            part += facts
+            if len(part) >= _PART:
+                self._send(writer, self._message(part))
+                part = []
+                await writer.drain()
+                await asyncio.sleep(0)
+                if writer not in self._hearers:
+                    return
+                self._flush()  # what follows is newer
+        self._send(writer, self._message([*part, _ALL_TOLD]))
 
     def _suspected(self, key: Key) -> None:
         endpoint = self._datastore.find(key)

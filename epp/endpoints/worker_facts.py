@@ -105,13 +105,15 @@ class WorkerFacts:
             del self._expected[key]
         return [(_EXPECTED, key, (by,)) for key, by in found]
 
-    def snapshot(self) -> Iterator[Fact]:
-        """All that is known; first each worker, then what is known of it."""
-        for key, facts in self._latest.items():
-            yield facts[_MEMBER]
-            yield from (fact for method, fact in facts.items() if method != _MEMBER)
-            endpoint = self._datastore.find(key)
-            yield _LOST, key, (endpoint is not None and self._datastore.is_lost(endpoint),)
+    def snapshot(self) -> Iterator[list[Fact]]:
+        """All that is known, a worker at a time: first that it is there. Between two of them others may change, come or go."""
+        for key in list(self._latest):
+            facts = self._latest.get(key)
+            if facts is not None:
+                endpoint = self._datastore.find(key)
+                lost = _LOST, key, (endpoint is not None and self._datastore.is_lost(endpoint),)
+                rest = [fact for method, fact in facts.items() if method != _MEMBER]
+                yield [facts[_MEMBER], *rest, lost]
 
     def retain(self, keys: set[Key]) -> None:
         """There are no other workers than these."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from epp import worker_sharing
 from epp.config.picker_config import load_config
 from epp.config.settings import Settings
 from epp.config.siblings import Siblings
@@ -35,10 +36,13 @@ class Worker:
         self.clients: dict[str, set[int]] = {}
         self.asked = 0
         self.waiting = 0
+        self.adapters = 0
 
     async def answer(self, request: web.Request) -> web.Response:
         assert request.transport is not None
         self.clients.setdefault(request.path, set()).add(request.transport.get_extra_info("peername")[1])
+        if request.path == "/v1/models" and self.adapters:
+            return web.json_response({"data": [{"id": f"adapter-{one}"} for one in range(self.adapters)]})
         if request.path != "/metrics":
             return web.Response(status=404)
         self.asked += 1
@@ -164,3 +168,21 @@ async def test_who_takes_over_removes_what_is_gone(tmp_path: Path) -> None:
         assert len(other.store.endpoints) == 2
         await opened.aclose()
         await eventually(lambda: len(other.store.endpoints) == 1)
+
+
+async def test_more_than_may_wait_for_a_process_is_told_at_its_pace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_sharing, "_PART", 1)
+    monkeypatch.setattr(worker_sharing, "_MOST_UNREAD", 100_000)
+    worker = Worker()
+    worker.adapters = 1000
+    async with AsyncExitStack() as stack:
+        ports = [await stack.enter_async_context(worker.served()) for _ in range(12)]
+        one, other = (Process(siblings, ports) for siblings in places(tmp_path))
+        await stack.enter_async_context(one.sharing)
+        await eventually(lambda: all(len(found.listed_models) == 1000 for found in one.store.endpoints))
+        async with asyncio.timeout(20):
+            await stack.enter_async_context(other.sharing)
+        assert [len(found.listed_models) for found in other.store.endpoints] == [1000] * len(ports)
+        assert other.sharing.describe() == {"scraped_by": 1}

@@ -1,6 +1,7 @@
 """What one process finds out about workers is the same in another one, whenever that begins to listen."""
 
 import random
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -93,13 +94,13 @@ def test_all_that_is_found_out_is_known_to_who_listens_and_to_who_comes_later(se
             other.hear(one.told)
             one.told.clear()
     other.hear(one.told)
-    later.hear(list(one.facts.snapshot()))
+    later.hear(list(chain.from_iterable(one.facts.snapshot())))
     expected = shown(one.store, now)
     assert shown(other.store, now) == expected
     assert shown(later.store, now) == expected
     assert len(other.events) > 10
     third = Side()
-    third.hear(list(other.facts.snapshot()))
+    third.hear(list(chain.from_iterable(other.facts.snapshot())))
     assert shown(third.store, now) == expected, "who heard can tell it on"
 
 
