@@ -35,7 +35,7 @@ _SERVES: Final[dict[str, str | int]] = {
     r"-m examples\.simulator ": "ready ",
     r"epp decisions .*--follow": SILENT,
     _ENVOY: 8080,
-    r"^vllm serve ": "ready ",
+    r"^([A-Z_]+=\S+ )?vllm serve ": "ready ",
     r"-m sglang\.launch_server ": "ready ",
     r"^trtllm-serve ": "ready ",
     r"^llama-server ": "ready ",

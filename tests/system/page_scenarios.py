@@ -56,6 +56,9 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         files={"body.json": '{"model": "tiny", "prompt": "Hello"}'},
         says=(rf"#1 {_REQUEST_ID} tiny -> decode-", "chosen"),
     ),
+    "docs/disaggregation.md": Scenario(
+        says=(r'adsum_pd_sidecar_requests_total\{mode="prefill-decode"\} 1\b',)
+    ),
     "docs/discovery.md": Scenario(given=(WORKER,)),
     "docs/dispatcher.md": Scenario(
         given=("adsum dispatcher --config batch.yaml",), files={"batch.yaml": _DISPATCHER}

@@ -52,6 +52,7 @@ def options(name: str, arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--enable-metrics", action="store_true")
     parser.add_argument("--metrics", action="store_true")
     parser.add_argument("--config", type=Path)
+    parser.add_argument("--kv-transfer-config", type=json.loads)
     return parser.parse_args(arguments)
 
 
@@ -83,8 +84,10 @@ def translated(name: str, page: str) -> str:
 
 async def serve(name: str, given: argparse.Namespace) -> None:
     model = given.served or given.model
+    transfers = ("--role", "both") if given.kv_transfer_config else ()
     simulator = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "examples.simulator", "--no-register", "--model", model), stdout=PIPE
+        *(sys.executable, "-m", "examples.simulator", "--no-register", "--model", model, *transfers),
+        stdout=PIPE,
     )
     assert simulator.stdout is not None
     behind = (await simulator.stdout.readline()).decode().split()[1].replace("http=", "http://")
