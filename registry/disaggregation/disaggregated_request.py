@@ -148,6 +148,8 @@ class DisaggregatedRequest:
         self._parts = parts
         self._request = request
         self._answer = answer
+        self.prefilling: asyncio.Task[AnsweredError | DecodeError | None] | None = None
+        """A leg that outlives `run` (SGLang)."""
         self._leg: PrefillLeg | None = None
         """While a prefill worker is asked."""
         self._holds_blocks = False
@@ -284,6 +286,7 @@ class DisaggregatedRequest:
         prefill_body, decode_body = connector.bodies(self._request.path, fields, target[0])
         self._holds_blocks = True
         prefilling = self._parts.work.start(self._prefill_leg(target, prefill_body), "a prefill leg")
+        self.prefilling = prefilling
         decoding = asyncio.ensure_future(self._until_taken_over(decode_body))
         try:
             await asyncio.wait((prefilling, decoding), return_when=asyncio.FIRST_COMPLETED)

@@ -40,7 +40,7 @@ _MAX_FIELDS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """In bytes: of one request's body, and of all together. A body is held whole until its request is answered."""
+    """In bytes: of one request's body, and of all together. A body is held whole until it is sent nowhere any more."""
 
     one: int = 64 * 1024 * 1024
     all: int = 1024 * 1024 * 1024
@@ -118,7 +118,7 @@ class ProxyPort:
         )
         has_prompt = request.method == "POST" and request.path in PATHS
         if has_prompt and request.values(PREFILL):
-            problem = await self._run(DisaggregatedRequest(self._parts, request, answer))
+            problem = await self._run(DisaggregatedRequest(self._parts, request, answer), len(request.body))
         else:
             self._parts.metrics.alone += has_prompt
             problem = await _relay(self._parts, request, answer)
@@ -135,7 +135,7 @@ class ProxyPort:
         answer.cut()
         return _ENDED
 
-    async def _run(self, asked: DisaggregatedRequest) -> Exception | None:
+    async def _run(self, asked: DisaggregatedRequest, size: int) -> Exception | None:
         work = self._parts.work.start(asked.run(), "a request on two workers")
         try:
             return await asyncio.shield(work)
@@ -144,6 +144,19 @@ class ProxyPort:
                 return DecodeError(503, "this sidecar ends")
             asked.leave(work)
             raise
+        finally:
+            for one in (work, asked.prefilling):
+                if one is not None and not one.done():
+                    self._hold_until_done(one, size)
+
+    def _hold_until_done(self, leg: "asyncio.Task[Any]", size: int) -> None:
+        """A body that this leg still sends counts, also if nobody waits for an answer any more."""
+
+        def release(_: object) -> None:
+            self._held -= size
+
+        self._held += size
+        leg.add_done_callback(release)
 
     async def _read_body(self, request: web.BaseRequest) -> bytes:
         """Raises _RefusedError. What it returns counts in `_held`."""

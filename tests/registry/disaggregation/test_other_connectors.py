@@ -14,6 +14,7 @@ from registry.disaggregation.connectors import (
     TrtllmConnector,
     first_finish_reason,
 )
+from registry.disaggregation.proxy import BodyLimits
 from tests.registry.disaggregation.conftest import BODY, CHAT, Bench, bench
 
 Eventually = Callable[..., Awaitable[float]]
@@ -104,6 +105,20 @@ async def test_sglangs_prefill_worker_is_not_cancelled_with_its_client(
     assert not sglang.prefill.cancelled
     sglang.prefill.go.set()
     await sglang.idle(eventually)
+
+
+async def test_a_body_counts_as_long_as_a_prefill_worker_is_sent_it(eventually: Eventually) -> None:
+    body = BODY | {"stream": True, "user": "x" * 2000}
+    async with bench(SglangConnector(8998), bodies=BodyLimits(one=4000, all=2000)) as sglang:
+        sglang.prefill.go.clear()
+        async with sglang.post(body=body) as answer:
+            assert (await answer.read()).endswith(b"data: [DONE]\n\n")
+        async with sglang.post() as answer:
+            assert answer.status == 503
+        sglang.prefill.go.set()
+        await sglang.idle(eventually)
+        async with sglang.post() as answer:
+            assert answer.status == 200
 
 
 def context_answer(**changed: Any) -> dict[str, Any]:
