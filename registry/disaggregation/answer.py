@@ -251,9 +251,9 @@ def _kept(fields: bytes, without: tuple[bytes, ...]) -> bytes:
         return fields
     # bounded: a head, at most 64 KiB
     lines = [line.partition(b":") for line in fields[2:-2].split(b"\r\n")]
-    named = {name.lower(): value.lower() for name, _, value in lines}
+    named = b",".join([value.lower() for name, _, value in lines if name.lower() == b"connection"])
     # bounded: a head, at most 64 KiB
-    listed = {one.strip() for one in named.get(b"connection", b"").split(b",")}
+    listed = {one.strip() for one in named.split(b",")}.difference(_FRAMING)  # the client needs them
     kept = [
         b"".join(line) for line in lines if line[0].lower() not in without and line[0].lower() not in listed
     ]

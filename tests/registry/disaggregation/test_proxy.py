@@ -114,6 +114,18 @@ async def test_hop_by_hop_fields_end_at_the_hop(nixl: Bench) -> None:
     assert headers["x-kept"] == "1"
 
 
+async def test_what_the_servers_connection_fields_name_ends_at_the_hop_but_for_the_length() -> None:
+    given = (
+        b"HTTP/1.1 200 OK\r\nConnection: x-a\r\nConnection: keep-alive, x-b, Content-Length\r\n"
+        b"X-A: 1\r\nX-B: 2\r\nX-C: 3\r\nContent-Length: 2\r\n\r\nok"
+    )
+    async with in_front_of(answers(given)) as made:
+        got = await raw(
+            made.port.port, b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n", lambda got: got.endswith(b"\r\n\r\nok")
+        )
+    assert got == b"HTTP/1.1 200 OK\r\nX-C: 3\r\nContent-Length: 2\r\n\r\nok"
+
+
 @pytest.mark.parametrize(
     "request_head",
     [
