@@ -166,7 +166,7 @@ def everything(picking: Any) -> Iterator[Metric]:
     yield from BuildInfo().collect()
     yield from ConfigGauges(LiveConfig(Path("picker.yaml"), "")).collect()
     learns = WorkAheadProducer(PrefixCacheProducer())
-    learns.model.observe(WorkerPace(), (1.0, 0.0, 0.0, 0.0), 1.0, 1.0)
+    learns.model.observe(WorkerPace(), (1.0, 0.0, 0.0, 0.0, 0.0), 1.0, 1.0)
     yield from PredictionMetrics(lambda: learns).collect()
     durations = PluginDurations()
     durations.expect(load_config(None, rng=random.Random(1)).scheduler)

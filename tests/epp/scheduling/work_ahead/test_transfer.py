@@ -63,5 +63,7 @@ def test_picks_on_two_workers_teach_it() -> None:
         director.responded(pick, 200, NOW)
         director.first_byte(pick, NOW + 2.0, NOW + 2.0)
         director.release(pick, NOW + 3.0)
-    # 20,000 tokens at the assumed speed, and 42,000 without
-    assert ask(director, text="z").stages.startswith("prefill-decode: the prompt costs 2")
+    # 20,000 tokens at the assumed speed, and 6,000 x (1 + 0.3 x 16) + 150 x 16 beside the sixteen that no page has counted yet
+    assert ask(director, text="z").stages == (
+        "prefill-decode: the prompt costs 57,200 tokens with prefill-2, 70,816 without"
+    )
