@@ -103,7 +103,7 @@ class WorkerDiscovery(ResourceOwner):
             self._warn_of_no_worker()
             await self._stack.enter_async_context(background(self._look_elsewhere(found)))
         self._remove_gone(known, [*members, *watch.instances.values()])
-        await self._wait_for_metadata({member.id for member in members})
+        await self._wait_for_metadata({member.id for member in members}, watch)
         self._start(HealthChanges(log.warning).follow(lambda: watch.health))
         self._start(MissingWorkers(self._missing).run())
         self._start(MissingWorkers(self._without_document, Consequence.NO_DOCUMENT).run())
@@ -178,13 +178,20 @@ class WorkerDiscovery(ResourceOwner):
         ]
         return f"no worker in {'/'.join(self._key)}, but {'; '.join(there)}" if there else None
 
-    async def _wait_for_metadata(self, members: set[str]) -> None:
-        """Wait for the endpoints of `members`, so that a picker that is ready does not answer 503."""
+    async def _wait_for_metadata(self, members: set[str], watch: discovery.InstanceEventStream) -> None:
+        """Wait for the endpoints of `members`, so that a picker that is ready does not answer 503. Who takes over has them already, and
+        waits for the watch: what that does not have yet would be called missing.
+        """
+
+        def there() -> bool:
+            endpoints = {endpoint.id for endpoint in self._datastore.endpoints}
+            return members <= endpoints & {one.id for one in watch.instances.values()}
+
         changed = asyncio.Event()
         self._datastore.on_change.append(changed.set)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_METADATA_TIMEOUT):
-                while not members <= {endpoint.id for endpoint in self._datastore.endpoints}:
+                while not there():
                     await changed.wait()
                     changed.clear()
         self._datastore.on_change.remove(changed.set)

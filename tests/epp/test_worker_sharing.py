@@ -170,6 +170,19 @@ async def test_who_takes_over_removes_what_is_gone(tmp_path: Path) -> None:
         await eventually(lambda: len(other.store.endpoints) == 1)
 
 
+async def test_who_takes_over_calls_no_worker_missing_that_answers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Worker().served() as port, AsyncExitStack() as stack:
+        one, other = (Process(siblings, [port]) for siblings in places(tmp_path))
+        opened = await stack.enter_async_context(AsyncExitStack())
+        await opened.enter_async_context(one.sharing)
+        await stack.enter_async_context(other.sharing)
+        await opened.aclose()
+        await eventually(lambda: other.workers.describe()["watch"] is not None and not other.workers.absent())
+    assert not [record.message for record in caplog.records if "gets no requests" in record.message]
+
+
 async def test_more_than_may_wait_for_a_process_is_told_at_its_pace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
