@@ -76,14 +76,20 @@ class ClientRequest:
     def values(self, name: bytes) -> list[str]:
         return [value.decode("latin-1") for key, value in self.fields if key.lower() == name]
 
-    def head(self, length: int, own: bytes = b"", *, version: bytes = b"1.1") -> bytes:
-        """The request line and the fields for a worker, without the blank line."""
+    def head(
+        self, length: int, own: bytes = b"", *, version: bytes = b"1.1", is_read_here: bool = False
+    ) -> bytes:
+        """The request line and the fields for a worker, without the blank line. `is_read_here`: the answer is, so it must not be
+        encoded.
+        """
         named = {
             one.strip().lower()
             for key, value in self.fields
             if key.lower() == b"connection"
             for one in value.split(b",")  # bounded: a field, at most 64 KiB
         }
+        if is_read_here:
+            named.add(b"accept-encoding")
         lines = [b"%s %s HTTP/%s\r\n" % (self.method.encode(), self.target, version)]
         for key, value in self.fields:
             lower = key.lower()
@@ -124,7 +130,8 @@ async def decode(
 
     Raises DecodeError, or OSError and ResponseError if the client has a part of the answer.
     """
-    head = request.head(len(body), own, version=b"1.1" if request.is_http_1_1 else b"1.0")
+    version = b"1.1" if request.is_http_1_1 else b"1.0"
+    head = request.head(len(body), own, version=version, is_read_here=isinstance(answer, Probe))
     reader: Callable[[], RelayReader] = partial(RelayReader, answer, bodiless=request.method == "HEAD")
     try:
         await parts.decode.send(head, body, reader, answer.over)
@@ -249,7 +256,7 @@ class DisaggregatedRequest:
     async def _ask(self, target: HostPort, body: bytes, at_least: float = 0.0) -> HttpResponse:
         """Raises PrefillError, AnsweredError."""
         leg = self._leg = PrefillLeg()
-        head = self._request.head(len(body), self._own)
+        head = self._request.head(len(body), self._own, is_read_here=True)
         try:
             with self._parts.metrics.prefilling():
                 answer = await self._parts.prefill.ask(target, head, body, leg, at_least)

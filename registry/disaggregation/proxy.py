@@ -283,8 +283,11 @@ def _problem(status: int, text: str, *, close: bool = False) -> web.Response:
 
 
 def _passed_on(answered: AnsweredError) -> web.Response:
-    """The prefill worker's answer. Of its fields only the type: the others were for this connection or this worker."""
-    answer = answered.answer
-    kind = answer.fields().get("content-type")
-    headers = {} if kind is None else {"content-type": kind}
+    """The prefill worker's answer. Of its fields only what says how to read it: the others were for this connection or this worker."""
+    answer, fields = answered.answer, answered.answer.fields()
+    headers = {
+        name: value
+        for name in ("content-type", "content-encoding")
+        if (value := fields.get(name)) is not None and value.isprintable()  # aiohttp writes no others
+    }
     return web.Response(status=answer.status, body=bytes(answer.body), headers=headers)

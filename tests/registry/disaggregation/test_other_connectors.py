@@ -223,6 +223,14 @@ async def test_shared_storage_asks_the_decode_worker_first_if_the_client_says_so
     assert [one.body for one in shared.decode.seen] == [body, body]
 
 
+async def test_no_answer_that_the_sidecar_reads_is_encoded(shared: Bench) -> None:
+    for more in ({}, {"cache_hit_threshold": 0.5}):
+        async with shared.post(body=BODY | more, headers={"accept-encoding": "gzip"}) as answer:
+            assert answer.status == 200
+    assert "accept-encoding" not in shared.prefill.seen[0].headers
+    assert [one.headers.get("accept-encoding") for one in shared.decode.seen] == ["gzip", None]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_too_little_in_the_cache_means_prefill(shared: Bench, stream: bool) -> None:
     asked: list[float] = []

@@ -316,6 +316,26 @@ async def test_a_stream_that_lost_its_length_on_the_way_to_an_old_client_breaks_
             await raw(made.port.port, head + body)
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (b"Content-Type: text/a\r\nContent-Encoding: gzip", ("text/a", "gzip")),
+        (b"Content-Type: text/\x01a", ("application/octet-stream", None)),
+        (b"Content-Type: text/\xff", ("application/octet-stream", None)),
+    ],
+)
+async def test_how_to_read_a_prefill_workers_refusal(
+    given: bytes, expected: tuple[str, str | None], nixl: Bench
+) -> None:
+    data = b"HTTP/1.1 400 Bad\r\n%s\r\nContent-Length: 2\r\n\r\nno" % given
+    async with in_front_of(answers(data)) as made:  # its server is the prefill worker here
+        host, port = made.port._parts.decode._host_port
+        own = {"x-prefiller-host-port": f"{host}:{port}"}
+        async with nixl.session.post(nixl.url(), json=BODY, headers=own) as got:
+            assert (got.status, await got.read()) == (400, b"no")
+            assert (got.headers["content-type"], got.headers.get("content-encoding")) == expected
+
+
 async def test_an_old_client_gets_no_chunks(nixl: Bench) -> None:
     body = json.dumps(BODY | {"stream": True}).encode()
     own = b"x-prefiller-host-port: " + nixl.prefill.address.encode()
