@@ -96,6 +96,9 @@ class ClientRequest:
             if lower not in _NOT_PASSED and lower not in named:
                 lines.append(b"%s: %s\r\n" % (key, value))
         lines.append(own)
+        if version == b"1.1" and not self.is_http_1_1 and not self.values(b"host"):
+            # a client of HTTP/1.0 need not say it, a worker of HTTP/1.1 insists (RFC 9112 §3.2)
+            lines.append(b"host:\r\n")
         if length or self.method in ("POST", "PUT", "PATCH"):
             lines.append(b"content-length: %d\r\n" % length)
         return b"".join(lines)

@@ -339,10 +339,10 @@ async def test_how_to_read_a_prefill_workers_refusal(
 async def test_an_old_client_gets_no_chunks(nixl: Bench) -> None:
     body = json.dumps(BODY | {"stream": True}).encode()
     own = b"x-prefiller-host-port: " + nixl.prefill.address.encode()
-    for header in (b"x-none: 1", own):
+    for header in (b"host: x\r\nx-none: 1", b"host: x\r\n" + own, own):
         got = await raw(
             nixl.port.port,
-            b"POST %s HTTP/1.0\r\nhost: x\r\n%s\r\ncontent-length: %d\r\n\r\n%s"
+            b"POST %s HTTP/1.0\r\n%s\r\ncontent-length: %d\r\n\r\n%s"
             % (CHAT.encode(), header, len(body), body),
         )
         head, _, content = got.partition(b"\r\n\r\n")
