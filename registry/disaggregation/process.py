@@ -115,7 +115,7 @@ async def _allowed_workers(stack: AsyncExitStack, options: argparse.Namespace) -
     if not watched and not listed:
         log.warning(
             "any address is asked that a request names in x-prefiller-host-port; say which are workers with "
-            "--prefill-component, --inference-pool or --allow-prefill, unless only a gateway can reach this port"
+            "--prefill-component, --enable-ssrf-protection or --allow-prefill, unless only a gateway can reach this port"
         )
         return AllowedWorkers(any_address=True)
     allowed = AllowedWorkers(listed)

@@ -101,7 +101,9 @@ async def test_a_second_signal_ends_the_drain(eventually: Eventually) -> None:
         running = asyncio.ensure_future(session.post(f"http://{at}{CHAT}", json=BODY).__aenter__())
         await eventually(lambda: decode.seen)
         assert process.stderr is not None
-        assert b"any address is asked" in await process.stderr.readline()
+        line = await process.stderr.readline()
+        assert b"any address is asked" in line
+        assert b"--enable-ssrf-protection" in line, "a pool alone says nothing"
         process.send_signal(signal.SIGTERM)
         assert b"draining" in await process.stderr.readline()
         process.send_signal(signal.SIGTERM)
