@@ -5,8 +5,10 @@ import multiprocessing
 import random
 import struct
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.ports import free_ports
@@ -25,6 +27,7 @@ _HELD: Final = 100
 _SECONDS: Final = 20.0
 _TOKENS: Final = 16
 _BATCHES: Final = 1_000_000
+_PROMPTS: Final = 100_000
 
 
 def _finish(steps: Generator[None, None, Any]) -> float:
@@ -120,7 +123,8 @@ async def _follow() -> None:
     context.destroy(linger=0)
 
 
-def _memory(workers: int, blocks: int) -> None:
+def _memory(workers: int, blocks: int, *, alike: bool = True) -> None:
+    """`alike`: workers name a block alike, as vLLM's with one PYTHONHASHSEED; else each has a name of its own for it."""
     index, rng = CacheIndex(), random.Random(1)
     before = resident_megabytes()
     holdings = [index.add_publisher() for _ in range(workers)]
@@ -128,11 +132,14 @@ def _memory(workers: int, blocks: int) -> None:
         names = [rng.getrandbits(63) for _ in range(_BATCH)]
         tokens = [rng.getrandbits(17) for _ in range(_BATCH * _TOKENS)]
         for one in holdings:
+            if not alike:
+                names = [rng.getrandbits(63) for _ in range(_BATCH)]
             event = BlocksStored(("gpu", 0, "", ""), names, None, tokens, _TOKENS)
             _finish(index.apply(one, [event]))
     grown = resident_megabytes() - before
     print(
-        f"{len(index):,} blocks, each held by {workers} workers: {grown:.0f} MB, {grown * 1e6 / len(index):.0f} bytes a block",
+        f"{len(index):,} blocks, each held by {workers} workers that name it {'alike' if alike else 'each its own way'}: "
+        f"{grown:.0f} MB, {grown * 1e6 / len(index):.0f} bytes a block",
         flush=True,
     )
 
@@ -187,14 +194,33 @@ def _model() -> None:
         print(f"{_BATCHES // 3:,} batches, {what}: {said}; wrong never", flush=True)
 
 
+def _prompts() -> None:
+    """The keys that a prompt's tokens give beside those that the events of its worker give."""
+    from tests.epp.kv_events.model_files import write_model
+    from tests.epp.kv_events.test_tokenizer_files import compare_with_events
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_model(Path(folder))
+        began = time.monotonic()
+        compared = compare_with_events(Path(folder), _PROMPTS)
+    print(
+        f"{_PROMPTS:,} prompts, chats and completions that grow, {compared.tokens:,} tokens, {compared.blocks:,} blocks of events: "
+        f"{compared.wrong} differ; {time.monotonic() - began:.0f} s in all, "
+        f"{compared.seconds / _PROMPTS * 1e6:.0f} µs of processor time for the tokens of a prompt",
+        flush=True,
+    )
+
+
 _PARTS: Final[dict[str, Callable[[], None]]] = {
     "follow": lambda: asyncio.run(_follow()),
     "one": lambda: _memory(1, 1_000_000),
     "ten": lambda: _memory(10, 1_000_000),
     "hundred": lambda: _memory(100, 100_000),
+    "own": lambda: _memory(10, 1_000_000, alike=False),
     "turn": _longest_turn,
     "clear": _clear,
     "model": _model,
+    "prompts": _prompts,
 }
 
 

@@ -2,12 +2,14 @@
 
 import json
 import random
+import time
 from array import array
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tokenizers import Tokenizer
+from xxhash import xxh3_64_intdigest
 
 from epp.kv_events.tokenizer_files import ModelTokenizer, TokenizerFiles, UncertainPromptError
 from epp.scheduling.kv_events.cache_index import CacheIndex
@@ -16,6 +18,8 @@ from tests.epp.kv_events.model_files import words, write_model
 from tests.epp.kv_events.steps import done, read_batch
 
 CHAT, COMPLETIONS = "chat/completions", "completions"
+ODD = ["<s>", "<|im_end|>", "<|", "[", "\n\n", "   ", "é", "日本", "🙂", "1234"]
+"""Beside words, what a tokenizer may cut in another way."""
 
 
 @pytest.fixture(scope="module")
@@ -125,23 +129,56 @@ def test_a_tokenizer_that_looks_over_the_whole_is_not_cut(tmp_path: Path) -> Non
     assert found == Tokenizer.from_file(str(path)).encode(text).ids
 
 
-def test_keys_of_prompts_are_those_of_the_events(model: ModelTokenizer, reference: Tokenizer) -> None:
-    """Conversations that grow, stored as their worker tokenizes them: the picker finds each whole."""
-    rng, vocabulary = random.Random(3), words()
+class Compared(NamedTuple):
+    """`wrong`: prompts whose tokens or keys differ. `seconds`: of processor time, for the tokens of all prompts."""
+
+    wrong: int
+    tokens: int
+    blocks: int
+    seconds: float
+
+
+def compare_with_events(folder: Path, prompts: int, seed: int = 3) -> Compared:
+    """Chats and completions that grow; their worker tokenizes each as a whole, and stores what it has not, as vLLM does."""
+    path = folder / "tokenizer.json"
+    model, reference = ModelTokenizer(path), Tokenizer.from_file(str(path))
+    rng, pieces = random.Random(seed), [*words(), *ODD]
     index = CacheIndex()
-    holdings = index.add_publisher()
+    holdings, root, size = index.add_publisher(), index.root(None, ""), 16
     talks: list[list[str]] = [[] for _ in range(40)]
-    number = 0
-    for _ in range(1000):
-        talk = rng.choice(talks)
-        talk += [" ".join(rng.choices(vocabulary, k=rng.randint(1, 30))) for _ in range(1 + 2 * bool(talk))]
-        computed = reference.encode(rendered(*talk), add_special_tokens=False).ids
-        names = list(range(number, number + len(computed) // 16))
-        number += len(names)
-        batch = read_batch(vllm(stored(names, computed[: len(names) * 16])))
-        done(index.apply(holdings, batch.events))
-        found = model.of_request(json.dumps({"messages": said(*talk)}).encode(), CHAT)
-        assert found == array("I", computed).tobytes()
-        assert index.match(found, index.root(None, ""), holdings.bit, 16).get(holdings.bit, 0) == len(names)
+    held: set[int] = set()
+    wrong = tokens = 0
+    seconds = 0.0
+    for _ in range(prompts):
+        at = rng.randrange(len(talks))
+        talk = talks[at]
         if len(talk) > 20:
             talk.clear()
+        talk += [" ".join(rng.choices(pieces, k=rng.randint(1, 30))) for _ in range(1 + 2 * bool(talk))]
+        text = rendered(*talk) if at % 2 else "\n".join(talk)
+        body = {"messages": said(*talk)} if at % 2 else {"prompt": text}
+        computed = array("I", reference.encode(text, add_special_tokens=False).ids)
+        names: list[int] = []
+        for end in range(size, len(computed) + 1, size):
+            names.append(xxh3_64_intdigest(computed[end - size : end].tobytes(), names[-1] if names else 0))
+        known = sum(name in held for name in names)
+        request, began = json.dumps(body).encode(), time.process_time()
+        found = model.of_request(request, CHAT if at % 2 else COMPLETIONS)
+        seconds += time.process_time() - began
+        before = index.match(found, root, holdings.bit, size).get(holdings.bit, 0)
+        if known < len(names):
+            fresh = computed[known * size : len(names) * size].tolist()
+            event = stored(names[known:], fresh, parent=names[known - 1] if known else None)
+            done(index.apply(holdings, read_batch(vllm(event)).events))
+            held.update(names)
+        after = index.match(found, root, holdings.bit, size).get(holdings.bit, 0)
+        wrong += found != computed.tobytes() or (before, after) != (known, len(names))
+        tokens += len(computed)
+    return Compared(wrong, tokens, len(index), seconds)
+
+
+def test_keys_of_prompts_are_those_of_the_events(folder: Path) -> None:
+    """The picker finds what its worker holds of each, before and after: no block less, and none more."""
+    compared = compare_with_events(folder, 1000)
+    assert compared.wrong == 0
+    assert compared.blocks > 1000
