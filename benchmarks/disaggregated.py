@@ -113,11 +113,9 @@ def chooser(way: str, machine: Machine) -> MakeChooser:
 class Outcome:
     """Seconds; `pace`: between two tokens of an answer. `apart`: the share of requests whose prompt another worker computed."""
 
-    ttft: float
     ttft_p50: float
     ttft_p90: float
     ttft_p99: float
-    pace_p50: float
     pace_p90: float
     e2e: float
     tokens_per_second: float
@@ -130,17 +128,11 @@ class Outcome:
         pace = statistics.quantiles(paces, n=10, method="inclusive")
         duration = max(one.ended for one in answers) - min(one.at for one in answers)
         return cls(
-            statistics.fmean(one.first - one.at for one in answers),
-            *(ttft[49], ttft[89], ttft[98], pace[4], pace[8]),
+            *(ttft[49], ttft[89], ttft[98], pace[8]),
             statistics.fmean(one.ended - one.at for one in answers),
             sum(one.output for one in answers) / duration,
             sum(one.apart for one in answers) / len(answers),
         )
-
-    @classmethod
-    def median(cls, some: Sequence["Outcome"]) -> "Outcome":
-        """Of each figure separately."""
-        return cls(*[statistics.median(getattr(one, name) for one in some) for name in cls.__slots__])
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,18 +195,24 @@ async def main(plan: Plan | None = None) -> None:
 
 
 def tables(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Lines of Markdown: medians over the seeds, the lowest mean time to the end first."""
+    """Lines of Markdown: medians over the seeds with their ranges, the lowest mean time to the end first."""
     found: dict[tuple[str, str], dict[str, list[Outcome]]] = {}
     for case, outcome in zip(cases, outcomes, strict=True):
         found.setdefault((case.workload, case.transfer), {}).setdefault(case.name, []).append(outcome)
     for (workload, transfer), rows in found.items():
         fixed, each = TRANSFERS[transfer]
         yield from ("", f"{workload}; a transfer takes {fixed:g} s, and {each * 1e3:g} ms for each token", "")
-        yield "| picked by | TTFT mean | p50 | p90 | p99 | token after token p50 | p90 | e2e mean | tokens/s | apart |"
-        yield "|---" * 10 + "|"
-        medians = {name: Outcome.median(some) for name, some in rows.items()}
-        for name, one in sorted(medians.items(), key=lambda row: row[1].e2e):
-            ttft = [f"{seconds:.2f} s" for seconds in (one.ttft, one.ttft_p50, one.ttft_p90, one.ttft_p99)]
-            paces = [f"{seconds * 1e3:.0f} ms" for seconds in (one.pace_p50, one.pace_p90)]
-            rest = [f"{one.e2e:.2f} s", f"{one.tokens_per_second:.0f}", f"{one.apart:.0%}"]
-            yield f"| {' | '.join([name, *ttft, *paces, *rest])} |"
+        yield "| picked by | TTFT p50, s | p90, s | p99, s | token after token p90, ms | e2e mean, s | tokens/s | apart |"
+        yield "|---" * 8 + "|"
+        for name, some in sorted(rows.items(), key=lambda row: statistics.median(one.e2e for one in row[1])):
+            ttft = [[getattr(one, f"ttft_{part}") for one in some] for part in ("p50", "p90", "p99")]
+            cells = [_range(seconds, 2) for seconds in (*ttft, [one.e2e for one in some])]
+            cells.insert(3, _range([one.pace_p90 * 1e3 for one in some], 0))
+            cells.append(_range([one.tokens_per_second for one in some], 0))
+            yield f"| {' | '.join([name, *cells])} | {statistics.median(one.apart for one in some):.0%} |"
+
+
+def _range(values: Sequence[float], digits: int) -> str:
+    """The median, then the least and the most."""
+    middle, least, most = statistics.median(values), min(values), max(values)
+    return f"{middle:.{digits}f} ({least:.{digits}f} to {most:.{digits}f})"
