@@ -87,7 +87,52 @@ def test_sglang_sends_signed_hashes_and_leaves_out_names() -> None:
     assert salted.salt == "s"
 
 
-RECORDED = bytes.fromhex(
+VLLM_RECORDED = bytes.fromhex(
+    "93cb41da49204010000094de000aa474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392c420000102030405060708090a0b0c"
+    "0d0e0f101112131415161718191a1b1c1d1e1fc420202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3fb1706172656e74"
+    "5f626c6f636b5f68617368c0a9746f6b656e5f696473980102030405060708aa626c6f636b5f73697a6504a76c6f72615f6964c0a66d656469756da3"
+    "475055a96c6f72615f6e616d65c0a967726f75705f69647800b26b765f63616368655f737065635f6b696e64ae66756c6c5f617474656e74696f6ede"
+    "000ca474797065ab426c6f636b53746f726564ac626c6f636b5f6861736865739107b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f"
+    "69647394090a0b0caa626c6f636b5f73697a6504a76c6f72615f696403a66d656469756da3435055a96c6f72615f6e616d65a4706f6574aa65787472"
+    "615f6b6579739192a4706f6574a473616c74a86c6f63616c697479a54c4f43414caa73657373696f6e5f6964a27331b36c6f6f6b61686561645f746f"
+    "6b656e5f69647391910d83a474797065ac426c6f636b52656d6f766564ac626c6f636b5f6861736865739107a66d656469756da343505581a4747970"
+    "65b0416c6c426c6f636b73436c656172656400"
+)
+"""One batch, as the encoder in the wheel of vLLM 0.33.0 wrote it."""
+TRTLLM_RECORDED = bytes.fromhex(
+    "93cb41da492040100000948aa474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392cfffffffffffffffff05b1706172656e74"
+    "5f626c6f636b5f68617368c0a9746f6b656e5f696473980102030405060708aa626c6f636b5f73697a6504a76c6f72615f6964c0a66d656469756da3"
+    "475055a96c6f72615f6e616d65c0a967726f75705f69647800b26b765f63616368655f737065635f6b696e64ae66756c6c5f617474656e74696f6e89"
+    "a474797065ab426c6f636b53746f726564ac626c6f636b5f6861736865739107b1706172656e745f626c6f636b5f6861736805a9746f6b656e5f6964"
+    "7394090a0b0caa626c6f636b5f73697a6504a76c6f72615f696403a66d656469756da3475055a96c6f72615f6e616d65a4706f6574a76d6d5f6b6579"
+    "73919183a474797065a66d6d5f6b6579a468617368a26162ac73746172745f6f66667365740183a474797065ac426c6f636b52656d6f766564ac626c"
+    "6f636b5f6861736865739107a66d656469756da347505581a474797065b0416c6c426c6f636b73436c656172656400"
+)
+"""The same of TensorRT-LLM's messages as `kv_cache_events.py` at 13599e98 declares them."""
+
+
+def test_what_vllm_s_own_encoder_writes() -> None:
+    batch = read_batch(VLLM_RECORDED)
+    assert (batch.time, batch.unknown, batch.faulty) == (1764000000.25, 0, 0)
+    first, second = (int.from_bytes(bytes(range(end - 8, end)), "big") for end in (32, 64))
+    host = ("host", 0, "LOCAL", "")
+    stored_first, stored_later, gone, cleared = batch.events
+    assert stored_first == BlocksStored(GPU, [first, second], None, list(range(1, 9)), 4)
+    assert stored_later == BlocksStored(host, [7], None, [9, 10, 11, 12], 4, "poet", "salt")
+    assert (gone, cleared) == (BlocksRemoved(("host", 0, "", ""), [7]), BlocksCleared())
+
+
+def test_what_trtllm_s_own_encoder_writes() -> None:
+    batch = read_batch(TRTLLM_RECORDED)
+    assert (batch.time, batch.unknown, batch.faulty) == (1764000000.25, 0, 0)
+    stored_first, stored_later, gone, cleared = batch.events
+    assert stored_first == BlocksStored(GPU, [2**64 - 1, 5], None, list(range(1, 9)), 4)
+    assert (stored_later.parent, stored_later.tokens, stored_later.adapter) == (5, [9, 10, 11, 12], "poet")
+    assert stored_later.extras[0]
+    assert (gone, cleared) == (BlocksRemoved(GPU, [7]), BlocksCleared())
+
+
+SGLANG_RECORDED = bytes.fromhex(
     "93cb41da4920401000009487a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392d3fedcba9876543210cf0fedcba987654321"
     "b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f696473dc00100102030405060708090a0b0c0d0e0f10aa626c6f636b5f73697a6508"
     "a76c6f72615f6964c0a66d656469756da34750558aa474797065ab426c6f636b53746f726564ac626c6f636b5f6861736865739105b1706172656e74"
@@ -100,7 +145,7 @@ RECORDED = bytes.fromhex(
 
 
 def test_what_sglang_s_own_encoder_writes() -> None:
-    batch = read_batch(RECORDED)
+    batch = read_batch(SGLANG_RECORDED)
     assert (batch.time, batch.unknown, batch.faulty) == (1764000000.25, 0, 0)
     host = ("host", 0, "", "")
     first, second = 0xFEDCBA9876543210, 0x0FEDCBA987654321
