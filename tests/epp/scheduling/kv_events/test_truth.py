@@ -2,11 +2,11 @@
 
 import random
 from types import SimpleNamespace
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.request.inference_request import InferenceRequest
 from epp.scheduling.kv_events.truth import CacheTruth, CacheTruths, Prediction
 
 HELD = Prediction(said=800.0, most=800.0, prompt=1000.0, block=16)
@@ -111,7 +111,7 @@ def test_whatever_is_delivered_the_confidence_is_bounded(answers: list[tuple[flo
 def test_who_is_waited_for_is_bounded_and_each_worker_is_judged_by_itself() -> None:
     changes: list[int] = []
     truths = CacheTruths(lambda: changes.append(1))
-    requests: list[Any] = [_Request() for _ in range(6000)]
+    requests = [InferenceRequest(str(number), "/v1/completions", {}) for number in range(6000)]
     keys = [("a", "1"), ("b", "1")]
     rng = random.Random(1)
     for key in keys:
@@ -127,8 +127,3 @@ def test_who_is_waited_for_is_bounded_and_each_worker_is_judged_by_itself() -> N
     assert len(truths._awaited) <= 4096
     truths.begin_anew(keys[1])
     assert truths.by_key[keys[1]].believed
-
-
-class _Request:
-    def __init__(self) -> None:
-        self.data: dict[object, object] = {}
