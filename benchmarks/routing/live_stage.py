@@ -51,7 +51,11 @@ async def run(
         workers = await enter(simulators.workers(workload, _adapters(turns), speed))
         pool = _Pool(workers, workload, stack.enter_context(tempfile.TemporaryDirectory()))
         events = await enter(published_events(workers[0].events, workload.pickers))
-        fronts = [await enter(_front(arm, workers, pool, address)) for address in events]
+        peers = stack.enter_context(tempfile.TemporaryDirectory())
+        fronts = [
+            await enter(_front(arm, workers, pool, address, _peers(arm, peers, workload.pickers)))
+            for address in events
+        ]
         asking = Asking(streamed=workload.streamed, in_words=simulators.in_words)
         users = Users([front.port for front in fronts], turns, speed, asking)
         await asyncio.sleep(_SETTLE)
@@ -80,11 +84,11 @@ class _Front:
 
 @contextlib.asynccontextmanager
 async def _front(
-    arm: LiveArm, workers: Sequence[Worker], pool: "_Pool", events: str
+    arm: LiveArm, workers: Sequence[Worker], pool: "_Pool", events: str, options: Sequence[str]
 ) -> AsyncIterator[_Front]:
     config = arm.config.replace("ENDPOINTS", str(pool.file)).replace("EVENTS", events)
     config = config.replace("RENDER", f"http://{_HOST}:{workers[0].port}")
-    async with picker(arm.kind, pool.ports(), None, options=(), config=config) as process:
+    async with picker(arm.kind, pool.ports(), None, options=options, config=config) as process:
         settings = EnvoySettings(
             mode="override-host",
             listen=Address(_HOST, 0),
@@ -98,6 +102,13 @@ async def _front(
         )
         async with envoy(yaml.safe_dump(bootstrap(settings))) as (pid, port):
             yield _Front(process.pid, pid, port)
+
+
+def _peers(arm: LiveArm, folder: str, pickers: int) -> Sequence[str]:
+    """Several of ours know each other, as their chart has it; the Go picker cannot tell another one."""
+    if pickers == 1 or arm.kind.binary is not None:
+        return ()
+    return f"--peers=file://{folder}", f"--peer-port={free_ports(1)[0]}"
 
 
 @contextlib.asynccontextmanager
