@@ -4,11 +4,13 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from adsum.command_line import (
+    INTERRUPTED,
+    SUCCEEDED,
     WRONG_INPUT,
     Parser,
     ShowVersion,
@@ -17,6 +19,7 @@ from adsum.command_line import (
     program,
     with_commands,
 )
+from adsum.errors import AdsumError
 from adsum.quoting import quoted
 from adsum.units import parse_duration
 from discovery.instance import ENGINES
@@ -34,16 +37,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # aiohttp takes 0.3 s to import: --help does not wait for it
     if given[:1] == [_PD_SIDECAR]:
         pd_options = pd_flags.build_parser().parse_args(given[1:])
-        from registry.disaggregation.process import run as run_pd_sidecar
+        from registry.disaggregation.process import serve as serve_pd_sidecar
 
-        return run_pd_sidecar(pd_options)
+        return _run(serve_pd_sidecar(pd_options), pd_options.log_format, _PD_SIDECAR)
     if given and not given[0].startswith("-"):
         problem = f"there is no command {quoted(given[0])}; there is {_PD_SIDECAR}, without a command it registers a server"
         return print_error(f"{problem}; see {program('registry')} --help", WRONG_INPUT)
     options = _registration_parser().parse_args(given)
-    from registry.sidecar.sidecar import run
+    from registry.sidecar.sidecar import serve
 
-    return run(options)
+    return _run(serve(options), options.log_format, "registry")
+
+
+def _run(serving: Coroutine[Any, Any, None], log_format: str, name: str) -> int:
+    import asyncio
+    import logging
+
+    from adsum.logs import form_of, write_log
+    from adsum.serving.sockets import raise_descriptor_limit
+
+    write_log(logging.INFO, form_of(log_format, f"%(asctime)s {name}: %(message)s"))
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
+    raise_descriptor_limit()
+    try:
+        asyncio.run(serving)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (AdsumError, ValueError, OSError) as error:
+        return print_error(error)
+    return SUCCEEDED
 
 
 def build_parser() -> argparse.ArgumentParser:

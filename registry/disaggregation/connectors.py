@@ -84,7 +84,7 @@ class NixlConnector:
     holds_blocks: Final = True
 
     def prefill_body(self, path: str, fields: Fields) -> bytes:
-        """Raises NotApartError."""
+        """What the prefill worker is sent. Raises NotApartError for a request that it cannot compute alone."""
         _check_single(path, fields)
         wanted = {"do_remote_decode": True, "do_remote_prefill": False} | dict.fromkeys(
             ("remote_engine_id", "remote_block_ids", "remote_host", "remote_port")
@@ -92,7 +92,7 @@ class NixlConnector:
         return encode(_short(path, fields, {"kv_transfer_params": wanted}))
 
     def prefilled(self, path: str, fields: Fields, answer: Fields) -> Prefilled:
-        """Raises NotApartError."""
+        """Raises NotApartError if the answer does not say where the blocks are."""
         transfer = answer.get("kv_transfer_params")
         if not isinstance(value_of(answer, "kv_transfer_params"), dict):
             raise NotApartError("answer", "its answer has no kv_transfer_params")
@@ -139,7 +139,7 @@ class TrtllmConnector:
         self._count = secrets.randbits(12)
 
     def prefill_body(self, path: str, fields: Fields) -> bytes:
-        """Raises NotApartError."""
+        """What the prefill worker is sent. Raises NotApartError for a request that it cannot compute alone."""
         _check_single(path, fields)
         if path not in (COMPLETIONS, "/v1/chat/completions"):
             raise NotApartError("path", f"TensorRT-LLM computes no {path} apart")
@@ -150,7 +150,7 @@ class TrtllmConnector:
         return encode({**_without(fields, "stream_options"), "stream": False, "disaggregated_params": wanted})
 
     def prefilled(self, path: str, fields: Fields, answer: Fields) -> Prefilled:
-        """Raises NotApartError."""
+        """Raises NotApartError if the answer does not say how to go on, or has ended for a client that streams."""
         choices = value_of(answer, "choices")
         choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
         choice = choice if isinstance(choice, dict) else {}
@@ -210,7 +210,7 @@ class SglangConnector:
                 "bootstrap_port": [self._bootstrap_port] * count,
                 "bootstrap_room": rooms,
             }
-        prefilling = _short(path, _without(fields, "min_tokens"), meeting)
+        prefilling = _short(path, fields, meeting)
         prefilling.pop("min_tokens", None)
         return encode(prefilling), encode({**fields, **meeting})
 

@@ -257,7 +257,7 @@ class DisaggregatedRequest:
                 await self._decode(prefilled.short_body)
 
     async def _ask(self, target: HostPort, body: bytes, at_least: float = 0.0) -> HttpResponse:
-        """Raises PrefillError, AnsweredError."""
+        """Returns the answer, which is no error. Raises PrefillError, or AnsweredError for an error that is the client's."""
         leg = self._leg = PrefillLeg()
         head = self._request.head(len(body), self._own, is_read_here=True)
         try:
@@ -311,7 +311,7 @@ class DisaggregatedRequest:
             await cancel_and_wait(decoding)
 
     async def _prefill_leg(self, target: HostPort, body: bytes) -> AnsweredError | DecodeError | None:
-        """What went wrong."""
+        """Returns what went wrong, as a leg that outlives its request raises to nobody."""
         try:
             await self._ask(target, body, SglangConnector.LEG_TIMEOUT)
         except AnsweredError as error:

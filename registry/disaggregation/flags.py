@@ -101,6 +101,38 @@ def _add_prefill_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"how the KV cache moves: {', '.join(CONNECTORS)} (default: {CONNECTORS[0]})",
     )
+    _add_whom_it_asks(prefill)
+    prefill.add_argument(
+        "--prefill-timeout",
+        type=argument(parse_go_duration),
+        default=60.0,
+        metavar="TIME",
+        help="until the prefill worker has answered (default: 60s)",
+    )
+    prefill.add_argument(
+        "--prefill-max-retries",
+        type=_at_least(0),
+        default=0,
+        metavar="N",
+        help="after a refused or broken connection, and 502, 503 or 504 (default: 0)",
+    )
+    prefill.add_argument(
+        "--prefill-retry-backoff",
+        type=argument(parse_go_duration),
+        default=0.2,
+        metavar="TIME",
+        help="before each (default: 200ms)",
+    )
+    prefill.add_argument(
+        "--sglang-bootstrap-port",
+        type=_port,
+        default=_port_of_environment("SGLANG_BOOTSTRAP_PORT", 8998),
+        metavar="PORT",
+        help="of the prefill workers; default $SGLANG_BOOTSTRAP_PORT, else 8998",
+    )
+
+
+def _add_whom_it_asks(prefill: argparse._ArgumentGroup) -> None:
     prefill.add_argument(
         "--prefill-component",
         metavar="NAMESPACE/COMPONENT",
@@ -135,34 +167,6 @@ def _add_prefill_flags(parser: argparse.ArgumentParser) -> None:
     )
     prefill.add_argument(
         "--pool-group", default=POOL_GROUP, metavar="GROUP", help=f"its API group (default: {POOL_GROUP})"
-    )
-    prefill.add_argument(
-        "--prefill-timeout",
-        type=argument(parse_go_duration),
-        default=60.0,
-        metavar="TIME",
-        help="until the prefill worker has answered (default: 60s)",
-    )
-    prefill.add_argument(
-        "--prefill-max-retries",
-        type=_at_least(0),
-        default=0,
-        metavar="N",
-        help="after a refused or broken connection, and 502, 503 or 504 (default: 0)",
-    )
-    prefill.add_argument(
-        "--prefill-retry-backoff",
-        type=argument(parse_go_duration),
-        default=0.2,
-        metavar="TIME",
-        help="before each (default: 200ms)",
-    )
-    prefill.add_argument(
-        "--sglang-bootstrap-port",
-        type=_port,
-        default=_port_of_environment("SGLANG_BOOTSTRAP_PORT", 8998),
-        metavar="PORT",
-        help="of the prefill workers; default $SGLANG_BOOTSTRAP_PORT, else 8998",
     )
 
 

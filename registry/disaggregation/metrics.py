@@ -41,30 +41,31 @@ class SidecarMetrics:
         return "".join(f"{line}\n" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
-        name = f"{_PREFIX}requests_total"
-        yield f"# HELP {name} Requests with a prompt, by where it was computed."
-        yield f"# TYPE {name} counter"
-        yield f'{name}{{mode="prefill-decode"}} {self.apart}'
-        yield f'{name}{{mode="decode-only"}} {self.alone}'
-        yield f'{name}{{mode="fallback"}} {self.fallbacks}'
-        yield f'{name}{{mode="failed"}} {self.failed}'
-        name = f"{_PREFIX}prefill_failures_total"
-        yield f"# HELP {name} Requests whose prompt was not computed by the prefill worker that was named."
-        yield f"# TYPE {name} counter"
+        yield from _family("requests_total", "counter", "Requests with a prompt, by where it was computed.")
+        modes = {
+            "prefill-decode": self.apart, "decode-only": self.alone, "fallback": self.fallbacks, "failed": self.failed,
+        }  # fmt: skip
+        for mode, count in modes.items():
+            yield f'{_PREFIX}requests_total{{mode="{mode}"}} {count}'
+        name = "prefill_failures_total"
+        yield from _family(
+            name, "counter", "Requests whose prompt was not computed by the prefill worker that was named."
+        )
         for reason, count in self.reasons.items():
-            yield f'{name}{{reason="{reason}"}} {count}'
-        name = f"{_PREFIX}released_total"
-        yield f"# HELP {name} Requests sent to the decode worker only to free the blocks of a client that had gone."
-        yield f"# TYPE {name} counter"
-        yield f"{name} {self.released}"
-        name = f"{_PREFIX}requests_in_flight"
-        yield f"# HELP {name} Requests that are being answered."
-        yield f"# TYPE {name} gauge"
-        yield f"{name} {self.in_flight}"
-        name = f"{_PREFIX}prefill_seconds"
-        yield f"# HELP {name} Until a prefill worker had answered, with retries."
-        yield f"# TYPE {name} histogram"
+            yield f'{_PREFIX}{name}{{reason="{reason}"}} {count}'
+        why = "Requests sent to the decode worker only to free the blocks of a client that had gone."
+        yield from _family("released_total", "counter", why)
+        yield f"{_PREFIX}released_total {self.released}"
+        yield from _family("requests_in_flight", "gauge", "Requests that are being answered.")
+        yield f"{_PREFIX}requests_in_flight {self.in_flight}"
+        name = "prefill_seconds"
+        yield from _family(name, "histogram", "Until a prefill worker had answered, with retries.")
         for bound, count in self._prefill.buckets():
-            yield f'{name}_bucket{{le="{bound}"}} {count}'
-        yield f"{name}_sum {self._prefill.total}"
-        yield f"{name}_count {self._prefill.count}"
+            yield f'{_PREFIX}{name}_bucket{{le="{bound}"}} {count}'
+        yield f"{_PREFIX}{name}_sum {self._prefill.total}"
+        yield f"{_PREFIX}{name}_count {self._prefill.count}"
+
+
+def _family(name: str, kind: str, what: str) -> Iterator[str]:
+    yield f"# HELP {_PREFIX}{name} {what}"
+    yield f"# TYPE {_PREFIX}{name} {kind}"

@@ -18,12 +18,11 @@ from aiohttp import web
 import discovery
 from adsum.addresses import authority
 from adsum.changing_files import FileChanges
-from adsum.command_line import INTERRUPTED, SUCCEEDED, print_error
-from adsum.errors import AdsumError, os_reason
+from adsum.errors import os_reason
 from adsum.http1.pool import ConnectionPool
-from adsum.logs import form_of, print_ready, write_log
+from adsum.logs import print_ready
 from adsum.serving.pages import served_at
-from adsum.serving.sockets import ListenError, listening_sockets, raise_descriptor_limit
+from adsum.serving.sockets import ListenError, listening_sockets
 from adsum.signals import stop_signals, until_signalled
 from adsum.tasks import background
 from discovery.watch_metrics import CONTENT_TYPE
@@ -50,23 +49,10 @@ _MOST_BODIES: Final = 16
 log = logging.getLogger("registry")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Returns the exit code: 0 after a drain, 1 if a port or discovery is not available, 2 for a wrong argument or file."""
-    write_log(logging.INFO, form_of(options.log_format, "%(asctime)s pd-sidecar: %(message)s"))
-    logging.getLogger("watchfiles").setLevel(logging.WARNING)
-    raise_descriptor_limit()
+async def serve(options: argparse.Namespace) -> None:
+    """Until a signal, and the drain after it. Raises AdsumError, ValueError and OSError."""
     if options.without_effect:
         log.info("without effect here: %s", ", ".join(options.without_effect))
-    try:
-        asyncio.run(_run(options))
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except (AdsumError, ValueError, OSError) as error:
-        return print_error(error)
-    return SUCCEEDED
-
-
-async def _run(options: argparse.Namespace) -> None:
     with stop_signals() as signals:
         async with AsyncExitStack() as stack:
             opened = await until_signalled(signals, _open(stack, options))

@@ -18,11 +18,8 @@ import anyio.to_thread
 from yarl import URL
 
 from adsum.addresses import authority
-from adsum.command_line import INTERRUPTED, SUCCEEDED, print_error
-from adsum.logs import form_of, write_log
-from adsum.serving.sockets import raise_descriptor_limit
 from adsum.signals import stop_signals, until_signalled
-from discovery.errors import AdsumError, RegistrationError
+from discovery.errors import RegistrationError
 from discovery.instance import InstanceStatus
 from discovery.metadata.connections import connection_problem, read_body
 from registry.opening import open
@@ -219,21 +216,8 @@ class _ProbeTimeout(str):
     __slots__ = ()
 
 
-def run(options: argparse.Namespace) -> int:
-    """Returns the exit code: 0 after a drain, 1 if the worker cannot be registered, 2 for a wrong argument or file."""
-    write_log(logging.INFO, form_of(options.log_format, "%(asctime)s registry: %(message)s"))
-    logging.getLogger("watchfiles").setLevel(logging.WARNING)
-    raise_descriptor_limit()
-    try:
-        asyncio.run(_run(options))
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except (AdsumError, ValueError, OSError) as error:
-        return print_error(error)
-    return SUCCEEDED
-
-
-async def _run(options: argparse.Namespace) -> None:
+async def serve(options: argparse.Namespace) -> None:
+    """Until a signal, and the drain after it. Raises AdsumError, ValueError and OSError."""
     with stop_signals() as signals:
         file = None if options.metadata_file is None else MetadataFile(options.metadata_file)
         if file is not None:
