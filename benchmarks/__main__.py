@@ -5,7 +5,7 @@ import asyncio
 import functools
 import platform
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from benchmarks import (
@@ -71,7 +71,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = flags.names or list(_DEFAULT)
     if unknown := [name for name in names if name not in _NAMES]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(_NAMES)}")
-    benchmarks: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+    benchmarks = _benchmarks(flags)
+    print(f"CPython {platform.python_version()}, {platform.machine()}, {platform.system()}")
+    for name in names:
+        print(f"\n## {name}")
+        asyncio.run(benchmarks[name]())
+    return 0
+
+
+def _benchmarks(flags: argparse.Namespace) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
+    return {
         "discovery": discovery_scale.main,
         "kubernetes": kubernetes_events.main,
         "pods": pod_pool.main,
@@ -93,11 +102,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "pool-states": pool_states.main,
         "attacks": functools.partial(attacks.main, flags.attack),
     }
-    print(f"CPython {platform.python_version()}, {platform.machine()}, {platform.system()}")
-    for name in names:
-        print(f"\n## {name}")
-        asyncio.run(benchmarks[name]())
-    return 0
 
 
 if __name__ == "__main__":

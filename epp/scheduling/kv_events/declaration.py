@@ -31,7 +31,14 @@ def _build(given: PreciseProducerParameters, context: PluginContext) -> PreciseP
 
 
 def kv_event_metrics(producers: Sequence[PrecisePrefixCacheProducer]) -> Iterator[Metric]:
+    """The families of all producers, under `llm_d_epp_kv_cache_`: what is read, what is known, and whether it is true."""
     streams = [one for producer in producers for held in producer.streams().values() for one in held]
+    yield from _reading(streams)
+    yield from _index(producers)
+    yield from _truth(producers)
+
+
+def _reading(streams: Sequence[KvEventStream]) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         PREFIX + "kv_cache_events_active_subscribers",
         "Sockets of workers whose events are read.",
@@ -40,6 +47,24 @@ def kv_event_metrics(producers: Sequence[PrecisePrefixCacheProducer]) -> Iterato
     yield CounterMetricFamily(
         PREFIX + "kv_cache_events_messages_received", "Batches of events.", _sum(streams, "batches")
     )
+    known = GaugeMetricFamily(
+        PREFIX + "kv_cache_events_publishers",
+        "Sockets of workers, by what is known of their caches.",
+        labels=("knowledge",),
+    )
+    states = Counter(one.knowledge for one in streams)
+    for state in Knowledge:
+        known.add_metric((state.value,), states[state])
+    yield known
+    for name, what in (
+        ("restarts", "Caches that began anew: the worker's process was replaced."),
+        ("gaps", "Times that batches were missing."),
+        ("faulty", "Events and batches that could not be read."),
+    ):
+        yield CounterMetricFamily(f"{PREFIX}kv_cache_events_{name}", what, _sum(streams, name))
+
+
+def _index(producers: Sequence[PrecisePrefixCacheProducer]) -> Iterator[Metric]:
     yield CounterMetricFamily(
         PREFIX + "kv_cache_index_lookup_requests",
         "Prompts that were compared with what workers say.",
@@ -63,35 +88,23 @@ def kv_event_metrics(producers: Sequence[PrecisePrefixCacheProducer]) -> Iterato
         "Different blocks in the index of KV events.",
         sum(len(one.index) for one in producers),
     )
-    known = GaugeMetricFamily(
-        PREFIX + "kv_cache_events_publishers",
-        "Sockets of workers, by what is known of their caches.",
-        labels=("knowledge",),
-    )
-    states = Counter(one.knowledge for one in streams)
-    for state in Knowledge:
-        known.add_metric((state.value,), states[state])
-    yield known
+
+
+def _truth(producers: Sequence[PrecisePrefixCacheProducer]) -> Iterator[Metric]:
+    truths = [one for producer in producers for one in producer.truths.by_key.items()]
     for name, what in (
         ("confidence", "How far a worker's events agree with what its cache delivered, 0 to 1."),
         ("believed", "1: a worker's events decide; 0: they were wrong, and the estimate does."),
     ):
         gauge = GaugeMetricFamily(f"{PREFIX}kv_cache_index_{name}", what, labels=("model_server_endpoint",))
-        for producer in producers:
-            for key, truth in producer.truths.by_key.items():
-                gauge.add_metric((key[0],), float(getattr(truth, name)))
+        for key, truth in truths:
+            gauge.add_metric((key[0],), float(getattr(truth, name)))
         yield gauge
     yield CounterMetricFamily(
         PREFIX + "kv_cache_index_checks",
         "Comparisons of what workers' events say with what their caches delivered.",
-        sum(truth.checks for producer in producers for truth in producer.truths.by_key.values()),
+        sum(truth.checks for _, truth in truths),
     )
-    for name, what in (
-        ("restarts", "Caches that began anew: the worker's process was replaced."),
-        ("gaps", "Times that batches were missing."),
-        ("faulty", "Events and batches that could not be read."),
-    ):
-        yield CounterMetricFamily(f"{PREFIX}kv_cache_events_{name}", what, _sum(streams, name))
 
 
 def _sum(streams: Sequence[KvEventStream], name: str) -> int:
