@@ -18,7 +18,7 @@ from discovery.instance import (
 
 
 class BuiltInSource(NamedTuple):
-    """What the URLs of a scheme look like, and the `module:function` of its `OpenSource`, imported for such a URL only."""
+    """Describes a scheme: the form of its URLs, and the `module:function` of its `OpenSource`, imported for such a URL only."""
 
     form: str
     opener: str

@@ -156,21 +156,21 @@ class Plugins:
         return (name for name, plugin in self._named.items() if any(plugin.has(role) for role in roles))
 
     def of_role(self, role: Role) -> list[Any]:
-        """What `build_listed` built of the file's plugins with that role, in their order."""
+        """Returns the file's plugins with that role, as `build_listed` built them, in their order."""
         return [one.built for one in self._named.values() if one.has(role) and one.is_built]
 
     def warnings(self) -> Iterator[str]:
-        """What the plugins of the file say about each other."""
+        """Yields the warnings of the file's plugins about each other."""
         for plugin in self._named.values():
             yield from plugin.kind.declaration.warnings(plugin.parameters, Context(self, plugin))
 
     def flow_control_limits(self) -> Iterable[str]:
-        """What types in the file do not do with flow control."""
+        """Returns, of each type in the file that flow control limits, how."""
         kinds = [plugin.kind for plugin in self._named.values() if plugin.kind.declaration.flow_control_limit]
         return dict.fromkeys([f"{kind.name} {kind.declaration.flow_control_limit}" for kind in kinds])
 
     def unread(self, producers: Iterable[object]) -> Iterable[str]:
-        """What has no effect since it is none of `producers`, which run."""
+        """Returns the plugins that have no effect, since they are none of `producers`, which run."""
         running = {id(one) for one in producers}
         for plugin in self._named.values():
             if (problem := plugin.kind.declaration.unread) and id(plugin.built) not in running:

@@ -148,7 +148,7 @@ def _build_profile(used: list[_UsedPlugin], plugins: Plugins, place: str, stalen
 
 
 def _data_producers(used: list[_UsedPlugin]) -> tuple[DataProducer, ...]:
-    """What the plugins of a profile say that they read; others are `Plugins.independent_producers`."""
+    """Returns what the plugins of a profile say that they read; others are `Plugins.independent_producers`."""
     found: list[DataProducer] = []
     for one in used:
         if not one.plugin.package and isinstance(one.plugin.built, DataConsumer):

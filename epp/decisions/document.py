@@ -62,7 +62,7 @@ def _count_of_all(decision: Decision) -> int | None:
 
 
 def state_of(decision: Decision) -> str:
-    """What became of the request, in one word; of an explained one, what would."""
+    """Says in one word what became of the request; of an explained one, what would."""
     if decision.explained:
         if decision.refused_code:
             return "would be refused"

@@ -1,4 +1,4 @@
-"""Who hears of changes in a datastore: the hooks, and when they are called."""
+"""The hooks of a datastore: each names a kind of change, and is called when one happens."""
 
 import asyncio
 import logging

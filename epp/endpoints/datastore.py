@@ -140,7 +140,7 @@ class Datastore(ChangeHooks):
         return self._members.endpoints.get(key)
 
     def instance(self, key: Key) -> Instance | None:
-        """What the endpoint of that id and incarnation was made of."""
+        """Returns what the endpoint of that id and incarnation was made of."""
         return self._members.instance(key)
 
     def process_replaced(self, endpoint: Endpoint) -> None:

@@ -154,7 +154,7 @@ class DemoCluster:
         return document.get("kv_events") or {}
 
     async def page(self, url: str) -> str:
-        """A metrics page."""
+        """Returns the text of a metrics page."""
         assert self._session is not None
         async with self._session.get(f"{url}/metrics") as answer:
             return await answer.text()

@@ -232,7 +232,7 @@ def models(profile: Profile, created: int) -> dict[str, Any]:
 
 
 def event(body: dict[str, Any]) -> bytes:
-    """One server-sent event."""
+    """Encodes an object as one server-sent event."""
     return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 

@@ -107,7 +107,7 @@ async def serve_until_stopped(settings: Settings, ready: Callable[[int], None]) 
 
 
 def metadata(settings: Settings, port: int) -> dict[str, Any]:
-    """The metadata document."""
+    """Returns what the worker says at `GET /metadata`."""
     profile, limits = settings.profile, settings.limits
     runtime = {
         "max_num_seqs": limits.max_num_seqs,

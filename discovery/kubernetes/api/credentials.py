@@ -59,7 +59,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What one request authenticates with. `expires`: seconds since the epoch, None if unknown."""
+    """Authenticates one request. `expires`: seconds since the epoch, None if unknown."""
 
     authorization: str | None = None
     tls: TlsFiles | None = None

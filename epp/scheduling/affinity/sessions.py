@@ -49,7 +49,7 @@ class HeaderSessionId:
 
 @dataclass(frozen=True, slots=True)
 class CookieSessionId:
-    """A cookie."""
+    """Reads the id of the session from this cookie."""
 
     name: str
 

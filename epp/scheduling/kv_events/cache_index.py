@@ -106,7 +106,7 @@ class CacheIndex:
         self.most_blocks = most_blocks
         self._seed = seed
         self._rows: dict[int, int] = {}
-        """By key."""
+        """Returns by key how often each scope refers to the block."""
         self._named: dict[int, int] = {}
         """By the name that the first publisher gave it."""
         self._keys, self._names = array("Q"), array("Q")

@@ -52,7 +52,7 @@ class TransferTimes:
             self._fit()
 
     def learnt(self) -> Mapping[str, Any]:
-        """For people."""
+        """Returns the numbers as `/debug/endpoints` and the page show them: seconds, and answers."""
         return {
             "answers": self._answers,
             "seconds": round(self.seconds, 6),
