@@ -137,6 +137,9 @@ class CacheTruths:
         self._changed = changed
         # bounded: by the workers
         self.by_key: dict[Key, CacheTruth] = {}
+        # bounded: the same
+        self._awaiting: dict[Key, CacheTruth] = {}
+        """Those whose next page may say something: a pick looks at no other worker."""
         self._predictions: RequestData[tuple[Key, Prediction]] = RequestData()
         # bounded: _MOST_AWAITED
         self._awaited: dict[InferenceRequest, tuple[Key, Prediction]] = {}
@@ -150,9 +153,11 @@ class CacheTruths:
         """It is another process."""
         if key in self.by_key:
             self.by_key[key] = CacheTruth()
+            self._awaiting.pop(key, None)
 
     def end(self, key: Key) -> None:
         self.by_key.pop(key, None)
+        self._awaiting.pop(key, None)
 
     def predict(self, request: InferenceRequest, key: Key, prediction: Prediction) -> None:
         self._predictions.keep(request, (key, prediction))
@@ -164,6 +169,8 @@ class CacheTruths:
             return
         if (truth := self.by_key.get(predicted[0])) is not None:
             truth.served(predicted[1])
+            if truth.awaits_page:
+                self._awaiting[predicted[0]] = truth
             if self._reads_usage:
                 self._awaited[request] = predicted
                 if len(self._awaited) > _MOST_AWAITED:
@@ -176,10 +183,17 @@ class CacheTruths:
             self._hear(truth, partial(truth.answered, predicted[1], float(cached)))
 
     def read_pages(self, pool: EndpointPool) -> None:
-        for key, truth in self.by_key.items():
-            if truth.awaits_page and (row := pool.row_by_key().get(key)) is not None:
-                queries, hits = pool.metric(PREFIX_QUERIES)[row], pool.metric(PREFIX_HITS)[row]
-                self._hear(truth, partial(truth.page, float(queries), float(hits)))
+        """Compare the newest pages with what was served since an earlier one."""
+        if not self._awaiting:
+            return
+        rows, asked, found = pool.row_by_key(), pool.metric(PREFIX_QUERIES), pool.metric(PREFIX_HITS)
+        for key, truth in list(self._awaiting.items()):
+            queries = hits = -1.0
+            if truth.awaits_page and (row := rows.get(key)) is not None:
+                queries, hits = float(asked[row]), float(found[row])
+                self._hear(truth, partial(truth.page, queries, hits))
+            if min(queries, hits) < 0.0 or not truth.awaits_page:  # else the page is behind
+                del self._awaiting[key]
 
     def _hear(self, truth: CacheTruth, hear: Callable[[], None]) -> None:
         before = truth.believed

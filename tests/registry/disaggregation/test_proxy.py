@@ -225,7 +225,7 @@ async def test_a_client_that_does_not_read_holds_the_server_up(eventually: Event
         reader, writer = await asyncio.open_connection("127.0.0.1", made.port.port)
         writer.write(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
         before = -1
-        while sent != before:  # until nothing moves any more
+        while not sent or sent != before:  # until nothing moves any more
             before = sent
             await asyncio.sleep(0.5)
         assert 0 < sent < 500

@@ -127,3 +127,27 @@ def test_who_is_waited_for_is_bounded_and_each_worker_is_judged_by_itself() -> N
     assert len(truths._awaited) <= 4096
     truths.begin_anew(keys[1])
     assert truths.by_key[keys[1]].believed
+
+
+def test_a_pick_looks_at_no_page_of_a_worker_that_served_nothing_since() -> None:
+    class Pool:
+        def __init__(self) -> None:
+            self.looks = 0
+
+        def row_by_key(self) -> dict[tuple[str, str], int]:
+            self.looks += 1
+            return {("a", "1"): 0, ("b", "1"): 1}
+
+        def metric(self, metric: object) -> list[float]:
+            return [-1.0, -1.0]  # an engine without such counters
+
+    truths, pool = CacheTruths(lambda: None), Pool()
+    truths.begin(("a", "1"))
+    truths.begin(("b", "1"))
+    for number in range(5):
+        request = InferenceRequest(str(number), "/v1/completions", {})
+        truths.predict(request, ("a", "1"), HELD)
+        truths.served(request, [SimpleNamespace(key=("a", "1"))])  # type: ignore[list-item]
+        for _ in range(10):
+            truths.read_pages(pool)  # type: ignore[arg-type]
+    assert pool.looks == 5
