@@ -103,6 +103,9 @@ class Peers(ResourceOwner):
         # bounded: by the addresses that the source of peers names
         self._dialed: dict[str, str] = {}
         """By address, why it is not connected; empty: it is, or it is this picker."""
+        # bounded: by those addresses
+        self._names: dict[str, str] = {}
+        """By address, who answered there: it may be connected by a stream that it opened from another port."""
         self.bytes_in = self.bytes_out = self.faults = 0
         """Of streams that are over."""
         self._ends = False
@@ -151,7 +154,11 @@ class Peers(ResourceOwner):
                     }
                     for link in self.links.values()
                 ],
-                "missing": {address: why for address, why in self._dialed.items() if why},
+                "missing": {
+                    address: why
+                    for address, why in self._dialed.items()
+                    if why and self._names.get(address) not in self.links
+                },
             }
         }
 
@@ -344,6 +351,8 @@ class Peers(ResourceOwner):
             while address in self._dialed:
                 link = self._link(address, dialed=True)
                 why, fault = await self._dial(link, tried)
+                if link.name:
+                    self._names[address] = link.name
                 if link.name == self.name:
                     self._dialed[address] = ""
                     return
@@ -360,6 +369,7 @@ class Peers(ResourceOwner):
                 pause = _FIRST_PAUSE if link.name and not fault else min(2.0 * pause, _LONGEST_PAUSE)
                 await asyncio.sleep(_FAULT_PAUSE if fault else pause)
         finally:
+            self._names.pop(address, None)
             tried.set()
 
     async def _until_gone(self, name: str, address: str, tried: asyncio.Event) -> None:

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from grpc import aio
 
@@ -128,6 +129,33 @@ async def test_a_fixed_list_that_names_every_picker(messages: Any) -> None:
             await eventually(tells(pickers[1], 2))
             status = await pickers[1].page("status")
             assert status["peers"]["missing"] == {}, "neither the other one nor itself is"
+
+
+async def test_a_peer_that_kept_its_own_stream_is_not_missing() -> None:
+    """Two that dial each other at once keep one stream: the other one's address, whose stream ended, is connected all the same."""
+    ended = asyncio.Event()
+
+    async def accept(_: object, context: Any) -> None:
+        await context.read()
+        await context.write(hello(name="0" * 16))
+        ended.set()
+
+    server, (port,) = aio.server(), free_ports(1)
+    handlers = {"Tell": grpc.stream_stream_rpc_method_handler(accept)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("adsum.peers.v1.Peers", handlers),))
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    async with workers(1) as ports, picker_programs(1, ports, [f"--peer=127.0.0.1:{port}"]) as (picker,):
+        await ended.wait()
+        async with aio.insecure_channel((await picker.page("status"))["peers"]["address"]) as channel:
+            stream: Any = channel.stream_stream(TELL)()
+            await stream.write(hello(name="0" * 16))
+            await stream.read()
+            while not (peers := (await picker.page("status"))["peers"])["connected"]:
+                await stream.write(b"")  # silence would end it
+            assert peers["missing"] == {}
+            stream.cancel()
+    await server.stop(None)
 
 
 async def lie(address: str, *parts: bytes) -> str:
