@@ -88,8 +88,6 @@ class HandedSocket(socket.socket):
 class _Process:
     """One that takes connections. `open`: those that it reported, and what it was handed since."""
 
-    __slots__ = ("asking_since", "heard_at", "open", "place", "socket")
-
     def __init__(self, place: int, connected: socket.socket) -> None:
         self.place = place
         self.socket = connected

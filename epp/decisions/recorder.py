@@ -26,8 +26,6 @@ class PickRecorder:
     what only they need is forgotten. `clock`: measures plugins, in seconds.
     """
 
-    __slots__ = ("_asked", "_clock", "_left", "_next_second", "_readers", "_ring", "_whole_a_second", "keep")
-
     def __init__(
         self,
         ring: DecisionRing | None,

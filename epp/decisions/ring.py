@@ -33,8 +33,6 @@ class DecisionRing:
     `sequences`: returns a number that grows, by which the decisions of several processes are in order; None: there is one.
     """
 
-    __slots__ = ("_bytes", "_endpoints", "_kept", "_last", "_max_bytes", "asked_for", "most", "sequences")
-
     def __init__(self, most: int = DEFAULT_MOST, max_bytes: int = MAX_BYTES) -> None:
         self.most = most
         self.sequences: Callable[[], int] | None = None

@@ -160,8 +160,6 @@ class SelectedEndpoints:
     all of that anew: 1.5 ms in place of 0.15 (benchmarks/README.md: picking).
     """
 
-    __slots__ = ("_adapters", "_adapters_of", "_state", "_state_of", "endpoints", "kept", "within")
-
     def __init__(self, endpoints: tuple[Endpoint, ...], kept: Indices) -> None:
         self.endpoints = endpoints
         self.kept = kept
@@ -188,8 +186,6 @@ class SelectedEndpoints:
 
 class Selections:
     """The latest selections of some endpoints, and what was lately found out about them."""
-
-    __slots__ = ("_by_mask", "_notes", "of")
 
     def __init__(self, of: tuple[Endpoint, ...]) -> None:
         self.of = of
@@ -231,18 +227,6 @@ class EndpointPool:
     `selections`: what was lately selected of these endpoints. `selected_from`: of a selection, all endpoints and its rows
     among them; None: it is none.
     """
-
-    __slots__ = (
-        "adapters",
-        "endpoints",
-        "now",
-        "numbers",
-        "punctual_until",
-        "rows",
-        "selected_from",
-        "selections",
-        "state",
-    )
 
     def __init__(
         self,

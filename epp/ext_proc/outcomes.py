@@ -62,11 +62,6 @@ class OutcomeLedger:
     streams bring entries now. `without`: what of the picker's configuration needs the answers that do not come.
     """
 
-    __slots__ = (
-        "_awaited", "_heard_late", "_late_at", "_most", "_renamed", "_resumed_at", "_sequence", "_ticked_at", "_unheard", "_warned", "_warned_of",
-        "delay", "delays", "elsewhere", "entries", "heard_at", "logs", "lost", "name", "without",
-    )  # fmt: skip
-
     def __init__(
         self, name: str, heard_late: Callable[[float], None] | None = None, most: int = MOST_AWAITED
     ) -> None:

@@ -64,8 +64,6 @@ class ResponseReaderOpener(Protocol):
 class UnreadBodies:
     """Logs once that response bodies are needed and do not come."""
 
-    __slots__ = ("_logged",)
-
     def __init__(self) -> None:
         self._logged = False
 
@@ -88,8 +86,6 @@ _ENOUGH: Final = 10
 
 class EarlyEnds:
     """Logs once that streams end with the response headers, which a streamed answer begins with."""
-
-    __slots__ = ("_in_a_row", "_logged")
 
     def __init__(self) -> None:
         self._in_a_row = 0

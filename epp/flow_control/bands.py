@@ -24,20 +24,6 @@ class Band:
     request of this priority came. `bytes`: of what waits, headers and bodies.
     """
 
-    __slots__ = (
-        "_bytes_of_flows",
-        "_flows",
-        "_lengths",
-        "_selector",
-        "bytes",
-        "ceiling",
-        "on_demand",
-        "priority",
-        "settings",
-        "used_at",
-        "waiting",
-    )
-
     def __init__(self, priority: int, settings: PriorityBand, *, on_demand: bool, now: float) -> None:
         self.priority = priority
         self.settings = settings
@@ -144,8 +130,6 @@ class Band:
 
 class Bands:
     """All bands that exist, in `all` the highest priority first. `queued`: what waits in them; `bytes`: of all of it."""
-
-    __slots__ = ("_by_priority", "_idle_from", "_load", "_settings", "all", "bytes", "queued")
 
     def __init__(self, settings: FlowControlSettings, load: PoolLoad) -> None:
         self._settings = settings

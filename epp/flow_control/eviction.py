@@ -24,8 +24,6 @@ class Revocations:
     is bounded.
     """
 
-    __slots__ = ("confirmed", "durations", "issued", "target", "timed_out")
-
     def __init__(self) -> None:
         self.issued: dict[int, int] = {}
         self.confirmed = 0

@@ -65,8 +65,6 @@ class GlobalStrict:
 class _FirstOfAll:
     """A heap of the first requests of all flows. What is first no more stays in it until it comes to the top."""
 
-    __slots__ = ("_heads", "_waiting")
-
     def __init__(self) -> None:
         self._heads: list[tuple[float, int, QueuedRequest, Flow]] = []
         self._waiting: dict[Flow, None] = {}
@@ -117,8 +115,6 @@ class RoundRobin:
 
 class _Turns:
     """`_ids`: of the flows in which somebody waits, sorted."""
-
-    __slots__ = ("_flows", "_ids", "_last")
 
     def __init__(self) -> None:
         self._ids: list[str] = []

@@ -47,8 +47,6 @@ _SLACK: Final = 16
 class FlowQueue:
     """An `epp.flow_control.fairness.Flow`: a heap, in which what left stays until it comes to the top."""
 
-    __slots__ = ("_heap", "_waiting", "bytes", "fairness_id")
-
     def __init__(self, fairness_id: str) -> None:
         self.fairness_id = fairness_id
         self.bytes = 0
@@ -88,8 +86,6 @@ class FlowQueue:
 class FlowLengths:
     """Learns each change by one request. The longest of equally long flows is the one that changed last."""
 
-    __slots__ = ("_by_length", "_longest")
-
     def __init__(self) -> None:
         self._by_length: dict[int, dict[FlowQueue, None]] = {}
         self._longest = 0
@@ -122,8 +118,6 @@ class FlowLengths:
 
 class FlowBytes:
     """Learns when a flow grew. A heap: a flow stands at least as high as its bytes say, and sinks when it is looked at."""
-
-    __slots__ = ("_heap", "_pushed")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, str, int, FlowQueue]] = []

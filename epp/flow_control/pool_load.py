@@ -26,8 +26,6 @@ DECODE: Final = "decode"
 class Stages:
     """Remembers the roles of the endpoints that it saw last."""
 
-    __slots__ = ("_endpoints", "_masks")
-
     def __init__(self) -> None:
         self._endpoints: Sequence[Endpoint] = ()
         self._masks: Mapping[str, Mask] = {}
@@ -67,22 +65,6 @@ class PoolLoad:
     It differs from what `detector` says by what was sent (`DispatchDetector`). Endpoints that get no requests, since they are
     unreachable or late, do not count. Where prefill and decode are apart, the fuller of both decides.
     """
-
-    __slots__ = (
-        "_changes_asked_at",
-        "_changes_at",
-        "_detector",
-        "_dispatching",
-        "_measured",
-        "_measured_at",
-        "_pool",
-        "_room",
-        "_sent",
-        "_stages",
-        "_state",
-        "empty",
-        "saturation",
-    )
 
     def __init__(self, detector: SaturationDetector, pool: Callable[[float], EndpointPool]) -> None:
         self._detector = detector

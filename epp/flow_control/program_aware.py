@@ -128,8 +128,6 @@ class ProgramAware(RequestFollower):
 class _LeastServed:
     """The flow of the highest score: little service, a long wait, each as a share of the range of all flows."""
 
-    __slots__ = ("_flows", "_policy")
-
     def __init__(self, policy: ProgramAware) -> None:
         self._policy = policy
         self._flows: dict[str, Flow] = {}

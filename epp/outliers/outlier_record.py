@@ -20,8 +20,6 @@ class Unanswered:
     Streamed and whole answers are kept apart: the first begin at once, the others when the last token is there.
     """
 
-    __slots__ = ("_latest", "_sent")
-
     def __init__(self) -> None:
         self._sent: tuple[dict[Hashable, float], dict[Hashable, float]] = ({}, {})
         self._latest = [float("-inf"), float("-inf")]
@@ -52,8 +50,6 @@ class Unanswered:
 
 class AnswerTimes:
     """How long the slowest answer of a pool took to begin, lately."""
-
-    __slots__ = ("_before", "_current", "_turned_at")
 
     def __init__(self) -> None:
         self._current = [0.0, 0.0]
@@ -102,22 +98,6 @@ _MAX_EJECTIONS: Final = 1_000
 class OutlierRecord:
     """Counts of one endpoint. `ejections`: in short succession; `until`: the time at which its ejection, or the wait for the
     next probe, is over; `alive_since`: nothing but its answers has been in doubt since then."""
-
-    __slots__ = (
-        "alive_since",
-        "answers",
-        "cause",
-        "ejections",
-        "endpoint",
-        "errors_in_row",
-        "failures_in_row",
-        "recent",
-        "shared",
-        "state",
-        "trial",
-        "unanswered",
-        "until",
-    )
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint

@@ -26,8 +26,6 @@ class MemoryBudget:
     stall on purpose would lock out all others (the Slowloris attack).
     """
 
-    __slots__ = ("_limit", "_unfinished", "held")
-
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._unfinished: dict[Body, None] = {}

@@ -57,8 +57,6 @@ class ShedWhenSaturated:
 class Admissions:
     """The admission in force, with what waits for it, and those of earlier configurations in which requests still wait."""
 
-    __slots__ = ("_replaced", "admits", "current", "waiting", "waits_for_endpoints")
-
     def __init__(self, scheduler: RequestScheduler, datastore: Datastore, first: AdmissionController) -> None:
         self._replaced: list[AdmissionController] = []
         self._set(first)

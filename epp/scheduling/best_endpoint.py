@@ -28,8 +28,6 @@ class BestEndpoint:
     more than the sum of these weights by what is in flight.
     """
 
-    __slots__ = ("_in_flight_scorers", "_most_in_flight", "_picker")
-
     def __init__(self, picker: BestPicker, in_flight_scorers: Sequence[tuple[float, InFlightReader]]) -> None:
         self._picker = picker
         self._in_flight_scorers = list(in_flight_scorers)

@@ -112,8 +112,6 @@ class ScoreCache:
     `staleness`: seconds after which numbers are stale; None: never.
     """
 
-    __slots__ = ("_cached", "_scorers", "_staleness")
-
     def __init__(self, scorers: Sequence[WeightedScorer], staleness: float | None) -> None:
         self._scorers = scorers
         self._staleness = staleness

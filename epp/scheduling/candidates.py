@@ -21,8 +21,6 @@ _MOST_KEPT: Final = 2048
 class Candidates:
     """Finds the endpoints that may serve a request. `slow_start`: leaves new endpoints out of some picks, if there is one."""
 
-    __slots__ = ("_datastore", "_reader", "slow_start")
-
     def __init__(self, datastore: Datastore, reader: RequestReader) -> None:
         self._datastore = datastore
         self._reader = reader

@@ -53,8 +53,6 @@ class ProfilePlan:
     late or stale.
     """
 
-    __slots__ = ("by_request", "filters", "most_columns", "picker", "published", "scorers", "takes_best")
-
     def __init__(
         self,
         filters: Sequence[PluginLabels],

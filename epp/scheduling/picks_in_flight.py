@@ -61,8 +61,6 @@ class PicksInFlight:
     so do `peers`.
     """
 
-    __slots__ = ("_datastore", "_follow", "evictable", "outliers", "peers", "producers")
-
     def __init__(self, datastore: Datastore) -> None:
         self._datastore = datastore
         self._follow: list[_Following] = []

@@ -20,8 +20,6 @@ from epp.scheduling.profile_result import Results
 class SingleProfileHandler:
     """The default profile handler."""
 
-    __slots__ = ()
-
     type: ClassVar[str] = "single-profile-handler"
     takes_only_profile: ClassVar[bool] = True
 
@@ -54,8 +52,6 @@ DEFAULT_PORT: Final = 8000
 
 class DataParallelProfileHandler(SingleProfileHandler):
     """One profile; the request goes to `port` of the picked endpoint, whose own address the header has."""
-
-    __slots__ = ("_port",)
 
     type = "data-parallel-profile-handler"
     takes_only_profile = False
@@ -92,8 +88,6 @@ class HeaderProfileHandler(SingleProfileHandler):
 
     A name that is no profile is the client's mistake: 400.
     """
-
-    __slots__ = ("_default", "_header")
 
     type = "header-profile-handler"
     takes_only_profile = False

@@ -38,8 +38,6 @@ class Policy:
 class RequestReader:
     """Reads requests under a policy. `rng`: makes ids, and decides between models that share a name."""
 
-    __slots__ = ("_new_id", "_rng", "policy")
-
     def __init__(self, policy: Policy, rng: random.Random) -> None:
         self.policy = policy
         self._rng = rng

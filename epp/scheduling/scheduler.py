@@ -30,17 +30,6 @@ class Scheduler:
     the handler cannot work with these profiles.
     """
 
-    __slots__ = (
-        "_handler_producers",
-        "_screeners",
-        "_single_name",
-        "_single_profile",
-        "_staged",
-        "handler",
-        "producers",
-        "profiles",
-    )
-
     def __init__(
         self,
         profiles: Mapping[str, SchedulerProfile],

@@ -79,8 +79,6 @@ class ScrapeSchedule:
 class EndpointSchedule:
     """The schedule of one endpoint; all times in seconds."""
 
-    __slots__ = ("_durations", "_is_unscraped", "_schedule", "_used_at", "failures", "in_use", "patience")
-
     def __init__(self, schedule: ScrapeSchedule) -> None:
         self._schedule = schedule
         self._is_unscraped = False

@@ -38,8 +38,6 @@ class FlowControlTally:
     `enabled`: it is on, so that each request passes it. Priorities are the operator's, so their number is bounded.
     """
 
-    __slots__ = ("enabled", "outcomes", "turns")
-
     def __init__(self) -> None:
         self.enabled = False
         self.outcomes: dict[tuple[str, int], int] = {}

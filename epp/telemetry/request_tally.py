@@ -55,17 +55,6 @@ class RequestHistograms:
     long it took to queue one.
     """
 
-    __slots__ = (
-        "answers",
-        "at_once",
-        "durations",
-        "enqueued",
-        "input_tokens",
-        "labels",
-        "request_bytes",
-        "waits",
-    )
-
     def __init__(self, labels: RequestLabels) -> None:
         self.labels = labels
         self.durations = Histogram(DURATIONS)
@@ -83,17 +72,6 @@ class RequestTally:
 
     `queued`, `queued_bytes`: requests that wait for admission.
     """
-
-    __slots__ = (
-        "errors",
-        "histograms",
-        "labels",
-        "queued",
-        "queued_bytes",
-        "requests",
-        "running",
-        "used_at",
-    )
 
     def __init__(self, labels: RequestLabels, histograms: RequestHistograms) -> None:
         self.labels = labels

@@ -213,8 +213,6 @@ class Sidecar:
 class _ProbeTimeout(str):
     """The text of a problem that may pass: no response in time."""
 
-    __slots__ = ()
-
 
 async def serve(options: argparse.Namespace) -> None:
     """Until a signal, and the drain after it. Raises AdsumError, ValueError and OSError."""

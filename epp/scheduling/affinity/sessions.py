@@ -126,8 +126,6 @@ class EncodedEndpointHeader:
     of the one that is kept, if it is not the endpoint that answers.
     """
 
-    __slots__ = ("header", "helper")
-
     def __init__(self, header: str = TOKEN_HEADER, helper: str = "") -> None:
         self.header = header
         self.helper = helper

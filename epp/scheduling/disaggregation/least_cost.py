@@ -36,8 +36,6 @@ class LeastCostProfileHandler(SingleProfileHandler):
     become picks.
     """
 
-    __slots__ = ("_everyone", "_has_stages", "counts", "name")
-
     type = "least-cost-profile-handler"
     stage: Final = PREFILL
 

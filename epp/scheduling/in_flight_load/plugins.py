@@ -114,8 +114,6 @@ DEFAULT_QUEUE_TOKENS: Final = 4_194_304
 class TokenLoadScorer:
     """1 without tokens in flight, falling to 0 at `queue_tokens`."""
 
-    __slots__ = ("_load", "_queue_tokens")
-
     published_only: ClassVar[bool] = False
 
     def __init__(self, load: InFlightLoadProducer, queue_tokens: int = DEFAULT_QUEUE_TOKENS) -> None:

@@ -32,8 +32,6 @@ class PrefixCacheAffinityFilter:
     never), or with the probability `exploration`.
     """
 
-    __slots__ = ("_exploration", "_load", "_matches", "_penalty", "_rng", "_threshold")
-
     def __init__(
         self, matches: PrefixMatchProducer, load: InFlightLoadProducer | None, rng: random.Random, *,
         threshold: float = DEFAULT_THRESHOLD, exploration: float = 0.0, penalty: float = DEFAULT_PENALTY * DEFAULT_THROUGHPUT,

@@ -48,8 +48,6 @@ class OutputEstimate:
 class EndpointTokens:
     """The tokens in flight to one process of an endpoint."""
 
-    __slots__ = ("endpoint", "tokens")
-
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.tokens = 0
@@ -58,8 +56,6 @@ class EndpointTokens:
 class LabelledLoad:
     """What is in flight with one set of labels."""
 
-    __slots__ = ("requests", "tokens")
-
     def __init__(self) -> None:
         self.requests = 0
         self.tokens = 0
@@ -67,8 +63,6 @@ class LabelledLoad:
 
 class InFlightTokens:
     """One request at one endpoint: a `RequestCount`. `until_end`: the tokens include those of the answer."""
-
-    __slots__ = ("_labels", "_tokens", "_until_end", "at", "ongoing", "producer")
 
     def __init__(
         self, producer: "InFlightLoadProducer", at: EndpointTokens, labels: LoadLabels, tokens: int, *, until_end: bool
@@ -101,18 +95,6 @@ class InFlightTokens:
 
 class InFlightLoadProducer:
     """A data producer. `matches` None: whole prompts count. `output` None: answers do not count."""
-
-    __slots__ = (
-        "_asked",
-        "_column",
-        "_endpoints",
-        "_labelled",
-        "_matches",
-        "_of",
-        "_output",
-        "_rows",
-        "name",
-    )
 
     def __init__(
         self,

@@ -31,22 +31,6 @@ class Holdings:
     holdings of the same endpoint, which were forgotten.
     """
 
-    __slots__ = (
-        "_claims",
-        "_followed",
-        "_free",
-        "_newer",
-        "_older",
-        "_places",
-        "_runs",
-        "bit",
-        "capacity",
-        "count",
-        "created_at",
-        "length",
-        "slot",
-    )
-
     def __init__(self, slot: int, created_at: int) -> None:
         self.slot = slot
         self.created_at = created_at

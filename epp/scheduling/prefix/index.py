@@ -53,8 +53,6 @@ _GIVEN_UP: Final = 8
 class _RowsBySlot:
     """The row in a pool of the endpoint in each slot, -1 if the pool lacks it."""
 
-    __slots__ = ("_array", "_arrays", "_list")
-
     def __init__(self, rows: list[int]) -> None:
         self._list = rows
         self._array = np.array(rows, dtype=np.intp)
@@ -92,25 +90,6 @@ class PrefixIndex:
     `chain`: the block hashes of one prompt, 64 bits each. `ends`: of the blocks in units, the same table for all chains of
     an index, which may go on behind the chain; None: each block is one unit. `capacity`: units of one endpoint's cache.
     """
-
-    __slots__ = (
-        "_by_slot",
-        "_chain",
-        "_claims",
-        "_expected",
-        "_free",
-        "_holdings",
-        "_holds",
-        "_is_crowded",
-        "_leaving",
-        "_lengths",
-        "_rows",
-        "_runs",
-        "_shared",
-        "evicted",
-        "held_before",
-        "max_bytes",
-    )
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.max_bytes = max_bytes

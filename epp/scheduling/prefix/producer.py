@@ -29,8 +29,6 @@ class BlockEnds:
     block each. The table is shared by all prompts and grows with the longest one seen.
     """
 
-    __slots__ = ("_grain", "ends")
-
     def __init__(self, grain: int) -> None:
         self._grain = grain
         self.ends: list[int] = []
@@ -51,8 +49,6 @@ BYTES: Final = (0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 327
 
 class PrefixHits:
     """`ratios`: of the prompt; `bytes`: of its JSON. Buckets are the Go picker's. `credits`: by endpoint."""
-
-    __slots__ = ("bytes", "credits", "ratios")
 
     def __init__(self) -> None:
         self.ratios = Histogram(RATIOS)

@@ -51,19 +51,6 @@ class RunTable:
     `blocks`: of all runs; `state`: another number whenever runs changed; `ends`: of the blocks of each chain, in units.
     """
 
-    __slots__ = (
-        "_by_first",
-        "_free",
-        "_packed",
-        "_starts",
-        "blocks",
-        "count",
-        "ends",
-        "holders",
-        "lengths",
-        "state",
-    )
-
     def __init__(self) -> None:
         self.state = 0
         self.ends: Sequence[int] | None = None

@@ -19,8 +19,6 @@ class InFlightScorer:
     Requests that the page shows are left to the scorers that read it: counted twice, load would outweigh prefixes.
     """
 
-    __slots__ = ("_requests",)
-
     published_only: ClassVar[bool] = False
 
     def __init__(self, requests: int = DEFAULT_REQUESTS) -> None:

@@ -51,8 +51,6 @@ class Http2Request:
 class HeaderBlocks:
     """The decoder of one connection; `limit` bounds a block and its decoded fields, in bytes."""
 
-    __slots__ = ("_cache", "_cached_at", "_decoder", "_table")
-
     def __init__(self, limit: int) -> None:
         self._decoder = Decoder(max_header_list_size=limit)
         self._table = _Table()

@@ -35,24 +35,6 @@ Accept = Callable[[Outgoing, Stream, Http2Request], Receiver]
 class Incoming:
     """`expects_continuation`: the stream whose header block is incomplete, or 0. `refusing`: new streams are refused."""
 
-    __slots__ = (
-        "_accept",
-        "_block",
-        "_block_flags",
-        "_block_size",
-        "_blocks",
-        "_clock",
-        "_limits",
-        "_outgoing",
-        "_overhead",
-        "_resets",
-        "_streams",
-        "_unacknowledged",
-        "_withheld",
-        "expects_continuation",
-        "refusing",
-    )
-
     def __init__(
         self, accept: Accept, streams: Streams, outgoing: Outgoing, limits: Limits, clock: Callable[[], float]
     ) -> None:

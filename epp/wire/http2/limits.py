@@ -38,8 +38,6 @@ class TokenBucket:
     It never holds more than `capacity` tokens, whatever was added to `tokens`.
     """
 
-    __slots__ = ("_capacity", "_clock", "_per_second", "_refilled", "tokens")
-
     def __init__(self, capacity: int, per_second: int, clock: Callable[[], float]) -> None:
         self._capacity = capacity
         self._per_second = per_second

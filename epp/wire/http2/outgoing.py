@@ -39,22 +39,6 @@ class Outgoing:
     `wake` is called when a frame is added while no caller is about to call `data_to_send`.
     """
 
-    __slots__ = (
-        "_batch_left",
-        "_frames",
-        "_memory",
-        "_wake",
-        "_widest",
-        "batch",
-        "blocked",
-        "corked",
-        "frame_size",
-        "initial_window",
-        "streams",
-        "waiting",
-        "window",
-    )
-
     def __init__(self, streams: Streams, memory: MemoryBudget, wake: Callable[[], None]) -> None:
         self.streams = streams
         self._memory = memory

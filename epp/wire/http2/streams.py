@@ -107,8 +107,6 @@ class Streams:
     message of the peer was answered. `peer`: the address that the connection came from.
     """
 
-    __slots__ = ("_closed_by_peer", "_closed_by_us", "last", "open", "peer", "proven", "silent")
-
     def __init__(self) -> None:
         self.open: dict[int, Stream] = {}
         self.silent: dict[int, Stream] = {}

@@ -43,8 +43,6 @@ class AccessLogReceiver:
 class _Log:
     """Handler of StreamAccessLogs: lasts for as long as its Envoy is connected, and is never answered."""
 
-    __slots__ = ("_call", "_receiver")
-
     def __init__(self, receiver: AccessLogReceiver, call: Call) -> None:
         self._receiver = receiver
         self._call = call
