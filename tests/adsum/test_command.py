@@ -1,6 +1,7 @@
-"""The command `adsum`: the same programs as `python -m`, under the name that the user typed."""
+"""The command `adsum`, and how every program of ours refuses: in words, with a code that says who can put it right."""
 
 import asyncio
+import re
 import shlex
 import signal
 import subprocess
@@ -8,6 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from adsum import command_line
+from adsum.command_line import FAILED, WRONG_INPUT, Parser, argument, print_error
+from adsum.errors import os_reason
+from adsum.units import parse_duration
+from discovery.errors import ForbiddenError
+from tests.free_port import free_port
 
 ADSUM = Path(sys.executable).with_name("adsum")
 ROOT = Path(__file__).parents[2]
@@ -238,3 +246,79 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         ["bash", "-c", f"{ADSUM} --print-completion bash | head -1"], capture_output=True, text=True
     )
     assert said.stderr == ""
+
+
+_LOADED = "import sys, adsum.command_line; print(*sys.modules)"
+
+
+def test_it_loads_nothing_that_takes_time() -> None:
+    loaded = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, check=True)
+    assert not {"discovery", "aiohttp", "asyncio", "anyio"} & set(loaded.stdout.split())
+
+
+def test_a_file_that_cannot_be_read_is_wrong_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "no.yaml"
+    with pytest.raises(OSError, match="No such file") as raised:
+        missing.read_text()
+    assert print_error(raised.value) == WRONG_INPUT
+    said = f"error: {missing} cannot be read: No such file or directory; expected a file that this user can read\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (ValueError("port 99999 is not one"), WRONG_INPUT, "port 99999 is not one"),
+        (ConnectionRefusedError(111, "Connection refused"), FAILED, "Connection refused"),
+        (ForbiddenError("list endpointslices is forbidden"), FAILED, "list endpointslices is forbidden"),
+        (RuntimeError(), FAILED, "RuntimeError"),
+    ],
+)
+def test_what_failed_is_said_without_numbers(
+    error: Exception, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert print_error(error) == code
+    assert capsys.readouterr().err == f"error: {words}\n"
+
+
+def test_an_argument_that_cannot_be_read_is_told_in_its_reader_s_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parser = Parser(prog="it")
+    parser.add_argument("--time", type=argument(parse_duration))
+    assert parser.parse_args(["--time", "1m"]).time == 60
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse_args(["--time", "soon"])
+    assert "--time: 'soon' is not a duration; write a number with a unit" in capsys.readouterr().err
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+
+
+def test_the_page_lists_the_exit_codes() -> None:
+    named = {value for name, value in vars(command_line).items() if name.isupper() and type(value) is int}
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)} == named
+
+
+async def test_a_refused_connection_has_no_number() -> None:
+    with pytest.raises(OSError, match="Errno") as caught:
+        await asyncio.open_connection("127.0.0.1", free_port())
+    assert os_reason(caught.value) == "Connection refused"
+
+
+async def test_several_addresses_give_each_reason_once() -> None:
+    port = free_port()
+    error = OSError(
+        f"Multiple exceptions: [Errno 111] Connect call failed ('::1', {port}), [Errno 111] Connect call failed"
+    )
+    assert os_reason(error) == "Connection refused"
+
+
+def test_the_cause_counts() -> None:
+    error = RuntimeError("it did not work")
+    error.__cause__ = FileNotFoundError(2, "No such file or directory")
+    assert os_reason(error) == "No such file or directory"
+    assert os_reason(RuntimeError("plain")) == "plain"
+    assert os_reason(RuntimeError()) == "RuntimeError"

@@ -1,13 +1,29 @@
+"""GETs of metadata over persistent connections, against servers that are slow or misbehave."""
+
 import asyncio
+import gc
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
 from aiohttp import web
 
-from discovery import MetadataClient, MetadataUnavailableError, SourceDiscovery, WorkerUnreachableError
-from discovery.memory import MemoryStore
+from discovery import (
+    Instance,
+    MetadataClient,
+    MetadataUnavailableError,
+    SourceDiscovery,
+    WorkerUnreachableError,
+)
+from discovery.memory import MemorySource, MemoryStore
+from discovery.metadata.client import FetchLimiter
+from discovery.metadata.connections import WorkerConnections
 from tests.eventually import eventually
-from tests.fake_worker import FakeWorker, hang
+from tests.fake_worker import FakeWorker, hang, serving
+from tests.in_time import TooLateError, with_more_time
 
 
 async def test_the_document_is_fetched_from_the_worker(
@@ -123,3 +139,206 @@ async def test_the_bearer_token_is_sent_and_never_shown(worker: FakeWorker) -> N
     assert worker.requests[0].headers["Authorization"] == "Bearer s3cret"
     assert "s3cret" not in str(caught.value)
     await client.aclose()
+
+
+async def test_hundreds_of_hanging_workers_delay_no_other(store: MemoryStore) -> None:
+    """Each has 30 seconds to answer, and 128 fetches begin at once."""
+    async with serving(FakeWorker("0.0.0.0")) as good:
+        with socket.create_server(("0.0.0.0", 0), backlog=1024) as hung:  # the kernel accepts, nobody answers
+            port = hung.getsockname()[1]
+            for number in range(400):
+                where = f"127.1.{number // 200}.{number % 200 + 1}"
+                store.put(Instance(f"hung-{number:03}", "prod", "decode", where, port, "one"))
+            for number in range(20):
+                where = f"127.2.0.{number + 1}"
+                store.put(Instance(f"good-{number:02}", "prod", "decode", where, good.port, "one"))
+            service = SourceDiscovery(MemorySource(store), client=MetadataClient(timeout=30.0))
+            async with service, service.watch("prod", "decode", metadata=True) as stream:
+                async with asyncio.timeout(90):
+                    while len(stream.instances) < 20:
+                        await anext(stream)
+                assert all(instance_id.startswith("good") for instance_id in stream.instances)
+
+
+async def test_fast_fetches_wait_for_a_slot() -> None:
+    limiter, most, now = FetchLimiter(4), 0, 0
+
+    async def ask() -> None:
+        nonlocal most, now
+        async with limiter.slot():
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(0)
+            now -= 1
+
+    await asyncio.gather(*(ask() for _ in range(100)))
+    assert (most, now) == (4, 0)
+
+
+async def test_a_slow_fetch_gives_up_its_slot_exactly_once() -> None:
+    limiter = FetchLimiter(1)
+    order: list[str] = []
+    answer = asyncio.Event()
+
+    async def ask(name: str, *, slow: bool) -> None:
+        async with limiter.slot():
+            order.append(f"{name} begins")
+            if slow:
+                await answer.wait()
+            order.append(f"{name} ends")
+
+    slow = asyncio.create_task(ask("slow", slow=True))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(90):
+        await ask("quick", slow=False)
+        answer.set()
+        await slow
+    assert order == ["slow begins", "quick begins", "quick ends", "slow ends"]
+    await one_at_a_time(limiter)
+
+
+async def test_a_cancelled_waiter_takes_no_slot() -> None:
+    await one_at_a_time(FetchLimiter(1))
+
+
+async def one_at_a_time(limiter: FetchLimiter) -> None:
+    begun = time.monotonic()
+    async with limiter.slot():
+        second = limiter.slot()
+        waiting = asyncio.create_task(second.__aenter__())
+        await asyncio.sleep(0)
+        if waiting.done() and time.monotonic() - begun > 0.2:  # so long that the first one counts as slow
+            await second.__aexit__(None, None, None)
+            return await one_at_a_time(limiter)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    async with asyncio.timeout(90), limiter.slot(retry=True):
+        return None
+
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@asynccontextmanager
+async def serving_lines(serve: Serve) -> AsyncIterator[Instance]:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await serve(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield Instance("w", "prod", "decode", "127.0.0.1", server.sockets[0].getsockname()[1], "one")
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def connecting(token: str | None = None) -> AsyncIterator[WorkerConnections]:
+    connections = WorkerConnections(ssl_context=None, token=token)
+    try:
+        yield connections
+    finally:
+        await connections.aclose()
+
+
+async def test_requests_in_turn_share_a_connection_and_concurrent_ones_do_not() -> None:
+    heads: list[list[bytes]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append([])
+        while True:
+            heads[-1].append(await reader.readuntil(b"\r\n\r\n"))
+            await asyncio.sleep(0.05)
+            writer.write(EMPTY)
+
+    async with serving_lines(serve) as worker, connecting("s3cret") as connections:
+        for _ in range(3):
+            answer = await connections.get(worker, "/metadata", {"Prefer": "wait=2"}, 20)
+            assert (answer.status, bytes(answer.body)) == (200, b"{}")
+        assert len(heads) == 1
+        assert heads[0][0].decode().split("\r\n")[:2] == [
+            "GET /metadata HTTP/1.1",
+            f"Host: {worker.authority}",
+        ]
+        assert b"\r\nAuthorization: Bearer s3cret\r\n" in heads[0][0]
+        assert heads[0][0].endswith(b"\r\nPrefer: wait=2\r\n\r\n")
+        await asyncio.gather(*(connections.get(worker, "/health", {}, 20) for _ in range(2)))
+        assert sorted(map(len, heads)) == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "does not speak HTTP/1.1"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n", "more than 1048576 bytes"),
+        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx", "encoded"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, "header fields take more than"),
+    ],
+)
+async def test_an_invalid_answer_shows_that_the_port_is_open(said: bytes, reason: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        await reader.read()
+
+    async with serving_lines(serve) as worker, connecting() as connections:
+        with pytest.raises(MetadataUnavailableError, match=reason) as caught:
+            await connections.get(worker, "/metadata", {}, 20)
+    assert caught.value.connected
+    assert not isinstance(caught.value, WorkerUnreachableError)
+
+
+@with_more_time(300)
+async def test_refused_reset_and_silent_are_distinguished(ms: int) -> None:
+    heard = asyncio.Event()
+
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        heard.set()
+        await reader.read()
+
+    seen: list[tuple[bool, bool]] = []
+    async with serving_lines(cut) as refused:
+        pass
+    async with serving_lines(cut) as cutting, serving_lines(silent) as hung, connecting() as connections:
+        for worker, seconds in ((refused, 60.0), (cutting, 60.0), (hung, ms / 1000)):
+            with pytest.raises(WorkerUnreachableError) as caught:
+                await connections.get(worker, "/metadata", {}, seconds)
+            seen.append((caught.value.connected, caught.value.silent))
+        if not heard.is_set():
+            raise TooLateError
+    assert seen == [(False, False), (True, False), (True, True)]
+
+
+async def test_closing_fails_requests_in_flight_and_closes_all_connections() -> None:
+    arrived = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        arrived.set()
+        await reader.read()
+
+    connections = WorkerConnections(ssl_context=None, token=None)
+    async with serving_lines(silent) as worker:
+        under_way = asyncio.create_task(connections.get(worker, "/metadata", {}, 20))
+        async with asyncio.timeout(90):
+            await arrived.wait()
+        await connections.aclose()
+        async with asyncio.timeout(90):
+            with pytest.raises(WorkerUnreachableError):
+                await under_way
+        with pytest.raises(MetadataUnavailableError, match="this discovery is closed"):
+            await connections.get(worker, "/metadata", {}, 20)
+    gc.collect()  # a transport that was left open would warn, which is an error here
+
+
+def test_a_token_that_is_not_valid_in_a_header_is_refused_and_not_shown() -> None:
+    with pytest.raises(ValueError, match="the bearer token has a character") as caught:
+        WorkerConnections(ssl_context=None, token="s3cret\r\nX: 1")
+    assert "s3cret" not in str(caught.value)

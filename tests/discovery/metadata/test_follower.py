@@ -1,15 +1,22 @@
 import asyncio
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
 from discovery import (
+    Instance,
     InstanceAddedEvent,
     InstanceRemovedEvent,
     InstanceUpdatedEvent,
     SourceDiscovery,
 )
 from discovery.memory import MemoryStore
+from discovery.metadata.document import may_name, serving_port
+from discovery.metadata.schedule import FetchSchedule
 from tests.eventually import eventually
 from tests.fake_worker import FakeWorker, hang, serving
 from tests.free_port import free_port
@@ -215,3 +222,111 @@ async def test_watchers_of_one_key_share_the_held_gets(
         assert await anext(first) == await anext(second)
         await eventually(lambda: len(worker.requests) >= 3)
     assert holding.most == 1
+
+
+def test_ten_gets_at_once_then_five_a_second() -> None:
+    schedule, now, asked = FetchSchedule(), 0.0, 0
+    while now < 10:
+        asked += 1
+        now += schedule.throttle(now)
+    assert 55 <= asked <= 65
+
+
+def test_tokens_refill_while_nothing_is_sent() -> None:
+    schedule = FetchSchedule()
+    for _ in range(11):
+        pause = schedule.throttle(0.0)
+    assert pause > 0
+    assert [schedule.throttle(100.0) for _ in range(10)] == [0.0] * 10
+
+
+def test_after_two_failed_holds_the_worker_is_polled_for_about_a_minute() -> None:
+    schedule = FetchSchedule()
+    schedule.hold_failed(0.0)
+    assert schedule.may_hold(0.0)
+    schedule.answered()
+    schedule.hold_failed(1.0)
+    assert not schedule.may_hold(50.0)
+    assert schedule.next_hold(50.0) > 1
+    assert schedule.may_hold(70.0)
+    schedule.hold_failed(70.0)
+    assert not schedule.may_hold(120.0), "one more try, not two"
+
+
+def test_a_successful_hold_resets_the_count_of_failed_ones() -> None:
+    schedule = FetchSchedule()
+    schedule.hold_failed(0.0)
+    schedule.held()
+    schedule.hold_failed(1.0)
+    assert schedule.may_hold(1.0)
+
+
+def test_after_a_restart_gets_may_be_held_again() -> None:
+    schedule = FetchSchedule()
+    schedule.hold_failed(0.0)
+    schedule.hold_failed(0.0)
+    schedule.failed(unreachable=True)
+    schedule.answered()
+    assert not schedule.may_hold(0.0), "only the GET that was to be held failed"
+    for _ in range(2):
+        schedule.failed(unreachable=True)
+    assert not schedule.may_hold(0.0), "not before it answers"
+    schedule.answered()
+    assert schedule.may_hold(0.0)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40))
+def test_the_delay_after_failures_is_at_most_five_seconds(unreachable: list[bool]) -> None:
+    schedule = FetchSchedule()
+    for number, each in enumerate(unreachable, 1):
+        assert 0 <= schedule.failed(unreachable=each) <= min(5.0, 0.05 * 2**number)
+
+
+def test_a_frozen_worker_is_asked_again_at_once() -> None:
+    """Each GET waits for seconds: after a long freeze, the next one must not be seconds away."""
+    schedule = FetchSchedule()
+    assert max(schedule.failed(unreachable=True, frozen=True) for _ in range(50)) <= 0.1
+    assert max(schedule.failed(unreachable=True) for _ in range(50)) > 1
+
+
+WORKER = Instance("w", "prod", "decode", "10.0.0.1", 8001, "one")
+
+
+def http(port: object) -> dict[str, Any]:
+    return {"transport": {"http": {"port": port}}}
+
+
+def test_the_url_has_the_port_of_the_metadata_or_the_registered_one() -> None:
+    assert WORKER.url == "http://10.0.0.1:8001"
+    assert replace(WORKER, serving_port=8000).url == "http://10.0.0.1:8000"
+    assert replace(WORKER, address="fd00::1", serving_port=8000).url == "http://[fd00::1]:8000"
+
+
+@pytest.mark.parametrize("document", [http(8000), http("8000"), {"Transport": {"http": {"port": 8000}}}])
+def test_a_port_is_read_in_each_spelling(document: dict[str, Any]) -> None:
+    assert serving_port(WORKER, document) == 8000
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"transport": []},
+        {"transport": {"http": 1}},
+        http(0),
+        http(65536),
+        http(True),
+        http("٣"),
+        http(None),
+    ],
+)
+def test_invalid_ports_are_none(document: dict[str, Any]) -> None:
+    assert serving_port(WORKER, document) is None
+
+
+def test_a_document_may_not_name_a_system_port() -> None:
+    assert serving_port(WORKER, http(22)) is None
+    assert not may_name(WORKER, 1023)
+    assert may_name(WORKER, 1024)
+    assert may_name(replace(WORKER, port=80), 80)
+    assert may_name(replace(WORKER, ports={"api": 443}), 443)
