@@ -17,7 +17,8 @@ from epp.plugins.declaration import Role
 from release.derived import DERIVED
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = "".join((DOCS / f"picker{part}.md").read_text() for part in ("", "-plugins", "-operation"))
+PAGES = ("picker", "picker-plugins", "picker-operation", "model-servers", "affinity")
+PAGE = "".join((DOCS / f"{page}.md").read_text() for page in PAGES)
 SHOWN = re.findall(
     r"```yaml\n(.*?)```",
     PAGE + (DOCS / "routing.md").read_text() + (DOCS / "flow-control.md").read_text(),
