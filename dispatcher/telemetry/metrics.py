@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from adsum.histogram import Histogram
+from adsum.metric_families import Samples, counter, gauge, histogram
 from dispatcher.broker.contract.message import Claim, DispatchCandidate
 from dispatcher.broker.contract.queue import Totals
 from dispatcher.broker.contract.validation import counted_as
@@ -34,8 +35,6 @@ _COUNTERS = {
     "exceeded_deadline_requests": "Requests whose deadline ended here; those that ended in the queue, see broker_.",
     "dispatched_requests": "Attempts sent.",
 }
-
-_Samples = Iterable[tuple[Sequence[str], float]]
 
 
 class QueueCounters(DispatchObserver):
@@ -109,10 +108,7 @@ class DispatcherTelemetry(Collector):
         inflight = ((labels, counts.inflight) for labels, counts in queues)
         yield _gauge("inflight_requests", "Requests claimed and not settled yet.", inflight)
         for name, text, of in _HISTOGRAMS:
-            family = HistogramMetricFamily(PREFIX + name, text, labels=LABELS)
-            for labels, counts in queues:
-                family.add_metric(labels, of(counts).buckets(), of(counts).total)
-            yield family
+            yield histogram(PREFIX + name, text, LABELS, ((labels, of(counts)) for labels, counts in queues))
         text = "1: the last version of the configuration file is in force."
         yield GaugeMetricFamily(PREFIX + "config_in_force", text, value=float(self.config_in_force))
 
@@ -187,12 +183,9 @@ class BrokerMetrics(Collector):
         yield _gauge("dispatch_budget", "max(0, D - B) of the gate.", budgets)
         answered = ((queue.labels, float(queue.totals is not None)) for queue in self.queues)
         yield _gauge("broker_backlog_source_available", "Whether the broker answered.", answered)
-        limit = GaugeMetricFamily(
-            PREFIX + "pool_worker_limit", "Requests that may be in flight.", labels=("pool_name",)
-        )
-        for target, concurrency in {queue.target: queue.concurrency for queue in self.queues}.items():
-            limit.add_metric((target,), concurrency)
-        yield limit
+        limits = {(queue.target,): queue.concurrency for queue in self.queues}.items()
+        text = "Requests that may be in flight."
+        yield gauge(PREFIX + "pool_worker_limit", text, ("pool_name",), limits)
 
     def _gate_families(self) -> Iterable[Metric]:
         meters = [((*queue.labels, one.name), one) for queue in self.queues for one in queue.meters]
@@ -206,15 +199,9 @@ class BrokerMetrics(Collector):
         )
 
 
-def _counter(name: str, text: str, samples: _Samples, *further_labels: str) -> Metric:
-    return _filled(CounterMetricFamily(PREFIX + name, text, labels=(*LABELS, *further_labels)), samples)
+def _counter(name: str, text: str, samples: Samples, *further_labels: str) -> Metric:
+    return counter(PREFIX + name, text, (*LABELS, *further_labels), samples)
 
 
-def _gauge(name: str, text: str, samples: _Samples, *further_labels: str) -> Metric:
-    return _filled(GaugeMetricFamily(PREFIX + name, text, labels=(*LABELS, *further_labels)), samples)
-
-
-def _filled(family: CounterMetricFamily | GaugeMetricFamily, samples: _Samples) -> Metric:
-    for labels, value in samples:
-        family.add_metric(labels, value)
-    return family
+def _gauge(name: str, text: str, samples: Samples, *further_labels: str) -> Metric:
+    return gauge(PREFIX + name, text, (*LABELS, *further_labels), samples)

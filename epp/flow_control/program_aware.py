@@ -13,6 +13,7 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from pydantic import Field
 
+from adsum.metric_families import gauge
 from epp.endpoints.endpoint import Endpoint
 from epp.flow_control.fairness import Flow, FlowSelector
 from epp.flow_control.flow_queue import QueuedRequest
@@ -203,12 +204,11 @@ def program_metrics(policies: Sequence[ProgramAware]) -> Iterator[Metric]:
             waited, requests = waits.get(label, (0.0, 0))
             waits[label] = waited + program.waited, requests + program.requests
     averages = {name: 1000.0 * waited / count for name, (waited, count) in waits.items() if count}
-    index = GaugeMetricFamily(
+    yield GaugeMetricFamily(
         PREFIX + "program_aware_jains_fairness_index",
         "Jain's index of the average waits of programs; 1 is fair.",
+        _jain(list(averages.values())),
     )
-    index.add_metric((), _jain(list(averages.values())))
-    yield index
     yield _by_program("avg_wait_time_milliseconds", "The average wait of a program's requests.", averages)
     yield _by_program(
         "attained_service_tokens",
@@ -218,10 +218,8 @@ def program_metrics(policies: Sequence[ProgramAware]) -> Iterator[Metric]:
 
 
 def _by_program(name: str, help_text: str, values: dict[str, float]) -> Metric:
-    family = GaugeMetricFamily(f"{PREFIX}program_aware_{name}", help_text, labels=("program_id",))
-    for program, value in values.items():
-        family.add_metric((program,), value)
-    return family
+    samples = [((program,), value) for program, value in values.items()]
+    return gauge(f"{PREFIX}program_aware_{name}", help_text, ("program_id",), samples)
 
 
 def _jain(values: Sequence[float]) -> float:

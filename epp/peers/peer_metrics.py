@@ -6,6 +6,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from adsum.metric_families import counter, gauge
 from epp.peers.peering import Peers
 from epp.plugins.labels import PREFIX
 
@@ -21,22 +22,16 @@ class PeerMetrics(Collector):
         yield GaugeMetricFamily(
             PREFIX + "peers_connected", "Other pickers that tell what they send.", len(links)
         )
-        silent = GaugeMetricFamily(
-            PREFIX + "peer_silent_seconds", "Since a picker's last message.", labels=("peer",)
-        )
-        inflight = GaugeMetricFamily(
-            PREFIX + "peer_inflight_requests", "Requests of a picker that have not ended.", labels=("peer",)
-        )
-        for link in links:
-            silent.add_metric((link.address,), self._peers.silence(link))
-            inflight.add_metric((link.address,), len(link.subscriber))
-        yield from (silent, inflight)
-        messages = CounterMetricFamily(
-            PREFIX + "peer_bytes", "Of messages between pickers.", labels=("direction",)
-        )
-        messages.add_metric(("in",), self._peers.bytes_in + sum(link.bytes_in for link in links))
-        messages.add_metric(("out",), self._peers.bytes_out + sum(link.bytes_out for link in links))
-        yield messages
+        silent = [((link.address,), self._peers.silence(link)) for link in links]
+        yield gauge(PREFIX + "peer_silent_seconds", "Since a picker's last message.", ("peer",), silent)
+        inflight = [((link.address,), len(link.subscriber)) for link in links]
+        help_text = "Requests of a picker that have not ended."
+        yield gauge(PREFIX + "peer_inflight_requests", help_text, ("peer",), inflight)
+        messages = [
+            (("in",), self._peers.bytes_in + sum(link.bytes_in for link in links)),
+            (("out",), self._peers.bytes_out + sum(link.bytes_out for link in links)),
+        ]
+        yield counter(PREFIX + "peer_bytes", "Of messages between pickers.", ("direction",), messages)
         yield CounterMetricFamily(
             PREFIX + "peer_faults",
             "Connections that ended since what came made no sense.",

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily
 
 from adsum.histogram import Histogram
+from adsum.metric_families import histogram
 from adsum.tracing.span import Span
 from epp.endpoints.endpoint import EndpointPool
 from epp.ext_proc.request_report import Deferral, RequestDirector
@@ -190,11 +191,8 @@ class Telemetry:
             self._not_renamed,
         )
         for prefix in (PREFIX, EXTENSION_PREFIX):
-            scheduler = HistogramMetricFamily(
-                f"{prefix}scheduler_e2e_duration_seconds", "From the complete request to the pick."
-            )
-            scheduler.add_metric((), self._scheduler.buckets(), self._scheduler.total)
-            yield scheduler
+            name, help_text = "scheduler_e2e_duration_seconds", "From the complete request to the pick."
+            yield histogram(prefix + name, help_text, of=self._scheduler)
         if self._anything_queued or self.flow_control.enabled:
             yield from queue_families(tallies, histograms, self.pool_name)
         if self.flow_control.enabled:

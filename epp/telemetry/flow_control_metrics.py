@@ -1,14 +1,17 @@
 """What the metrics page says of the queues of flow control: their lengths, waits, bands, programs, and what was taken back from workers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from adsum.histogram import Histogram
+from adsum.metric_families import counter, gauge, histogram
 from epp.endpoints.endpoint import EndpointPool
+from epp.flow_control.bands import Band
 from epp.flow_control.controller import FlowController
 from epp.flow_control.eviction import InFlightEviction
 from epp.plugins.labels import EXTENSION_PREFIX, PREFIX, REQUEST_LABELS, RequestLabels
@@ -56,38 +59,34 @@ class FlowControlTally:
         self.count(_REFUSALS.get(rejection.reason or "", "RejectedOther"), priority)
 
     def families(self, pool_name: str) -> Iterator[Metric]:
-        total = CounterMetricFamily(
+        outcomes = self.outcomes.copy().items()
+        yield counter(
             PREFIX + "flow_control_requests",
             "Requests that passed flow control, by what became of them.",
-            labels=("outcome", "priority", "inference_pool"),
+            ("outcome", "priority", "inference_pool"),
+            [((outcome, str(priority), pool_name), count) for (outcome, priority), count in outcomes],
         )
-        for (outcome, priority), count in self.outcomes.copy().items():
-            total.add_metric((outcome, str(priority), pool_name), count)
-        yield total
         for prefix in (PREFIX, EXTENSION_PREFIX):
-            turns = HistogramMetricFamily(
+            yield histogram(
                 prefix + "flow_control_dispatch_cycle_duration_seconds",
                 "One turn of flow control: all that go, and all whose time is up.",
+                of=self.turns,
             )
-            turns.add_metric((), self.turns.buckets(), self.turns.total)
-            yield turns
 
 
 def queue_families(
     tallies: Mapping[RequestLabels, RequestTally], counted: Sequence[RequestHistograms], pool_name: str
 ) -> Iterator[Metric]:
     """How many requests wait, how long requests waited, and how long it took to queue them."""
+    queued = [
+        one for one in tallies.values() if one.queued or one.histograms.waits or one.histograms.at_once > 0
+    ]
+    sizes = [((*one.labels, pool_name), one.queued) for one in queued]
+    held = [((*one.labels, pool_name), one.queued_bytes) for one in queued]
     for prefix in (PREFIX, EXTENSION_PREFIX):
-        size = GaugeMetricFamily(
-            prefix + "flow_control_queue_size", "Requests that wait for admission.", labels=_QUEUE_LABELS
-        )
-        held = GaugeMetricFamily(
-            prefix + "flow_control_queue_bytes", "Bytes of their bodies.", labels=_QUEUE_LABELS
-        )
-        for tally in tallies.values():
-            if tally.queued or _have_waited(tally.histograms):
-                size.add_metric((*tally.labels, pool_name), tally.queued)
-                held.add_metric((*tally.labels, pool_name), tally.queued_bytes)
+        name = prefix + "flow_control_queue_"
+        yield gauge(name + "size", "Requests that wait for admission.", _QUEUE_LABELS, sizes)
+        yield gauge(name + "bytes", "Bytes of their bodies.", _QUEUE_LABELS, held)
         waits = HistogramMetricFamily(
             prefix + "flow_control_request_queue_duration_seconds",
             "From the complete request to the end of its wait, by how it ended.",
@@ -96,12 +95,8 @@ def queue_families(
         for histograms in counted:
             for outcome, buckets, total in _waits(histograms):
                 waits.add_metric((*histograms.labels, pool_name, outcome), buckets, total)
-        yield from (size, held, waits)
+        yield waits
         yield _enqueue_family(prefix, counted)
-
-
-def _have_waited(histograms: RequestHistograms) -> bool:
-    return bool(histograms.waits) or histograms.at_once > 0
 
 
 def _waits(counted: RequestHistograms) -> list[tuple[str, list[tuple[str, int]], float]]:
@@ -111,132 +106,113 @@ def _waits(counted: RequestHistograms) -> list[tuple[str, list[tuple[str, int]],
     histograms = counted.waits.copy()
     if at_once and Dequeued.DISPATCHED not in histograms:
         histograms[Dequeued.DISPATCHED] = Histogram(QUEUE_BUCKETS)
-    for how, histogram in histograms.items():
+    for how, waited in histograms.items():
         more = at_once if how is Dequeued.DISPATCHED else 0
-        buckets = [(bound, count + more) for bound, count in histogram.buckets()]
-        found.append((_ENDS[how], buckets, histogram.total))
+        buckets = [(bound, count + more) for bound, count in waited.buckets()]
+        found.append((_ENDS[how], buckets, waited.total))
     return found
 
 
 def _enqueue_family(prefix: str, counted: Sequence[RequestHistograms]) -> Metric:
-    family = HistogramMetricFamily(
-        prefix + "flow_control_request_enqueue_duration_seconds",
-        "From the complete request to its place in the queue.",
-        labels=("fairness_id", "priority", "outcome"),
-    )
-    sums: dict[tuple[str, str], Histogram] = {}
+    sums: dict[tuple[str, str, str], Histogram] = {}
     for one in counted:
         if one.enqueued is not None:
-            sums.setdefault((one.labels[2], one.labels[3]), Histogram(STEP_BUCKETS)).add(one.enqueued)
-    for (fairness_id, priority), histogram in sums.items():
-        family.add_metric((fairness_id, priority, _QUEUED), histogram.buckets(), histogram.total)
-    return family
+            sums.setdefault((*one.labels[2:], _QUEUED), Histogram(STEP_BUCKETS)).add(one.enqueued)
+    return histogram(
+        prefix + "flow_control_request_enqueue_duration_seconds",
+        "From the complete request to its place in the queue.",
+        ("fairness_id", "priority", "outcome"),
+        sums.items(),
+    )
 
 
+@dataclass(frozen=True, slots=True)
 class BandGauges(Collector):
     """`controller` None: flow control is off, and there is nothing to show. `pool`: all endpoints, as of now.
 
     `detector`: the name of the saturation detector's plugin.
     """
 
-    def __init__(
-        self,
-        pool_name: str,
-        controller: Callable[[], FlowController | None],
-        pool: Callable[[], EndpointPool],
-        detector: Callable[[], str],
-    ) -> None:
-        self._pool_name = pool_name
-        self._controller = controller
-        self._pool = pool
-        self._detector = detector
+    pool_name: str
+    controller: Callable[[], FlowController | None]
+    pool: Callable[[], EndpointPool]
+    detector: Callable[[], str]
 
     def collect(self) -> Iterator[Metric]:
-        controller = self._controller()
+        controller = self.controller()
         if controller is None:
             return
         bands, settings = controller.bands, controller.settings
-        requests, held = (self._of_bands(name) for name in ("requests", "bytes"))
-        for band in bands:
-            labels = (str(band.priority), self._pool_name)
-            requests.add_metric(labels, len(band.waiting) / band.settings.max_requests)
-            held.add_metric(labels, band.bytes / band.settings.max_bytes)
-        yield from (requests, held)
+        yield self._of_bands(bands, "requests", lambda band: len(band.waiting) / band.settings.max_requests)
+        yield self._of_bands(bands, "bytes", lambda band: band.bytes / band.settings.max_bytes)
         if settings.max_requests is not None:
             waiting = sum(len(band.waiting) for band in bands)
             yield self._of_all("requests", waiting / settings.max_requests)
         if settings.max_bytes is not None:
             yield self._of_all("bytes", sum(band.bytes for band in bands) / settings.max_bytes)
         if isinstance(controller.detector, StalenessAware):
-            stale = GaugeMetricFamily(
+            yield gauge(
                 PREFIX + "flow_control_stale_endpoints",
                 "Endpoints whose numbers are older than metricsStalenessThreshold, or unknown.",
-                labels=("detector",),
+                ("detector",),
+                [((self.detector(),), controller.detector.stale(self.pool()))],
             )
-            stale.add_metric((self._detector(),), controller.detector.stale(self._pool()))
-            yield stale
 
-    def _of_bands(self, what: str) -> GaugeMetricFamily:
-        return GaugeMetricFamily(
+    def _of_bands(self, bands: Sequence[Band], what: str, share: Callable[[Band], float]) -> Metric:
+        return gauge(
             f"{PREFIX}flow_control_capacity_utilization_{what}",
             f"The share of a priority's limit in {what} that waits.",
-            labels=("priority", "inference_pool"),
+            ("priority", "inference_pool"),
+            [((str(band.priority), self.pool_name), share(band)) for band in bands],
         )
 
-    def _of_all(self, what: str, share: float) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(
+    def _of_all(self, what: str, share: float) -> Metric:
+        return gauge(
             f"{PREFIX}flow_control_global_capacity_utilization_{what}",
             f"The share of the limit in {what} of all priorities together that waits.",
-            labels=("inference_pool",),
+            ("inference_pool",),
+            [((self.pool_name,), share)],
         )
-        family.add_metric((self._pool_name,), share)
-        return family
 
 
 _PREFIX = PREFIX + "flow_control_"
 
 
+@dataclass(frozen=True, slots=True)
 class RevocationMetrics(Collector):
     """`eviction` None: requests in flight are not taken back, and there is nothing to show."""
 
-    def __init__(
-        self, pool_name: str, eviction: Callable[[], InFlightEviction | None], clock: Callable[[], float]
-    ) -> None:
-        self._pool_name = pool_name
-        self._eviction = eviction
-        self._clock = clock
+    pool_name: str
+    eviction: Callable[[], InFlightEviction | None]
+    clock: Callable[[], float]
 
     def collect(self) -> Iterator[Metric]:
-        eviction = self._eviction()
+        eviction = self.eviction()
         if eviction is None:
             return
-        found = eviction.revocations
-        issued = CounterMetricFamily(
+        found, pool = eviction.revocations, self.pool_name
+        yield counter(
             _PREFIX + "revocations_issued",
             "Requests that were taken back, by the priority that needed room.",
-            labels=("priority", "inference_pool"),
+            ("priority", "inference_pool"),
+            [((str(priority), pool), count) for priority, count in found.issued.items()],
         )
-        for priority, count in found.issued.items():
-            issued.add_metric((str(priority), self._pool_name), count)
-        ended = CounterMetricFamily(
-            _PREFIX + "revocations", "The same, by what became of them.", labels=("outcome", "inference_pool")
+        yield counter(
+            _PREFIX + "revocations",
+            "The same, by what became of them.",
+            ("outcome", "inference_pool"),
+            [(("confirmed", pool), found.confirmed), (("timed_out", pool), found.timed_out)],
         )
-        ended.add_metric(("confirmed", self._pool_name), found.confirmed)
-        ended.add_metric(("timed_out", self._pool_name), found.timed_out)
-        seconds = HistogramMetricFamily(
+        yield histogram(
             _PREFIX + "revocation_confirmation_seconds",
             "Until the stream of such a request ended.",
-            labels=("inference_pool",),
+            ("inference_pool",),
+            [((pool,), found.durations)],
         )
-        seconds.add_metric((self._pool_name,), found.durations.buckets(), found.durations.total)
-        yield from (issued, ended, seconds)
         yield self._gauge("reclaim_target", "What the last decision wanted to free.", found.target)
-        pending = eviction.pending(self._clock())
+        pending = eviction.pending(self.clock())
         yield self._gauge("pending_reclaim", "What was taken back and is not known to be free.", pending)
 
     def _gauge(self, name: str, help_text: str, value: float) -> Metric:
-        family = GaugeMetricFamily(
-            _PREFIX + name, f"{help_text} As a part of the saturation.", labels=("inference_pool",)
-        )
-        family.add_metric((self._pool_name,), value)
-        return family
+        help_text = f"{help_text} As a part of the saturation."
+        return gauge(_PREFIX + name, help_text, ("inference_pool",), [((self.pool_name,), value)])

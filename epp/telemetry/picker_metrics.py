@@ -6,11 +6,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from adsum.histogram import Histogram
 from adsum.logs import RateLimitedLog
+from adsum.metric_families import counter, gauge, histogram
 from epp.config.live_config import LiveConfig
 from epp.ext_proc.outcomes import OutcomeLedger
 from epp.plugins.declaration import PluginDeclaration
@@ -32,11 +33,8 @@ class BuildInfo(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for prefix in (PREFIX, EXTENSION_PREFIX):
-            family = GaugeMetricFamily(
-                prefix + "info", "The build that runs.", labels=("commit", "build_ref")
-            )
-            family.add_metric(("", self._version), 1)
-            yield family
+            build = (("", self._version), 1)
+            yield gauge(prefix + "info", "The build that runs.", ("commit", "build_ref"), [build])
 
 
 class ConfigGauges(Collector):
@@ -78,17 +76,11 @@ class StreamCounts(Collector):
         yield GaugeMetricFamily(
             PREFIX + "extproc_streams_inflight", "ext_proc streams that are open.", self._open_streams()
         )
-        durations = HistogramMetricFamily(
-            PREFIX + "extproc_stream_duration_seconds", "How long ext_proc streams were open."
-        )
-        durations.add_metric((), self._durations.buckets(), self._durations.total)
-        yield durations
-        ended = CounterMetricFamily(
-            PREFIX + "extproc_streams", "ext_proc streams that ended, by their gRPC status.", labels=("code",)
-        )
-        for code, count in self._codes.copy().items():
-            ended.add_metric((code,), count)
-        yield ended
+        name, help_text = "extproc_stream_duration_seconds", "How long ext_proc streams were open."
+        yield histogram(PREFIX + name, help_text, of=self._durations)
+        ended = [((code,), count) for code, count in self._codes.copy().items()]
+        help_text = "ext_proc streams that ended, by their gRPC status."
+        yield counter(PREFIX + "extproc_streams", help_text, ("code",), ended)
 
 
 _LABELS = ("model_rewrite_name", "model_name", "target_model")
@@ -110,14 +102,10 @@ class RewriteDecisions(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Nothing before the first decision; read in other threads, hence the copy."""
-        counts = self._counts.copy()
+        counts = self._counts.copy().items()
         for prefix in (PREFIX, EXTENSION_PREFIX) if counts else ():
-            family = CounterMetricFamily(
-                prefix + "model_rewrite_decisions", "Requests whose model a rule chose.", labels=_LABELS
-            )
-            for labels, count in counts.items():
-                family.add_metric(labels, count)
-            yield family
+            help_text = "Requests whose model a rule chose."
+            yield counter(prefix + "model_rewrite_decisions", help_text, _LABELS, counts)
 
 
 class OutcomeMetrics(Collector):
@@ -138,17 +126,11 @@ class OutcomeMetrics(Collector):
             "Picks that were released since the access log said nothing of them.",
             outcomes.lost,
         )
-        entries = CounterMetricFamily(
-            PREFIX + "outcome_entries", "Entries of access logs, by what they told.", labels=("told",)
-        )
-        for told, count in outcomes.entries.items():
-            entries.add_metric((told,), count)
-        yield entries
-        delays = HistogramMetricFamily(
-            PREFIX + "outcome_delay_seconds", "From the end of a request to its entry in the access log."
-        )
-        delays.add_metric((), outcomes.delays.buckets(), outcomes.delays.total)
-        yield delays
+        entries = [((told,), count) for told, count in outcomes.entries.items()]
+        help_text = "Entries of access logs, by what they told."
+        yield counter(PREFIX + "outcome_entries", help_text, ("told",), entries)
+        help_text = "From the end of a request to its entry in the access log."
+        yield histogram(PREFIX + "outcome_delay_seconds", help_text, of=outcomes.delays)
 
 
 _PLUGIN_SECONDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
@@ -175,14 +157,12 @@ class PluginDurations(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for prefix in (PREFIX, EXTENSION_PREFIX):
-            family = HistogramMetricFamily(
+            yield histogram(
                 prefix + "plugin_duration_seconds",
                 "How long plugins take, measured in the first five picks of a second.",
-                labels=("extension_point", "plugin_type", "plugin_name"),
+                ("extension_point", "plugin_type", "plugin_name"),
+                self._seconds.items(),
             )
-            for labels, seconds in self._seconds.items():
-                family.add_metric(labels, seconds.buckets(), seconds.total)
-            yield family
 
 
 class PluginMetrics(Collector):
@@ -212,18 +192,13 @@ class PredictionMetrics(Collector):
         producer = self._predicting()
         if producer is None or not producer.predictions.count:
             return
-        for name, help_text, histogram in (
-            (
-                "expected_time_to_first_byte_seconds",
-                "From the pick to the first byte of a streamed answer, as expected at the pick.",
-                producer.predictions,
-            ),
-            (
-                "expected_time_to_first_byte_error_ratio",
-                "By which share of what came that was wrong.",
-                producer.prediction_errors,
-            ),
-        ):
-            family = HistogramMetricFamily(PREFIX + name, help_text)
-            family.add_metric((), histogram.buckets(), histogram.total)
-            yield family
+        yield histogram(
+            PREFIX + "expected_time_to_first_byte_seconds",
+            "From the pick to the first byte of a streamed answer, as expected at the pick.",
+            of=producer.predictions,
+        )
+        yield histogram(
+            PREFIX + "expected_time_to_first_byte_error_ratio",
+            "By which share of what came that was wrong.",
+            of=producer.prediction_errors,
+        )

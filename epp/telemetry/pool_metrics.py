@@ -2,15 +2,16 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from adsum.metric_families import Samples, counter, gauge
 from discovery.watch_metrics import WatchMetric
 from epp.endpoints.endpoint import EndpointPool, Floats
 from epp.endpoints.worker_metrics import BUILT_IN
@@ -55,14 +56,10 @@ class PoolGauges(Collector):
                     yield self._gauge(POOL_PREFIX + name, _older(name), average)
                 spread = f"std_dev_{name.removeprefix('average_')}"
                 yield self._gauge(PREFIX + spread, f"The standard deviation of {PREFIX}{name}.", deviation)
-        stages = self.saturations()
+        stages = [((self.name, stage), value) for stage, value in self.saturations().items()]
         for prefix in (PREFIX, EXTENSION_PREFIX):
-            saturation = GaugeMetricFamily(
-                prefix + "flow_control_pool_saturation", "1.0 is full.", labels=("inference_pool", "stage")
-            )
-            for stage, value in stages.items():
-                _add(saturation, (self.name, stage), value)
-            yield saturation
+            name, labels = prefix + "flow_control_pool_saturation", ("inference_pool", "stage")
+            yield gauge(name, "1.0 is full.", labels, _sound(stages))
 
     def _endpoint_families(self, pool: EndpointPool) -> Iterator[GaugeMetricFamily]:
         """An endpoint that was never scraped has only its requests in flight."""
@@ -82,33 +79,26 @@ class PoolGauges(Collector):
             ),
             ("metrics_age_seconds", "Since the worker's page was last read.", pool.age, all_rows),
         ):
-            family = GaugeMetricFamily(f"{PREFIX}per_endpoint_{name}", help_text, labels=_ENDPOINT)
-            self._add_endpoints(family, pool, values, rows)
-            yield family
-        family = GaugeMetricFamily(
+            yield gauge(
+                f"{PREFIX}per_endpoint_{name}", help_text, _ENDPOINT, self._of_endpoints(pool, values, rows)
+            )
+        yield gauge(
             POOL_PREFIX + "per_pod_queue_size",
             _older("per_endpoint_queue_size"),
-            labels=("name", "model_server_pod"),
+            ("name", "model_server_pod"),
+            self._of_endpoints(pool, pool.waiting, scraped),
         )
-        self._add_endpoints(family, pool, pool.waiting, scraped)
-        yield family
 
-    def _add_endpoints(
-        self, family: GaugeMetricFamily, pool: EndpointPool, values: Floats, rows: Iterable[int]
-    ) -> None:
-        for row in rows:
-            _add(family, (self.name, pool.endpoints[row].id), float(values[row]))
+    def _of_endpoints(self, pool: EndpointPool, values: Floats, rows: Iterable[int]) -> Samples:
+        return _sound(((self.name, pool.endpoints[row].id), float(values[row])) for row in rows)
 
     def _gauge(self, name: str, help_text: str, value: float) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(name, help_text, labels=("name",))
-        _add(family, (self.name,), value)
-        return family
+        return gauge(name, help_text, ("name",), _sound([((self.name,), value)]))
 
 
-def _add(family: GaugeMetricFamily, labels: Sequence[str], value: float) -> None:
-    """Add a sample, unless the value makes no sense: whoever reads the page would compute with it."""
-    if math.isfinite(value) and value >= 0:
-        family.add_metric(labels, value)
+def _sound(samples: Samples) -> Samples:
+    """Those whose value makes sense: whoever reads the page would compute with it."""
+    return [(labels, value) for labels, value in samples if math.isfinite(value) and value >= 0]
 
 
 def _older(name: str) -> str:
@@ -145,24 +135,15 @@ class OutlierMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         if self.watch.detection is None:
             return
-        active = GaugeMetricFamily(
-            _OUTLIERS + "ejections_active", "1 for each endpoint that is ejected.", labels=_ENDPOINT
-        )
-        for record in self.watch.detection.ejected:
-            active.add_metric((self.name, record.endpoint.id), 1.0)
-        yield active
-        ejections = CounterMetricFamily(
-            _OUTLIERS + "ejections", "Ejections of endpoints, by cause.", labels=("name", "cause")
-        )
-        counts = self.watch.ejections
-        for cause in Cause:
-            ejections.add_metric((self.name, cause.value), counts[cause])
-        yield ejections
-        overflow = CounterMetricFamily(
-            _OUTLIERS + "ejections_overflow", "Ejections that maxEjectionPercent forbade.", labels=("name",)
-        )
-        overflow.add_metric((self.name,), self.watch.overflows)
-        yield overflow
+        active = [((self.name, one.endpoint.id), 1.0) for one in self.watch.detection.ejected]
+        help_text = "1 for each endpoint that is ejected."
+        yield gauge(_OUTLIERS + "ejections_active", help_text, _ENDPOINT, active)
+        counts = [((self.name, cause.value), self.watch.ejections[cause]) for cause in Cause]
+        help_text = "Ejections of endpoints, by cause."
+        yield counter(_OUTLIERS + "ejections", help_text, ("name", "cause"), counts)
+        overflows = [((self.name,), self.watch.overflows)]
+        help_text = "Ejections that maxEjectionPercent forbade."
+        yield counter(_OUTLIERS + "ejections_overflow", help_text, ("name",), overflows)
 
 
 class DiscoveryMetrics(Collector):
@@ -173,11 +154,8 @@ class DiscoveryMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         for found in self._families():
-            kind = CounterMetricFamily if found.kind == "counter" else GaugeMetricFamily
-            family = kind(found.name, found.help, labels=found.label_names)
-            for labels, value in found.samples:
-                family.add_metric(labels, value)
-            yield family
+            kind = counter if found.kind == "counter" else gauge
+            yield kind(found.name, found.help, found.label_names, found.samples)
 
 
 _SOURCE, _EXTRACTOR = "metrics-data-source", "core-metrics-extractor"
@@ -189,14 +167,15 @@ class ScrapeErrorCounts(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for prefix in (PREFIX, "llm_d_inference_scheduler_"):
-            fetch = CounterMetricFamily(
-                prefix + "datalayer_poll_errors", "Workers' pages that did not come.", labels=("source_type",)
+            yield counter(
+                prefix + "datalayer_poll_errors",
+                "Workers' pages that did not come.",
+                ("source_type",),
+                [((_SOURCE,), self._errors.fetch)],
             )
-            fetch.add_metric((_SOURCE,), self._errors.fetch)
-            read = CounterMetricFamily(
+            yield counter(
                 prefix + "datalayer_extract_errors",
                 "Workers' pages that came and could not be used.",
-                labels=("source_type", "extractor_type"),
+                ("source_type", "extractor_type"),
+                [((_SOURCE, _EXTRACTOR), self._errors.read)],
             )
-            read.add_metric((_SOURCE, _EXTRACTOR), self._errors.read)
-            yield from (fetch, read)

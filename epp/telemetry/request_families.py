@@ -1,13 +1,14 @@
 """The metric families of requests, under the Go picker's names and under the older names that dashboards may still use."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from adsum.histogram import Histogram
+from adsum.metric_families import counter, gauge, histogram
 from epp.plugins.labels import OBJECTIVE_PREFIX, OTHER, PREFIX, REQUEST_LABELS, RequestLabels
 from epp.telemetry.request_tally import (
     BOUNDS,
@@ -31,6 +32,7 @@ OLDER_MODELS: Final = 25
 """Pairs of models that the histograms of older names tell apart: a page of all would be twice as long for strangers' names."""
 _MODELS: Final = ("model_name", "target_model_name")
 Tallies: TypeAlias = Mapping[RequestLabels, RequestTally]
+_Values: TypeAlias = tuple[str, ...]
 Counted: TypeAlias = Sequence[RequestHistograms]
 Read: TypeAlias = Callable[[RequestHistograms], Histogram | None]
 
@@ -47,21 +49,21 @@ class RequestHistogram:
 
     def metrics(self, counted: Counted) -> Iterator[Metric]:
         found = {
-            one.labels: histogram
+            one.labels: measured
             for one in counted
-            if (histogram := self.read(one)) is not None and histogram.count
+            if (measured := self.read(one)) is not None and measured.count
         }
         if not found:
             return
-        yield _histograms(PREFIX + self.name, self.help, REQUEST_LABELS, found.items())
+        yield histogram(PREFIX + self.name, self.help, REQUEST_LABELS, found.items())
         if self.older is not None:
             by_model: dict[tuple[str, ...], Histogram] = {}
-            for labels, histogram in found.items():
+            for labels, measured in found.items():
                 models = (
                     labels[:2] if labels[:2] in by_model or len(by_model) < OLDER_MODELS else (OTHER, OTHER)
                 )
-                by_model.setdefault(models, Histogram(self.bounds)).add(histogram)
-            yield _histograms(OBJECTIVE_PREFIX + self.older, _older(self.name), _MODELS, by_model.items())
+                by_model.setdefault(models, Histogram(self.bounds)).add(measured)
+            yield histogram(OBJECTIVE_PREFIX + self.older, _older(self.name), _MODELS, by_model.items())
 
 
 def _of_answers(name: str, help_text: str, older: str | None = None) -> RequestHistogram:
@@ -115,81 +117,46 @@ def request_metrics(tallies: Tallies, counted: Counted) -> Iterator[Metric]:
 
 
 def _counts(tallies: Tallies) -> Iterator[Metric]:
-    requests = CounterMetricFamily(PREFIX + "request", "Requests.", labels=REQUEST_LABELS)
-    errors = CounterMetricFamily(
-        PREFIX + "request_error",
+    requests = [(labels, tally.requests) for labels, tally in tallies.items()]
+    errors = [
+        ((*labels, code), count)
+        for labels, tally in tallies.items()
+        for code, count in tally.errors.copy().items()
+    ]
+    running = [(labels, tally.running) for labels, tally in tallies.items() if labels != NO_LABELS]
+    # an older name has no label of the fairness id, and the last one no others than the model's
+    of_priority, of_error, of_model = Counter[_Values](), Counter[_Values](), Counter[_Values]()
+    for (model, target, _, priority), count in requests:
+        of_priority[model, target, priority] += count
+    for (model, target, _, _, code), count in errors:
+        of_error[model, target, code] += count
+    for (model, *_), count in running:
+        of_model[(model,)] += count
+    name, help_text = (
+        "request_error",
         "Requests that the picker refused or the worker answered with 400 or more.",
-        labels=(*REQUEST_LABELS, "error_code"),
     )
-    running = GaugeMetricFamily(
-        PREFIX + "request_running", "Requests whose stream is open.", labels=REQUEST_LABELS
-    )
-    of_priority, of_error, of_model = _Sums(), _Sums(), _Sums()
-    for labels, tally in tallies.items():
-        model, target, _, priority = labels
-        requests.add_metric(labels, tally.requests)
-        of_priority.add((model, target, priority), tally.requests)
-        for code, count in tally.errors.copy().items():
-            errors.add_metric((*labels, code), count)
-            of_error.add((model, target, code), count)
-        if labels != NO_LABELS:
-            running.add_metric(labels, tally.running)
-            of_model.add((model,), tally.running)
-    yield from (requests, errors, running)
-    yield of_priority.fill(
-        CounterMetricFamily(
-            OBJECTIVE_PREFIX + "request", _older("request_total"), labels=(*_MODELS, "priority")
-        )
-    )
-    yield of_error.fill(
-        CounterMetricFamily(
-            OBJECTIVE_PREFIX + "request_error", _older("request_error_total"), labels=(*_MODELS, "error_code")
-        )
-    )
-    yield of_model.fill(
-        GaugeMetricFamily(
-            OBJECTIVE_PREFIX + "running_requests", _older("request_running"), labels=_MODELS[:1]
-        )
-    )
-
-
-class _Sums:
-    """Sums over the labels that an older name does not have."""
-
-    def __init__(self) -> None:
-        self._sums: dict[tuple[str, ...], int] = {}
-
-    def add(self, labels: tuple[str, ...], count: int) -> None:
-        self._sums[labels] = self._sums.get(labels, 0) + count
-
-    def fill(self, family: CounterMetricFamily | GaugeMetricFamily) -> Metric:
-        for labels, total in self._sums.items():
-            family.add_metric(labels, total)
-        return family
+    yield counter(PREFIX + "request", "Requests.", REQUEST_LABELS, requests)
+    yield counter(PREFIX + name, help_text, (*REQUEST_LABELS, "error_code"), errors)
+    yield gauge(PREFIX + "request_running", "Requests whose stream is open.", REQUEST_LABELS, running)
+    name, labels = OBJECTIVE_PREFIX + "request", (*_MODELS, "priority")
+    yield counter(name, _older("request_total"), labels, of_priority.items())
+    name, labels = OBJECTIVE_PREFIX + "request_error", (*_MODELS, "error_code")
+    yield counter(name, _older("request_error_total"), labels, of_error.items())
+    name = OBJECTIVE_PREFIX + "running_requests"
+    yield gauge(name, _older("request_running"), _MODELS[:1], of_model.items())
 
 
 def _times_to_first_token(counted: Counted) -> Iterator[Metric]:
-    family = HistogramMetricFamily(
-        PREFIX + TTFT,
-        "From the request's headers to the first byte of the answer; of one that is not streamed, to its end.",
-        labels=(*REQUEST_LABELS, "streaming"),
-    )
-    for one in counted:
-        for name, streaming in ((TTFT, "false"), (TTFT_STREAMED, "true")):
-            histogram = one.answers.get(name)
-            if histogram is not None:
-                family.add_metric((*one.labels, streaming), histogram.buckets(), histogram.total)
-    if family.samples:
-        yield family
-
-
-def _histograms(
-    name: str, help_text: str, labels: Sequence[str], found: Iterable[tuple[Sequence[str], Histogram]]
-) -> Metric:
-    family = HistogramMetricFamily(name, help_text, labels=labels)
-    for values, histogram in found:
-        family.add_metric(values, histogram.buckets(), histogram.total)
-    return family
+    found = [
+        ((*one.labels, streaming), measured)
+        for one in counted
+        for name, streaming in ((TTFT, "false"), (TTFT_STREAMED, "true"))
+        if (measured := one.answers.get(name)) is not None
+    ]
+    if found:
+        help_text = "From the request's headers to the first byte of the answer; of one that is not streamed, to its end."
+        yield histogram(PREFIX + TTFT, help_text, (*REQUEST_LABELS, "streaming"), found)
 
 
 def _older(name: str) -> str:

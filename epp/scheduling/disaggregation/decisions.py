@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily
 
+from adsum.metric_families import counter
 from epp.endpoints.endpoint import Endpoint
 from epp.plugins.labels import OTHER, PREFIX, label_value
 from epp.request.inference_request import InferenceRequest, RequestData
@@ -25,6 +25,7 @@ OTHER_REVISION: Final = "other_revision"
 OLD_NUMBERS: Final = "old_numbers"
 """Why a stage that was meant to be apart is not: nobody may do it, nobody of the decode worker's revision, or their numbers are too
 old for a choice."""
+_PLUGIN: Final = ("plugin_name", "plugin_type")
 _KINDS: Final = {
     (False, False): "decode-only",
     (False, True): "prefill-decode",
@@ -100,18 +101,15 @@ def disagg_metrics(handlers: Sequence[CountingHandler]) -> Iterator[Metric]:
     help_text = "Picks, by which stages of the request are apart."
     for handler in [one for one in handlers if one.counts.decisions]:
         name = "pd_decision" if handler.type == OLDER_TYPE else "disagg_decision"
-        labels: Sequence[str] = ("plugin_name", "plugin_type", "model_name", "decision_type")
-        newer = CounterMetricFamily(PREFIX + name, help_text, labels=labels)
-        older = CounterMetricFamily(f"llm_d_inference_scheduler_{name}", help_text, labels=labels[2:])
-        for values, count in handler.counts.decisions.items():
-            newer.add_metric((handler.name, handler.type, *values), count)
-            older.add_metric(values, count)
-        yield from (newer, older)
-    labels = ("plugin_name", "plugin_type", "stage", "reason")
-    help_text = "Picks of which a stage was meant to be apart and is not."
-    fallbacks = CounterMetricFamily(PREFIX + "disagg_fallbacks", help_text, labels=labels)
-    for handler in handlers:
-        for told, count in handler.counts.fallbacks.items():
-            fallbacks.add_metric((handler.name, handler.type, *told), count)
-    if fallbacks.samples:
-        yield fallbacks
+        found, labels = handler.counts.decisions.items(), ("model_name", "decision_type")
+        told = [((handler.name, handler.type, *values), count) for values, count in found]
+        yield counter(PREFIX + name, help_text, (*_PLUGIN, *labels), told)
+        yield counter(f"llm_d_inference_scheduler_{name}", help_text, labels, found)
+    fallbacks = [
+        ((one.name, one.type, *told), count)
+        for one in handlers
+        for told, count in one.counts.fallbacks.items()
+    ]
+    if fallbacks:
+        help_text = "Picks of which a stage was meant to be apart and is not."
+        yield counter(PREFIX + "disagg_fallbacks", help_text, (*_PLUGIN, "stage", "reason"), fallbacks)

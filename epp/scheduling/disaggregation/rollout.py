@@ -12,9 +12,9 @@ from typing import Final, Literal
 
 import numpy as np
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from pydantic import Field, model_validator
 
+from adsum.metric_families import counter, gauge
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.labels import PREFIX
@@ -229,20 +229,22 @@ def _build(given: RolloutParameters, context: PluginContext) -> RolloutScreener:
 
 
 def _metrics(plugins: Sequence[RolloutScreener]) -> Iterator[Metric]:
-    labels = ("plugin_type", "plugin_name")
-    name = PREFIX + "disaggregatedset_strict_header_no_match"
-    help_text = "Strict headers that named no endpoint."
-    no_match = CounterMetricFamily(name, help_text, labels=(*labels, "selector"))
-    name = PREFIX + "disaggregatedset_revision_gating_share"
-    help_text = "The share of the requests that a revision gets; 0: it lacks a role."
-    shares = GaugeMetricFamily(name, help_text, labels=(*labels, "mode", "revision"))
-    for one in plugins:
-        of_plugin = (DISAGGREGATEDSET_ROLLOUT_SCREENER.type, one.name)
-        for selector, count in one.no_match.items():
-            no_match.add_metric((*of_plugin, selector), count)
-        for revision, share in one.distribution.shares.items():
-            shares.add_metric((*of_plugin, one.mode, revision), share)
-    yield from (family for family in (no_match, shares) if family.samples)
+    labels, kind = ("plugin_type", "plugin_name"), DISAGGREGATEDSET_ROLLOUT_SCREENER.type
+    no_match = [
+        ((kind, one.name, selector), count) for one in plugins for selector, count in one.no_match.items()
+    ]
+    if no_match:
+        name, help_text = "disaggregatedset_strict_header_no_match", "Strict headers that named no endpoint."
+        yield counter(PREFIX + name, help_text, (*labels, "selector"), no_match)
+    shares = [
+        ((kind, one.name, one.mode, revision), share)
+        for one in plugins
+        for revision, share in one.distribution.shares.items()
+    ]
+    if shares:
+        name = PREFIX + "disaggregatedset_revision_gating_share"
+        help_text = "The share of the requests that a revision gets; 0: it lacks a role."
+        yield gauge(name, help_text, (*labels, "mode", "revision"), shares)
 
 
 DISAGGREGATEDSET_ROLLOUT_SCREENER: Final = PluginDeclaration(

@@ -11,9 +11,9 @@ from typing import ClassVar, Final, Literal
 
 import numpy as np
 from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
 from pydantic import Field
 
+from adsum.metric_families import gauge
 from epp.endpoints.endpoint import EndpointPool, Floats, Mask
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.labels import PREFIX, label_value
@@ -71,17 +71,13 @@ _METRIC_LABELS: Final = ("endpoint_name", "namespace", "producer_name", "fairnes
 
 def in_flight_metrics(producers: Sequence[InFlightLoadProducer]) -> Iterator[Metric]:
     """An endpoint has one sample, 0, once all that was sent there has ended."""
-    requests = GaugeMetricFamily(
-        PREFIX + "inflight_requests", "Requests sent there that have not ended.", labels=_METRIC_LABELS
-    )
-    tokens = GaugeMetricFamily(
-        PREFIX + "inflight_tokens", "Tokens sent there that are not computed yet.", labels=_METRIC_LABELS
-    )
-    for producer in producers:
-        for labels, (count, size) in _samples(producer).items():
-            requests.add_metric(labels, count)
-            tokens.add_metric(labels, size)
-    yield from (requests, tokens)
+    found = [one for producer in producers for one in _samples(producer).items()]
+    for index, name, help_text in (
+        (0, "inflight_requests", "Requests sent there that have not ended."),
+        (1, "inflight_tokens", "Tokens sent there that are not computed yet."),
+    ):
+        samples = [(labels, counts[index]) for labels, counts in found]
+        yield gauge(PREFIX + name, help_text, _METRIC_LABELS, samples)
 
 
 def _samples(producer: InFlightLoadProducer) -> Mapping[tuple[str, ...], tuple[int, int]]:

@@ -8,6 +8,7 @@ from typing import Final
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from adsum.metric_families import counter, gauge
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.labels import PREFIX
 from epp.scheduling.kv_events.cache_index import BLOCK_BYTES
@@ -47,15 +48,13 @@ def _reading(streams: Sequence[KvEventStream]) -> Iterator[Metric]:
     yield CounterMetricFamily(
         PREFIX + "kv_cache_events_messages_received", "Batches of events.", _sum(streams, "batches")
     )
-    known = GaugeMetricFamily(
+    states = Counter(one.knowledge for one in streams)
+    yield gauge(
         PREFIX + "kv_cache_events_publishers",
         "Sockets of workers, by what is known of their caches.",
-        labels=("knowledge",),
+        ("knowledge",),
+        [((state.value,), states[state]) for state in Knowledge],
     )
-    states = Counter(one.knowledge for one in streams)
-    for state in Knowledge:
-        known.add_metric((state.value,), states[state])
-    yield known
     for name, what in (
         ("restarts", "Caches that began anew: the worker's process was replaced."),
         ("gaps", "Times that batches were missing."),
@@ -75,14 +74,12 @@ def _index(producers: Sequence[PrecisePrefixCacheProducer]) -> Iterator[Metric]:
         "Prompts whose tokens were not known in time, so that the estimate decided.",
         sum(one.prompts_estimated for one in producers),
     )
-    asked = CounterMetricFamily(
+    yield counter(
         PREFIX + "kv_cache_index_tokens",
         "Prompts whose tokens were asked for, by who gave them.",
-        labels=("by",),
+        ("by",),
+        [((by.value,), sum(one.tokens_by[by] for one in producers)) for by in TokensBy],
     )
-    for by in TokensBy:
-        asked.add_metric((by.value,), sum(one.tokens_by[by] for one in producers))
-    yield asked
     yield GaugeMetricFamily(
         PREFIX + "kv_cache_index_blocks",
         "Different blocks in the index of KV events.",
@@ -96,10 +93,8 @@ def _truth(producers: Sequence[PrecisePrefixCacheProducer]) -> Iterator[Metric]:
         ("confidence", "How far a worker's events agree with what its cache delivered, 0 to 1."),
         ("believed", "1: a worker's events decide; 0: they were wrong, and the estimate does."),
     ):
-        gauge = GaugeMetricFamily(f"{PREFIX}kv_cache_index_{name}", what, labels=("model_server_endpoint",))
-        for key, truth in truths:
-            gauge.add_metric((key[0],), float(getattr(truth, name)))
-        yield gauge
+        samples = [((key[0],), float(getattr(truth, name))) for key, truth in truths]
+        yield gauge(f"{PREFIX}kv_cache_index_{name}", what, ("model_server_endpoint",), samples)
     yield CounterMetricFamily(
         PREFIX + "kv_cache_index_checks",
         "Comparisons of what workers' events say with what their caches delivered.",

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Final
 
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 from pydantic import Field, model_validator
 
 from adsum.histogram import Histogram
+from adsum.metric_families import counter, gauge, histogram
 from adsum.process_limits import memory_limit
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.labels import EXTENSION_PREFIX, PREFIX
@@ -133,42 +134,29 @@ def prefix_metrics(producers: Sequence[PrefixCacheProducer]) -> Iterator[Metric]
 
     The older names have no labels, so there all producers count together.
     """
-    size = GaugeMetricFamily(PREFIX + "prefix_indexer_size", _SIZE, labels=_LABELS)
-    used = GaugeMetricFamily(PREFIX + "prefix_indexer_bytes", _USED, labels=_LABELS)
-    limit = GaugeMetricFamily(PREFIX + "prefix_indexer_limit_bytes", _LIMIT, labels=_LABELS)
-    evicted = CounterMetricFamily(PREFIX + "prefix_indexer_evicted_blocks", _EVICTED, labels=_LABELS)
-    ratio = HistogramMetricFamily(PREFIX + "prefix_indexer_hit_ratio", _RATIO, labels=_LABELS)
-    held = HistogramMetricFamily(PREFIX + "prefix_indexer_hit_bytes", _BYTES, labels=_LABELS)
-    for number, producer in enumerate(producers, 1):
-        labels, hits = (PRODUCER if number == 1 else f"{PRODUCER}-{number}", PRODUCER), producer.hits
-        blocks = len(producer.index)
-        size.add_metric(labels, blocks)
-        used.add_metric(labels, producer.index.used_bytes)
-        limit.add_metric(labels, producer.index.max_bytes)
-        evicted.add_metric(labels, producer.index.evicted)
-        ratio.add_metric(labels, hits.ratios.buckets(), hits.ratios.total)
-        held.add_metric(labels, hits.bytes.buckets(), hits.bytes.total)
-    yield from (size, used, limit, evicted, ratio, held)
-    blocks = sum(len(producer.index) for producer in producers)
-    yield GaugeMetricFamily(EXTENSION_PREFIX + "prefix_indexer_size", _SIZE, blocks)
-    ratios = _sum(RATIOS, (producer.hits.ratios for producer in producers))
-    yield _unlabelled("prefix_indexer_hit_ratio", _RATIO, ratios)
-    yield _unlabelled(
-        "prefix_indexer_hit_bytes", _BYTES, _sum(BYTES, (producer.hits.bytes for producer in producers))
-    )
+    found = [
+        ((PRODUCER if number == 1 else f"{PRODUCER}-{number}", PRODUCER), one.index, one.hits)
+        for number, one in enumerate(producers, 1)
+    ]
+    name = PREFIX + "prefix_indexer_"
+    yield gauge(name + "size", _SIZE, _LABELS, [(labels, len(index)) for labels, index, _ in found])
+    yield gauge(name + "bytes", _USED, _LABELS, [(labels, index.used_bytes) for labels, index, _ in found])
+    yield gauge(name + "limit_bytes", _LIMIT, _LABELS, [(labels, one.max_bytes) for labels, one, _ in found])
+    evicted = [(labels, index.evicted) for labels, index, _ in found]
+    yield counter(name + "evicted_blocks", _EVICTED, _LABELS, evicted)
+    yield histogram(name + "hit_ratio", _RATIO, _LABELS, [(labels, hits.ratios) for labels, _, hits in found])
+    yield histogram(name + "hit_bytes", _BYTES, _LABELS, [(labels, hits.bytes) for labels, _, hits in found])
+    name = EXTENSION_PREFIX + "prefix_indexer_"
+    yield GaugeMetricFamily(name + "size", _SIZE, sum(len(index) for _, index, _ in found))
+    yield histogram(name + "hit_ratio", _RATIO, of=_sum(RATIOS, (hits.ratios for _, _, hits in found)))
+    yield histogram(name + "hit_bytes", _BYTES, of=_sum(BYTES, (hits.bytes for _, _, hits in found)))
 
 
 def _sum(bounds: Sequence[float], histograms: Iterable[Histogram]) -> Histogram:
     total = Histogram(bounds)
-    for histogram in histograms:
-        total.add(histogram)
+    for one in histograms:
+        total.add(one)
     return total
-
-
-def _unlabelled(name: str, help_text: str, histogram: Histogram) -> Metric:
-    family = HistogramMetricFamily(EXTENSION_PREFIX + name, help_text)
-    family.add_metric((), histogram.buckets(), histogram.total)
-    return family
 
 
 APPROX_PREFIX_CACHE_PRODUCER: Final = PluginDeclaration(
