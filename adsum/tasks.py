@@ -6,7 +6,6 @@ A failure that no code would read goes to the loop's exception handler, which lo
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from types import TracebackType
 from typing import Any, Never, Self, TypeVar
 
 import anyio
@@ -158,7 +157,5 @@ class ResourceOwner:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()

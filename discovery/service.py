@@ -180,9 +180,7 @@ class SourceDiscovery:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     if not TYPE_CHECKING:  # a type checker reports the missing methods itself

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Final, Never, Self
 
 from discovery.copy_on_write import FrozenDict
@@ -155,9 +155,7 @@ class InstanceEventStream:
         await self._enter_once()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     @property

@@ -7,7 +7,6 @@ they block. Instances that are still registered when the interpreter exits are r
 import ssl
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
-from types import TracebackType
 from typing import Any, Self
 
 from adsum.portal import Portal, PortalClosedError
@@ -71,9 +70,7 @@ class InstanceHandle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -106,9 +103,7 @@ class ServiceRegistry:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

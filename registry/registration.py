@@ -5,7 +5,7 @@ import secrets
 import ssl
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from adsum.addresses import is_loopback
@@ -101,9 +101,7 @@ class MembershipRegistry:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     if not TYPE_CHECKING:  # a type checker reports the missing methods itself
@@ -150,9 +148,7 @@ class HandleRegistration:
         self._entered.append(handle)
         return handle
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._entered.pop().close()
 
 

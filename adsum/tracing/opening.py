@@ -5,7 +5,6 @@ import logging
 import os
 import random
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from adsum.command_line import installed_version, not_installed
@@ -57,9 +56,7 @@ class Tracing:
         self.tracer = Tracer(self._exporting.ended, random.Random(), sampling)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for handler in logging.getLogger().handlers:
             handler.removeFilter(note_trace)
         exporting, self._exporting = self._exporting, None

@@ -8,7 +8,6 @@ import itertools
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
@@ -221,9 +220,7 @@ class EdsServer:
         await self._server.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._server.stop(_GOODBYE)
 
     async def _check(self, _: HealthCheckRequest, __: "aio.ServicerContext[Any, Any]") -> HealthCheckResponse:

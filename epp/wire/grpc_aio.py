@@ -9,7 +9,6 @@ import functools
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -268,9 +267,7 @@ class GrpcListener:
         self._server = server
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.drain(None)
 
     async def drain(self, timeout: float | None) -> None:

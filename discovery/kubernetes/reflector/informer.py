@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from adsum.tasks import cancel_and_wait
@@ -174,9 +173,7 @@ class Informer:
         self._task = asyncio.create_task(self._run(), name=f"informer {self._path}")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._task is not None:
             await cancel_and_wait(self._task)
 

@@ -5,7 +5,6 @@ import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
-from types import TracebackType
 from typing import Final, Self
 
 from adsum.serving.acceptor import Acceptor, Connections
@@ -143,9 +142,7 @@ class Http2Listener:
         self.port = listening.getsockname()[1]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.drain(None)
 
     async def drain(self, timeout: float | None) -> None:
