@@ -72,6 +72,95 @@ class HeaderFields(dict[str, str]):
         return super().get(name.lower(), default)
 
 
+class ChunkScanner:
+    """Finds the end of a chunked body (RFC 9112 §7.1). `payload`: where the content of the chunks is appended; None: nowhere.
+
+    `limit`, `chunks`: the largest body, in bytes and in chunks, of which the last, empty one counts; None: any. The content of
+    the trailers is ignored.
+    """
+
+    def __init__(
+        self, payload: list[bytes] | None = None, *, limit: int | None = None, chunks: int | None = None
+    ) -> None:
+        self._payload = payload
+        self._limit = limit
+        self._most_chunks = chunks
+        self._rest = b""
+        self._left = self._size = self._chunks = 0
+        self._after_chunk = self._in_trailers = False
+        self._trailers = 0
+
+    def feed(self, data: bytes) -> int | None:
+        """How many of these bytes belong to the body if it ends in them, else None. Raises ResponseError."""
+        scanned = len(self._rest)
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        end = self._scan(data)
+        return None if end is None else end - scanned
+
+    def _scan(self, data: bytes) -> int | None:
+        at, size = 0, len(data)
+        while at < size:
+            if self._left:
+                at = self._pass_content(data, at)
+                continue
+            line = data.find(b"\r\n", at, at + (_MAX_HEAD if self._in_trailers else _MAX_CHUNK_LINE))
+            if line < 0:
+                self._keep(data[at:])
+                return None
+            if self._in_trailers and line == at:
+                return line + 2
+            self._read_line(data[at:line])
+            at = line + 2
+        return None
+
+    def _pass_content(self, data: bytes, at: int) -> int:
+        """Where the content of this chunk ends, or the data."""
+        end = min(at + self._left, len(data))
+        if self._payload is not None:
+            self._payload.append(data[at:end])
+        self._left -= end - at
+        self._after_chunk = not self._left
+        return end
+
+    def _read_line(self, line: bytes) -> None:
+        if self._after_chunk:
+            if line:
+                raise ResponseError("a chunk of it is longer than its size line says")
+            self._after_chunk = False
+        elif self._in_trailers:
+            self._trailers += len(line)
+            self._check_trailers(0)
+        else:
+            self._begin_chunk(line)
+
+    def _begin_chunk(self, line: bytes) -> None:
+        self._chunks += 1
+        if self._most_chunks is not None and self._chunks > self._most_chunks:
+            raise ResponseError(f"it comes in more than {self._most_chunks} chunks")
+        found = _CHUNK_SIZE.fullmatch(line)
+        if found is None:
+            raise ResponseError("a chunk of it does not say how long it is")
+        self._left = int(found[1], 16)
+        self._in_trailers = not self._left
+        self._size += self._left
+        if self._limit is not None and self._size > self._limit:
+            raise ResponseTooLargeError(self._limit)
+
+    def _keep(self, rest: bytes) -> None:
+        if self._in_trailers:
+            self._check_trailers(len(rest))
+        elif len(rest) >= _MAX_CHUNK_LINE:
+            raise ResponseError("a chunk of it does not say how long it is")
+        if self._after_chunk and rest != b"\r":
+            raise ResponseError("a chunk of it is longer than its size line says")
+        self._rest = rest
+
+    def _check_trailers(self, further: int) -> None:
+        if self._trailers + further > _MAX_HEAD:
+            raise ResponseError(f"its trailer fields take more than {_MAX_HEAD} bytes")
+
+
 class ResponseReader:
     """Feed it the received bytes; it returns the response once that is complete.
 
@@ -82,8 +171,8 @@ class ResponseReader:
     """
 
     __slots__ = (
-        "_body", "_buffer", "_chunked", "_chunks", "_chunks_left", "_encoded", "_head", "_keep_alive", "_length", "_limit",
-        "_received", "_status", "_strict",
+        "_buffer", "_chunked", "_encoded", "_head", "_keep_alive", "_length", "_limit", "_payload", "_received", "_scanner",
+        "_status", "_strict",
     )  # fmt: skip
 
     def __init__(
@@ -101,12 +190,11 @@ class ResponseReader:
         self._strict = strict
         self._buffer = bytearray()
         self._head = b""
-        self._body = bytearray()
         self._status = 0
         self._keep_alive = True
         self._chunked = False
-        self._chunks = chunks
-        self._chunks_left = chunks
+        self._payload: list[bytes] = []  # bounded: `limit`
+        self._scanner = ChunkScanner(self._payload, limit=limit, chunks=chunks)
         self._length: int | None = None
 
     def feed(self, data: bytes | memoryview) -> HttpResponse | None:
@@ -197,46 +285,13 @@ class ResponseReader:
                 raise self._too_large()
 
     def _read_chunks(self) -> HttpResponse | None:
-        at = 0
-        try:
-            while (line := self._buffer.find(b"\r\n", at, at + _MAX_CHUNK_LINE)) >= 0:
-                size = self._chunk_size(bytes(self._buffer[at:line]))
-                if size == 0:
-                    return self._read_trailers(line)
-                end = line + 2 + size
-                if len(self._body) + size > self._limit:
-                    raise self._too_large()
-                if len(self._buffer) < end + 2:
-                    return None
-                if not self._buffer.startswith(b"\r\n", end):
-                    raise ResponseError("a chunk of it is longer than its size line says")
-                self._body += self._buffer[line + 2 : end]
-                at = end + 2
-                self._chunks_left -= 1
-            if len(self._buffer) - at >= _MAX_CHUNK_LINE:
-                raise ResponseError("a chunk of it does not say how long it is")
+        received = bytes(self._buffer)
+        self._buffer.clear()
+        end = self._scanner.feed(received)
+        if end is None:
             return None
-        finally:
-            del self._buffer[:at]
-
-    def _read_trailers(self, line: int) -> HttpResponse | None:
-        """`line`: where the last chunk's size line ends. The content of the trailers is ignored."""
-        end = self._buffer.find(b"\r\n\r\n", line)
-        if end < 0:
-            if len(self._buffer) - line > _MAX_HEAD:
-                raise ResponseError(f"its trailer fields take more than {_MAX_HEAD} bytes")
-            return None
-        return HttpResponse(
-            self._status, self._head, self._body, self._keep_alive and end + 4 == len(self._buffer)
-        )
-
-    def _chunk_size(self, line: bytes) -> int:
-        if self._chunks_left <= 0:
-            raise ResponseError(f"it comes in more than {self._chunks} chunks")
-        found = _CHUNK_SIZE.fullmatch(line)
-        if found is None:
-            raise ResponseError("a chunk of it does not say how long it is")
-        return int(found[1], 16)
+        body = bytearray().join(self._payload)
+        return HttpResponse(self._status, self._head, body, self._keep_alive and end == len(received))
 
     def _too_large(self) -> ResponseTooLargeError:
         return ResponseTooLargeError(self._limit)

@@ -7,7 +7,8 @@ from http import HTTPStatus
 from typing import Final, Protocol
 
 from adsum.http1.connection import ClientConnection
-from adsum.http1.relay import ChunkScanner, Framing
+from adsum.http1.relay import Framing
+from adsum.http1.response import ChunkScanner
 from registry.disaggregation.cached_tokens import EventRewriter, rewritten
 from registry.disaggregation.connectors import CACHE_THRESHOLD, finish_reason, first_finish_reason
 

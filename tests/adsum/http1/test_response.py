@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adsum.http1.relay import ChunkScanner, Framing, RelayReader
+from adsum.http1.relay import Framing, RelayReader
 from adsum.http1.response import (
+    ChunkScanner,
     HttpResponse,
     IncompleteResponseError,
     ResponseError,
