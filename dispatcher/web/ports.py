@@ -1,10 +1,7 @@
 """Opens the dispatcher's port, with TLS if there is a certificate, and those of `http.health_address` and `http.debug_address`."""
 
-import logging
-import os
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,73 +14,15 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from adsum.addresses import split_authority
-from adsum.changing_files import FileChanges
 from adsum.config.problems import ConfigError
-from adsum.errors import os_reason
 from adsum.serving.pages import ConnectionLimits, served_at
+from adsum.serving.reloaded_tls import reloaded_tls
 from adsum.serving.sockets import connection_limit
-from adsum.tasks import background
 from adsum.web.access import Access, token_file
 from adsum.web.debug_port import DebugPort
 from dispatcher.broker.contract.message import MAX_PAYLOAD
 from dispatcher.config.config_file import HttpConfig
 from dispatcher.web.queue_pages import GUARDED, QueuePages
-
-log = logging.getLogger(__name__)
-
-
-@asynccontextmanager
-async def server_tls(certificate: str, key: str) -> AsyncIterator[ssl.SSLContext]:
-    """Raises ConfigError for files that cannot be used; later ones are logged, and the certificate in use stays.
-
-    A server takes one context when it starts. Its `sni_callback` runs in each handshake, also without SNI.
-    """
-    seen = _stamps(certificate, key)
-    current, serving = _context(certificate, key), _context(certificate, key)
-
-    def select(connection: ssl.SSLObject | ssl.SSLSocket, name: str, context: ssl.SSLContext) -> None:
-        connection.context = current
-
-    async def reload() -> None:
-        nonlocal current, seen
-        if (found := _stamps(certificate, key)) == seen:
-            return
-        seen = found
-        try:
-            current = _context(certificate, key)
-        except ConfigError as error:
-            log.warning("certificate not reloaded, the old one stays in use: %s", error.one_line)
-
-    serving.sni_callback = select
-    async with background(FileChanges(Path(certificate)).run(reload), "certificate of the front door"):
-        yield serving
-
-
-def _stamps(*files: str) -> list[tuple[int, ...]]:
-    """What changes with each file, following links; () for a missing one."""
-    stamps: list[tuple[int, ...]] = []
-    for file in files:
-        with suppress(OSError):
-            found = os.stat(file)
-            stamps.append((found.st_mtime_ns, found.st_ino, found.st_size))
-            continue
-        stamps.append(())
-    return stamps
-
-
-def _context(certificate: str, key: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        context.load_cert_chain(certificate, key, password="")  # else OpenSSL asks the terminal for one
-    except (OSError, ValueError) as error:
-        reason = error.reason if isinstance(error, ssl.SSLError) else os_reason(error)
-        expected = "expected PEM files that this user can read, and a key without a password"
-        raise ConfigError(
-            "http.tls_cert_file", f"no certificate and key in {certificate} and {key}: {reason}; {expected}"
-        ) from error
-    return context
-
 
 _LIMITS: Final = ConnectionLimits(max_connections=2048)
 """A client that waits for a result holds a connection."""
@@ -118,7 +57,11 @@ async def serve_pages(
         add_door(app)
         tls = None
         if config.tls_cert_file is not None and config.tls_key_file is not None:
-            tls = await stack.enter_async_context(server_tls(config.tls_cert_file, config.tls_key_file))
+            files = Path(config.tls_cert_file), Path(config.tls_key_file)
+            try:
+                tls = await stack.enter_async_context(reloaded_tls(*files))
+            except ValueError as error:
+                raise ConfigError("http.tls_cert_file", str(error)) from error
         setting = "http.host and http.port"
         opened = served_at(config.host, config.port, app, "the front door", setting, _LIMITS, tls)
         http = await stack.enter_async_context(opened)

@@ -10,7 +10,7 @@ import logging
 import os
 import ssl
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from adsum.serving.reloaded_tls import file_stamps
 from epp.config.tls_rules import TlsRules
 
 POLL_INTERVAL = 1.0
@@ -100,21 +101,9 @@ class CertificateFiles:
         """Raises CertificateError."""
         return None if self.client_ca is None else read_ca(self.client_ca, self.client_ca_flag)
 
-    def stamps(self) -> tuple[tuple[int, int, int], ...]:
+    def stamps(self) -> list[tuple[int, int, int]]:
         pair = () if self.folder is None else (self.folder / "tls.key", self.folder / "tls.crt")
-        return _file_stamps(pair if self.client_ca is None else (*pair, self.client_ca))
-
-
-def _file_stamps(paths: Iterable[Path]) -> tuple[tuple[int, int, int], ...]:
-    """Inode, modification time and size of each file, following links; zeros for a missing file."""
-    stamps = []
-    for path in paths:
-        try:
-            found = path.stat()
-            stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))
-        except OSError:
-            stamps.append((0, 0, 0))
-    return tuple(stamps)
+        return file_stamps(*pair, *([] if self.client_ca is None else [self.client_ca]))
 
 
 def _describe(pair: KeyPair) -> str:

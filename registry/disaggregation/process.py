@@ -7,8 +7,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode
@@ -17,11 +16,11 @@ from aiohttp import web
 
 import discovery
 from adsum.addresses import authority
-from adsum.changing_files import FileChanges
 from adsum.errors import os_reason
 from adsum.http1.pool import ConnectionPool
 from adsum.logs import print_ready
 from adsum.serving.pages import served_at
+from adsum.serving.reloaded_tls import reloaded_tls
 from adsum.serving.sockets import ListenError, listening_sockets
 from adsum.signals import stop_signals, until_signalled
 from adsum.tasks import background
@@ -71,7 +70,7 @@ async def _open(stack: AsyncExitStack, options: argparse.Namespace) -> list[Prox
     )
     prefill = PrefillWorkers(allowed, limits, _client_tls(options, "prefiller"))
     stack.push_async_callback(prefill.aclose)
-    tls = None if not options.secure_proxy else await stack.enter_async_context(_server_tls(options))
+    tls = await _server_tls(stack, options)
     connector = _connector(options)
     decoder_tls = _client_tls(options, "decoder")
     bodies = BodyLimits(options.max_request_bytes, _MOST_BODIES * options.max_request_bytes)
@@ -190,57 +189,13 @@ def _client_tls(options: argparse.Namespace, stage: str) -> ssl.SSLContext | Non
     return context
 
 
-@asynccontextmanager
-async def _server_tls(options: argparse.Namespace) -> AsyncIterator[ssl.SSLContext]:
-    """New connections get the certificate as it is now: cert-manager replaces it long before it ends."""
+async def _server_tls(stack: AsyncExitStack, options: argparse.Namespace) -> ssl.SSLContext | None:
+    if not options.secure_proxy:
+        return None
     if options.cert_path is None:
         raise ValueError("--secure-proxy needs --cert-path, a folder with tls.crt and tls.key")
     folder = Path(options.cert_path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    _load(context, folder)
-    last = _stamp(folder)
-
-    async def read_again() -> None:
-        nonlocal last
-        now = _stamp(folder)
-        if now == last:
-            return
-        last = now
-        try:
-            _load(context, folder)
-        except ValueError as error:
-            log.warning("%s; the last certificate stays", error)
-        else:
-            log.info("the certificate in %s was read again", folder)
-
-    async with background(FileChanges(folder / "tls.crt").run(read_again), "follow the certificate"):
-        yield context
-
-
-def _load(context: ssl.SSLContext, folder: Path) -> None:
-    """Raises ValueError. A pair of which one file is new is rejected by OpenSSL, and leaves the context as it was."""
     try:
-        checked = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        for one in (checked, context):
-            # without a password OpenSSL would ask the terminal for one
-            one.load_cert_chain(folder / "tls.crt", folder / "tls.key", password="")
-    except (OSError, ValueError) as error:
-        reason = error.reason if isinstance(error, ssl.SSLError) else os_reason(error)
-        raise ValueError(
-            f"--cert-path: no certificate and key in {folder}: {reason}; expected PEM files tls.crt and tls.key that this "
-            "user can read, and a key without a password"
-        ) from error
-
-
-def _stamp(folder: Path) -> list[tuple[int, int]]:
-    stamps = []
-    for name in ("tls.crt", "tls.key"):
-        try:
-            found = (folder / name).stat()
-        except OSError:
-            stamps.append((0, 0))
-        else:
-            stamps.append((found.st_mtime_ns, found.st_ino))
-    return stamps
+        return await stack.enter_async_context(reloaded_tls(folder / "tls.crt", folder / "tls.key"))
+    except ValueError as error:
+        raise ValueError(f"--cert-path: {error}") from error

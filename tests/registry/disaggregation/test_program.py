@@ -196,7 +196,10 @@ async def test_it_speaks_tls_to_workers_and_reads_a_new_certificate(
     [
         (["--kv-connector", "mooncake"], "expected one of nixlv2"),
         (["--secure-proxy"], "--secure-proxy needs --cert-path"),
-        (["--secure-proxy", "--cert-path", "/nowhere"], "no certificate and key in /nowhere: No such file"),
+        (
+            ["--secure-proxy", "--cert-path", "/nowhere"],
+            "no certificate and key in /nowhere/tls.crt and /nowhere/tls.key: No such file",
+        ),
         (["--enable-tls", "encoder"], "'encoder' is no stage"),
         (["--prefill-component", "prefill"], "expected NAMESPACE/COMPONENT"),
         (["--allow-prefill", "a b"], "is not a host name"),
