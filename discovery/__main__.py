@@ -5,18 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from adsum import command_line
 from adsum.addresses import split_authority
-from adsum.command_line import (
-    INTERRUPTED,
-    CommandParser,
-    Parser,
-    ShowVersion,
-    add_log_format,
-    argument,
-    on_broken_pipe,
-    print_error,
-    program,
-)
 from discovery.errors import AdsumError
 from discovery.source import SOURCE_URLS
 
@@ -29,7 +19,7 @@ def _address(text: str) -> str:
     return text
 
 
-_ADDRESS = argument(_address)
+_ADDRESS = command_line.argument(_address)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,34 +36,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run(options)
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return command_line.INTERRUPTED
     except BrokenPipeError:
-        return on_broken_pipe()
+        return command_line.on_broken_pipe()
     except (AdsumError, ValueError, OSError) as error:
-        return print_error(error)
+        return command_line.print_error(error)
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog=program("discovery"),
+    parser = command_line.Parser(
+        prog=command_line.program("discovery"),
         description="Who is there? Workers are shown the bearer token in $ADSUM_TOKEN, if there is one.",
     )
-    parser.add_argument("--version", action=ShowVersion)
+    parser.add_argument("--version", action=command_line.ShowVersion)
     commands = parser.add_subparsers(
-        required=True, dest="command", metavar="COMMAND", parser_class=CommandParser
+        required=True, dest="command", metavar="COMMAND", parser_class=command_line.CommandParser
     )
-    url = CommandParser(add_help=False)
+    url = command_line.CommandParser(add_help=False)
     url.add_argument(
         "--discovery",
         metavar="URL",
         help=f"where to look: {SOURCE_URLS}; or a scheme of an installed package",
     )
-    as_json = CommandParser(add_help=False)
+    as_json = command_line.CommandParser(add_help=False)
     as_json.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
-    place = CommandParser(add_help=False, parents=[url])
+    place = command_line.CommandParser(add_help=False, parents=[url])
     place.add_argument("namespace", help="of the workers, as they registered")
     place.add_argument("component", help="of the workers in it, such as decode")
-    shared = CommandParser(add_help=False, parents=[place, as_json])
+    shared = command_line.CommandParser(add_help=False, parents=[place, as_json])
     now = "the ready instances now; without names: what is there"
     _add_list_flags(commands.add_parser("list", parents=[url, as_json], help=now))
     watching = commands.add_parser(
@@ -101,7 +91,7 @@ def _add_list_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_serve_flags(parser: argparse.ArgumentParser) -> None:
-    add_log_format(parser)
+    command_line.add_log_format(parser)
     listen = f"where the page and /metrics are ({DEFAULT_LISTEN})"
     add = parser.add_argument
     add("--listen", type=_ADDRESS, default=DEFAULT_LISTEN, metavar="ADDRESS:PORT", help=listen)
@@ -112,7 +102,7 @@ def _add_serve_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_eds_flags(parser: argparse.ArgumentParser) -> None:
-    add_log_format(parser)
+    command_line.add_log_format(parser)
     add = parser.add_argument
     add("--out", type=Path, metavar="FILE", help="write an EDS file, which Envoy watches")
     listen = "serve EDS over gRPC, state of the world; in plain text without --cert-path"

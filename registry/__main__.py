@@ -8,17 +8,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from adsum.command_line import (
-    INTERRUPTED,
-    SUCCEEDED,
-    WRONG_INPUT,
-    Parser,
-    ShowVersion,
-    add_log_format,
-    print_error,
-    program,
-    with_commands,
-)
+from adsum import command_line
 from adsum.errors import AdsumError
 from adsum.quoting import quoted
 from adsum.units import parse_duration
@@ -42,7 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(serve_pd_sidecar(pd_options), pd_options.log_format, _PD_SIDECAR)
     if given and not given[0].startswith("-"):
         problem = f"there is no command {quoted(given[0])}; there is {_PD_SIDECAR}, without a command it registers a server"
-        return print_error(f"{problem}; see {program('registry')} --help", WRONG_INPUT)
+        return command_line.print_error(
+            f"{problem}; see {command_line.program('registry')} --help", command_line.WRONG_INPUT
+        )
     options = _registration_parser().parse_args(given)
     from registry.sidecar.sidecar import serve
 
@@ -62,26 +54,26 @@ def _run(serving: Coroutine[Any, Any, None], log_format: str, name: str) -> int:
     try:
         asyncio.run(serving)
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return command_line.INTERRUPTED
     except (AdsumError, ValueError, OSError) as error:
-        return print_error(error)
-    return SUCCEEDED
+        return command_line.print_error(error)
+    return command_line.SUCCEEDED
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags, and the command with its own; shell completion reads this parser."""
-    return with_commands(_registration_parser(), {_PD_SIDECAR: pd_flags.build_parser()})
+    return command_line.with_commands(_registration_parser(), {_PD_SIDECAR: pd_flags.build_parser()})
 
 
 def _registration_parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog=program("registry"),
+    parser = command_line.Parser(
+        prog=command_line.program("registry"),
         description="Register a model server that is not ours: follow its health, publish its metadata, until "
         "SIGTERM. Readers of the metadata need the bearer token in $ADSUM_TOKEN, if there is one. Another sidecar, in front of a "
-        f"decode worker: {program('registry')} {_PD_SIDECAR} --help.",
+        f"decode worker: {command_line.program('registry')} {_PD_SIDECAR} --help.",
     )
-    parser.add_argument("--version", action=ShowVersion)
-    add_log_format(parser)
+    parser.add_argument("--version", action=command_line.ShowVersion)
+    command_line.add_log_format(parser)
     _add_identity_flags(parser)
     _add_server_flags(parser)
     where = parser.add_argument_group("where")

@@ -18,15 +18,7 @@ from adsum.config.problems import ConfigError
 from adsum.tasks import background, cancel_and_wait
 from dispatcher.broker.contract.message import Request, Result
 from dispatcher.broker.contract.queue import ConflictError, Queue, QueueError, State
-from dispatcher.cli.batch_file import (
-    EXPECTED,
-    BatchFileError,
-    BatchLine,
-    open_results,
-    read_answered,
-    read_lines,
-    result_line,
-)
+from dispatcher.cli import batch_file
 from dispatcher.cli.commands import open_queue
 from dispatcher.cli.flags import SubmitFlags
 from dispatcher.cli.progress import FailureSummary, Progress, show_progress
@@ -57,7 +49,7 @@ class BatchSettings:
     created_ms: int
     objective: str = ""
 
-    def request(self, line: BatchLine) -> Request:
+    def request(self, line: batch_file.BatchLine) -> Request:
         return Request(
             id=f"{self.name}:{line.custom_id}",
             payload=line.body,
@@ -78,15 +70,15 @@ class BatchSettings:
 class SubmittedRequest:
     """A request that is in the queue. `new`: no earlier run had submitted it."""
 
-    line: BatchLine
+    line: batch_file.BatchLine
     id: str
     token: str
     new: bool
 
 
 def unanswered(
-    lines: Iterable[BatchLine], answered: Mapping[str, str], results: Path, settings: BatchSettings
-) -> list[BatchLine]:
+    lines: Iterable[batch_file.BatchLine], answered: Mapping[str, str], results: Path, settings: BatchSettings
+) -> list[batch_file.BatchLine]:
     """The lines without an answer in `results`; raises BatchFileError if one was answered for another request."""
     left = []
     for line in lines:
@@ -94,7 +86,7 @@ def unanswered(
         if kept is None:
             left.append(line)
         elif kept not in ("", line.sha256):
-            raise BatchFileError(
+            raise batch_file.BatchFileError(
                 f"{line.location}: {results} has an answer to custom_id {line.custom_id!r}, but to another path or body; "
                 f"{settings.remedy()}"
             )
@@ -102,12 +94,12 @@ def unanswered(
 
 
 async def submit_all(
-    queue: Queue, lines: Collection[BatchLine], settings: BatchSettings, progress: Progress
+    queue: Queue, lines: Collection[batch_file.BatchLine], settings: BatchSettings, progress: Progress
 ) -> list[SubmittedRequest]:
     """Submit all lines; the queue returns those of an earlier run. Raises QueueError and BatchFileError."""
     done = 0
 
-    async def submit(line: BatchLine) -> SubmittedRequest:
+    async def submit(line: batch_file.BatchLine) -> SubmittedRequest:
         nonlocal done
         # The key makes a second run return the request of the first: nothing is sent twice.
         request, key = settings.request(line), f"batch:{settings.name}:{line.custom_id}"
@@ -115,11 +107,13 @@ async def submit_all(
             accepted = await _retry_while_away(lambda: queue.submit(request, idempotency_key=key))
         except ConflictError as error:
             message = f"{error}: batch {settings.name!r} was submitted before with another path or body here"
-            raise BatchFileError(
+            raise batch_file.BatchFileError(
                 f"{line.location}: custom_id {line.custom_id!r}: {message}; {settings.remedy()}"
             ) from error
         except ValueError as error:
-            raise BatchFileError(f"{line.location}: custom_id {line.custom_id!r}: {error}") from error
+            raise batch_file.BatchFileError(
+                f"{line.location}: custom_id {line.custom_id!r}: {error}"
+            ) from error
         done += 1
         progress.update("submitted", done, len(lines))
         return SubmittedRequest(line, accepted.id, accepted.token, accepted.token == request.token)
@@ -155,7 +149,7 @@ async def collect(
     async def wait(one: SubmittedRequest) -> None:
         nonlocal done, latest
         result = await _result(queue, one)
-        out.write(result_line(one.line.custom_id, result, one.line.sha256))
+        out.write(batch_file.result_line(one.line.custom_id, result, one.line.sha256))
         out.flush()
         latest = time.monotonic()
         done += 1
@@ -221,16 +215,16 @@ async def _map_concurrently(items: Iterable[A], work: Callable[[A], Awaitable[T]
 async def submit(flags: SubmitFlags) -> int:
     """Returns 0, or 3 if some answers are errors. Raises BatchFileError, ConfigError, QueueError and OSError."""
     # the whole file is checked before its first line is sent
-    all_lines = read_lines(flags.file)
+    all_lines = batch_file.read_lines(flags.file)
     if not all_lines:
-        raise BatchFileError(f"{flags.file}: there is no request in it; {EXPECTED}")
-    done = read_answered(flags.results) if flags.results is not None else {}
+        raise batch_file.BatchFileError(f"{flags.file}: there is no request in it; {batch_file.EXPECTED}")
+    done = batch_file.read_answered(flags.results) if flags.results is not None else {}
     async with open_queue(flags) as (broker, queue, rules), AsyncExitStack() as stack:
         if flags.results is not None and rules.result_list:
             raise ConfigError(
                 "--results", f"the results of queue {queue.name!r} go to the Redis list {rules.result_list!r}"
             )
-        out = None if flags.results is None else stack.enter_context(open_results(flags.results))
+        out = None if flags.results is None else stack.enter_context(batch_file.open_results(flags.results))
         now = await broker.now_ms()
         deadline_ms = now + int(flags.deadline * 1000)
         settings = BatchSettings(flags.batch, flags.tenant, deadline_ms, now, flags.objective)

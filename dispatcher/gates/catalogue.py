@@ -10,20 +10,8 @@ from typing import Any, Final
 from adsum.config.problems import ConfigError, did_you_mean
 from adsum.config.sections import read_section
 from adsum.entry_points import PluginError, PluginGroup
+from dispatcher.gates import parameters as gate_parameters
 from dispatcher.gates.gate import GateDeclaration
-from dispatcher.gates.parameters import (
-    AllOfParameters,
-    BudgetParameters,
-    LocalParameters,
-    MetricParameters,
-    NoGateParameters,
-    Parameters,
-    QueryParameters,
-    QuotaParameters,
-    SaturationParameters,
-    ScrapeParameters,
-    WaitOnRefuseParameters,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +22,7 @@ class GateSpec:
     """
 
     type: str
-    parameters: Parameters
+    parameters: gate_parameters.Parameters
     place: str
     gates: tuple["GateSpec", ...] = ()
     declaration: GateDeclaration | None = None
@@ -43,7 +31,9 @@ class GateSpec:
     @property
     def units(self) -> frozenset[str]:
         """The units in which its metric gates count capacity: requests, bytes; empty if it reads no metric."""
-        own = {self.parameters.unit} if isinstance(self.parameters, MetricParameters) else set()
+        own = (
+            {self.parameters.unit} if isinstance(self.parameters, gate_parameters.MetricParameters) else set()
+        )
         return frozenset(own).union(*(one.units for one in self.gates))
 
 
@@ -81,29 +71,29 @@ def _installed(name: str, given: object, place: str) -> GateSpec:
 
 
 def _are_parameters(given: object) -> bool:
-    return isinstance(given, type) and issubclass(given, Parameters)
+    return isinstance(given, type) and issubclass(given, gate_parameters.Parameters)
 
 
-def _children(parameters: Parameters, place: str) -> tuple[GateSpec, ...]:
-    if isinstance(parameters, WaitOnRefuseParameters):
+def _children(parameters: gate_parameters.Parameters, place: str) -> tuple[GateSpec, ...]:
+    if isinstance(parameters, gate_parameters.WaitOnRefuseParameters):
         return (parse_gate(parameters.gate, f"{place}.gate"),)
-    if isinstance(parameters, AllOfParameters):
+    if isinstance(parameters, gate_parameters.AllOfParameters):
         places = (f"{place}.gates[{index}]" for index in range(len(parameters.gates)))
         return tuple(map(parse_gate, parameters.gates, places))
     return ()
 
 
-GATES: Final[Mapping[str, type[Parameters]]] = {
-    "constant": NoGateParameters,
-    "prometheus-saturation": SaturationParameters,
-    "prometheus-budget": BudgetParameters,
-    "prometheus-query": QueryParameters,
-    "endpoint-scrape": ScrapeParameters,
-    "local-max-concurrency": LocalParameters,
-    "redis-quota": QuotaParameters,
-    "composite": AllOfParameters,
-    "all-of": AllOfParameters,
-    "wait-on-refuse": WaitOnRefuseParameters,
+GATES: Final[Mapping[str, type[gate_parameters.Parameters]]] = {
+    "constant": gate_parameters.NoGateParameters,
+    "prometheus-saturation": gate_parameters.SaturationParameters,
+    "prometheus-budget": gate_parameters.BudgetParameters,
+    "prometheus-query": gate_parameters.QueryParameters,
+    "endpoint-scrape": gate_parameters.ScrapeParameters,
+    "local-max-concurrency": gate_parameters.LocalParameters,
+    "redis-quota": gate_parameters.QuotaParameters,
+    "composite": gate_parameters.AllOfParameters,
+    "all-of": gate_parameters.AllOfParameters,
+    "wait-on-refuse": gate_parameters.WaitOnRefuseParameters,
 }
 """Each type and its parameters."""
 

@@ -12,6 +12,7 @@ import yaml
 
 from adsum.units import write_duration
 from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL
+from epp.envoy import workers
 from epp.envoy.access_log import access_log, served_header
 from epp.envoy.endpoint_discovery import eds_cluster, eds_from_file, eds_over_grpc
 from epp.envoy.json_values import Json, socket_address, static_hosts, typed_config, unlimited_circuit_breakers
@@ -21,15 +22,6 @@ from epp.envoy.overload import overload_manager
 from epp.envoy.picker_tls import picker_tls
 from epp.envoy.settings import EnvoySettings
 from epp.envoy.status import admin_cluster, status_listener
-from epp.envoy.workers import (
-    WORKERS,
-    another_host,
-    original_dst,
-    override_host,
-    picked_then_listed,
-    retry_policy,
-    split_pick,
-)
 from epp.ext_proc.access_log_entry import PICK_NAMESPACE
 from epp.ext_proc.protocol import EXT_PROC, METADATA_NAMESPACE, SUBSET_NAMESPACE
 from epp.request.control_headers import DATA_PLANE_ONLY, DESTINATION, MOST_TEXT, REQUEST_ID, SUBSET
@@ -79,17 +71,17 @@ def bootstrap(settings: EnvoySettings) -> Json:
 
 def _worker_clusters(settings: EnvoySettings) -> list[Json]:
     if settings.mode == "original-dst":
-        return original_dst(with_fallback=settings.fallback)
+        return workers.original_dst(with_fallback=settings.fallback)
     if settings.endpoints:
-        return [override_host(static_hosts(WORKERS, settings.endpoints))]
+        return [workers.override_host(static_hosts(workers.WORKERS, settings.endpoints))]
     if settings.eds_file is not None:
-        return picked_then_listed(eds_from_file(settings.eds_file), settings.attempts)
+        return workers.picked_then_listed(eds_from_file(settings.eds_file), settings.attempts)
     if settings.eds_server is not None:
         return [
-            *picked_then_listed(eds_over_grpc(), settings.attempts),
+            *workers.picked_then_listed(eds_over_grpc(), settings.attempts),
             eds_cluster(settings.eds_server),
         ]
-    return picked_then_listed(eds_over_grpc(_PICKER), settings.attempts)
+    return workers.picked_then_listed(eds_over_grpc(_PICKER), settings.attempts)
 
 
 def _listener(settings: EnvoySettings) -> Json:
@@ -130,7 +122,7 @@ def _manager(settings: EnvoySettings) -> Json:
         http_filters=[
             *_subset_filters(settings),
             _ext_proc(settings),
-            *([] if settings.endpoints else [split_pick()]),
+            *([] if settings.endpoints else [workers.split_pick()]),
             *([_client_timeout()] if settings.client_timeouts else []),
             _router(),
         ],
@@ -164,7 +156,7 @@ def _connection_buffer(settings: EnvoySettings) -> Json:
 
 def _routes(settings: EnvoySettings) -> list[Json]:
     # the default timeout is 15 s and must be off for streamed answers (faq/configuration/timeouts)
-    to_workers: Json = {"cluster": WORKERS, "timeout": settings.route_timeout}
+    to_workers: Json = {"cluster": workers.WORKERS, "timeout": settings.route_timeout}
     added = {"response_headers_to_add": served_header()} if settings.served_header else {}
     once = {"match": {"prefix": "/"}, "route": to_workers, **added}
     attempts = settings.attempts if settings.mode == "override-host" else 1 + settings.fallback
@@ -173,7 +165,7 @@ def _routes(settings: EnvoySettings) -> list[Json]:
     # Envoy 1.40 sends a body that ends with trailers twice, in one attempt, if it keeps the body for another one
     # behind a FULL_DUPLEX_STREAMED ext_proc; RFC 9110 section 6.6.2: who sends trailers should announce them
     announced = {"prefix": "/", "headers": [{"name": "trailer", "present_match": True}]}
-    again = {**to_workers, "retry_policy": retry_policy(attempts)}
+    again = {**to_workers, "retry_policy": workers.retry_policy(attempts)}
     kept = {"request_body_buffer_limit": settings.retry_buffer}
     return [{**once, "match": announced}, {**once, "route": again, **kept}]
 
@@ -271,7 +263,7 @@ def _picker_retry_policy() -> Json:
         "retry_on": "connect-failure,refused-stream,reset",
         "num_retries": _PICKER_ATTEMPTS - 1,
         "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.05s"},
-        **another_host(),
+        **workers.another_host(),
     }
 
 

@@ -14,23 +14,13 @@ from discovery.kubernetes import ClusterTransport, Timings
 from discovery.kubernetes.opening import find_cluster, parse_options
 from discovery.kubernetes.pods.selection import POOL_GROUP, PoolReference
 from discovery.kubernetes.reflector.informer import Informer
+from epp.kubernetes import inference_resources
 from epp.kubernetes.followed_resource import (
     OBJECTIVES,
     RECHECK,
     REWRITES,
     Applied,
     FollowedResource,
-)
-from epp.kubernetes.inference_resources import (
-    Object,
-    ObjectiveSpec,
-    ParsedObjects,
-    PickerReference,
-    PoolIdentity,
-    RewriteSpec,
-    picker_reference,
-    read_priorities,
-    read_rewrites,
 )
 from epp.request.model_rewrite import RewriteRule
 
@@ -55,7 +45,7 @@ class PoolResources(ResourceOwner):
     def __init__(
         self,
         transport: ClusterTransport,
-        pool: PoolIdentity,
+        pool: inference_resources.PoolIdentity,
         readers: ResourceReaders,
         *,
         grpc_port: int = 0,
@@ -66,10 +56,10 @@ class PoolResources(ResourceOwner):
         self._pool = pool
         self._readers = readers
         self._grpc_port = grpc_port
-        self._reference: PickerReference | None = None
+        self._reference: inference_resources.PickerReference | None = None
         self._parsed_objectives, self._parsed_rewrites = (
-            ParsedObjects(ObjectiveSpec),
-            ParsedObjects(RewriteSpec),
+            inference_resources.ParsedObjects(inference_resources.ObjectiveSpec),
+            inference_resources.ParsedObjects(inference_resources.RewriteSpec),
         )
         self._reason: str | None = self._unknown
         self._answered = asyncio.Event()
@@ -123,7 +113,7 @@ class PoolResources(ResourceOwner):
         if found is not None and not found["metadata"].get("deletionTimestamp"):
             self._reason = None
             self._pool = replace(self._pool, labels=found["metadata"].get("labels") or {})
-            self._compare_reference(picker_reference(found))
+            self._compare_reference(inference_resources.picker_reference(found))
             self._objectives.refresh()
             self._rewrites.refresh()
         elif self._informer.synced:
@@ -137,19 +127,19 @@ class PoolResources(ResourceOwner):
                 logger.warning("NOT_SERVING: %s", self._reason)
             self._readers.pool(self._reason)
 
-    def _compare_reference(self, reference: PickerReference | None) -> None:
+    def _compare_reference(self, reference: inference_resources.PickerReference | None) -> None:
         before, self._reference = self._reference, reference
         problem = None if reference is None else reference.mismatch(self._grpc_port)
         if problem is not None and reference != before:
             logger.warning("the %s: %s", self._described, problem)
 
-    def _apply_objectives(self, objects: Iterable[Object]) -> Applied:
-        read = read_priorities(objects, self._pool, self._parsed_objectives)
+    def _apply_objectives(self, objects: Iterable[inference_resources.Object]) -> Applied:
+        read = inference_resources.read_priorities(objects, self._pool, self._parsed_objectives)
         self._readers.priorities(read.by_objective)
         return read.by_objective.keys(), read.problems
 
-    def _apply_rewrites(self, objects: Iterable[Object]) -> Applied:
-        read = read_rewrites(objects, self._pool, self._parsed_rewrites)
+    def _apply_rewrites(self, objects: Iterable[inference_resources.Object]) -> Applied:
+        read = inference_resources.read_rewrites(objects, self._pool, self._parsed_rewrites)
         self._readers.rewrites(read.rules)
         return read.names, read.problems
 
@@ -164,5 +154,5 @@ async def open_pool_resources(url: str, readers: ResourceReaders, grpc_port: int
         return None
     cluster = await find_cluster(options)
     namespace = parts.netloc or cluster.namespace
-    pool = PoolIdentity(namespace, options["pool"], options.get("group") or POOL_GROUP)
+    pool = inference_resources.PoolIdentity(namespace, options["pool"], options.get("group") or POOL_GROUP)
     return PoolResources(ClusterTransport(cluster), pool, readers, grpc_port=grpc_port)

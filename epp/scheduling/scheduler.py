@@ -6,19 +6,10 @@ from dataclasses import replace
 from epp.endpoints.endpoint import EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
+from epp.scheduling import plugin
 from epp.scheduling.candidates import no_endpoints
 from epp.scheduling.decision import rows_of_all
 from epp.scheduling.pick import Pick, SchedulingContext
-from epp.scheduling.plugin import (
-    DataProducer,
-    ProfileHandler,
-    RehearsingProducer,
-    Screener,
-    StagedHandler,
-    is_picked_last,
-    producer_labels,
-    wrapped_by,
-)
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.profile_result import ProfileResult
 
@@ -33,26 +24,26 @@ class Scheduler:
     def __init__(
         self,
         profiles: Mapping[str, SchedulerProfile],
-        handler: ProfileHandler,
-        handler_producers: Sequence[DataProducer] = (),
+        handler: plugin.ProfileHandler,
+        handler_producers: Sequence[plugin.DataProducer] = (),
     ) -> None:
         self.profiles = dict(profiles)
         self.handler = handler
         self.handler.check(self.profiles)
         self._handler_producers = tuple(handler_producers)
         needed = [producer for profile in profiles.values() for producer in profile.producers]
-        self.producers: list[DataProducer] = []
+        self.producers: list[plugin.DataProducer] = []
         for producer in (*needed, *handler_producers):
             if not any(producer is one for one in self.producers):
                 self.producers.append(producer)
-        told = wrapped_by(self.producers)
+        told = plugin.wrapped_by(self.producers)
         self.producers = [one for one in self.producers if not any(one is other for other in told)]
-        self.producers.sort(key=is_picked_last)
-        self._screeners = [one for one in self.producers if isinstance(one, Screener)]
+        self.producers.sort(key=plugin.is_picked_last)
+        self._screeners = [one for one in self.producers if isinstance(one, plugin.Screener)]
         single = getattr(self.handler, "takes_only_profile", False) is True
         self._single_profile = next(iter(self.profiles.values())) if single else None
         self._single_name = next(iter(self.profiles)) if single else ""
-        self._staged = self.handler if isinstance(self.handler, StagedHandler) else None
+        self._staged = self.handler if isinstance(self.handler, plugin.StagedHandler) else None
         if self._staged is not None and self._single_profile is not None:
             self.profiles.setdefault(self._staged.stage, self._single_profile)
 
@@ -61,7 +52,7 @@ class Scheduler:
         decision = context.decision
         if decision is not None and decision.whole:
             for producer in self.producers:
-                decision.call(producer_labels(producer), producer.prepare, context.request, pool)
+                decision.call(plugin.producer_labels(producer), producer.prepare, context.request, pool)
         else:
             for producer in self.producers:
                 producer.prepare(context.request, pool)
@@ -72,7 +63,7 @@ class Scheduler:
         undo: list[Callable[[], None]] = []
         try:
             for producer in self.producers:
-                if isinstance(producer, RehearsingProducer):
+                if isinstance(producer, plugin.RehearsingProducer):
                     undo.append(producer.rehearse(context.request, pool))
                 else:
                     producer.prepare(context.request, pool)

@@ -11,19 +11,7 @@ from discovery.errors import RegistrationError
 from discovery.etcd.client import EtcdClient
 from discovery.etcd.connection import LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, LEASE_TIME_TO_LIVE, TXN
 from discovery.etcd.errors import LeaseExpiredError
-from discovery.etcd.messages.etcd_pb2 import (
-    Compare,
-    KeyValue,
-    LeaseGrantRequest,
-    LeaseKeepAliveRequest,
-    LeaseRevokeRequest,
-    LeaseTimeToLiveRequest,
-    PutRequest,
-    RangeRequest,
-    RequestOp,
-    TxnRequest,
-    TxnResponse,
-)
+from discovery.etcd.messages import etcd_pb2 as etcd
 from discovery.record import RECORD_LIMIT, InstanceRecord, encode_record
 
 log = logging.getLogger(__name__)
@@ -37,7 +25,7 @@ _SLACK: Final = 3.0
 class KeyTakenError(RegistrationError):
     """Another worker has the key."""
 
-    def __init__(self, held: KeyValue, instance_id: str) -> None:
+    def __init__(self, held: etcd.KeyValue, instance_id: str) -> None:
         self.held = held
         self.instance_id = instance_id
         key = held.key.decode(errors="replace")
@@ -62,7 +50,7 @@ class HeldKey:
         """Put the record under the key, on a lease of ours. KeyTakenError if another worker has the key."""
         value = encode_record(record)
         if not self._lease:
-            granted = await self._client.call(LEASE_GRANT, LeaseGrantRequest(TTL=self._ttl))
+            granted = await self._client.call(LEASE_GRANT, etcd.LeaseGrantRequest(TTL=self._ttl))
             self._lease = granted.ID
         request = _take(self._key, value, self._lease)
         while True:
@@ -99,7 +87,7 @@ class HeldKey:
         """Keep the lease alive. False if etcd has forgotten it, and with it the key."""
         if not self._lease:
             return False
-        answer = await self._client.call(LEASE_KEEP_ALIVE, LeaseKeepAliveRequest(ID=self._lease))
+        answer = await self._client.call(LEASE_KEEP_ALIVE, etcd.LeaseKeepAliveRequest(ID=self._lease))
         if answer.TTL <= 0:
             self._lease = 0
         return self._lease != 0
@@ -119,9 +107,9 @@ class HeldKey:
         """Revoke the lease, which removes the key."""
         if self._lease:
             lease, self._lease = self._lease, 0
-            await self._client.call(LEASE_REVOKE, LeaseRevokeRequest(ID=lease))
+            await self._client.call(LEASE_REVOKE, etcd.LeaseRevokeRequest(ID=lease))
 
-    async def _call(self, request: TxnRequest) -> TxnResponse:
+    async def _call(self, request: etcd.TxnRequest) -> etcd.TxnResponse:
         try:
             return await self._client.call(TXN, request)
         except LeaseExpiredError:
@@ -132,11 +120,11 @@ class HeldKey:
         """For the lease of whoever has the key. Raises `taken` if there is none."""
         if not taken.held.lease:
             raise taken
-        answer = await self._client.call(LEASE_TIME_TO_LIVE, LeaseTimeToLiveRequest(ID=taken.held.lease))
+        answer = await self._client.call(LEASE_TIME_TO_LIVE, etcd.LeaseTimeToLiveRequest(ID=taken.held.lease))
         return max(0, int(answer.TTL))  # -1: it ended meanwhile
 
 
-def _incarnation(held: KeyValue) -> str | None:
+def _incarnation(held: etcd.KeyValue) -> str | None:
     if len(held.value) > RECORD_LIMIT:
         return None
     try:
@@ -145,34 +133,36 @@ def _incarnation(held: KeyValue) -> str | None:
         return None
 
 
-def _take(key: bytes, value: bytes, lease: int) -> TxnRequest:
+def _take(key: bytes, value: bytes, lease: int) -> etcd.TxnRequest:
     """Puts the record if nobody has the key; otherwise reads who has it."""
-    is_free = Compare(target=Compare.CREATE, result=Compare.EQUAL, key=key, create_revision=0)
-    return TxnRequest(compare=[is_free], success=[_put(key, value, lease)], failure=[_read(key)])
+    is_free = etcd.Compare(target=etcd.Compare.CREATE, result=etcd.Compare.EQUAL, key=key, create_revision=0)
+    return etcd.TxnRequest(compare=[is_free], success=[_put(key, value, lease)], failure=[_read(key)])
 
 
-def _rewrite(key: bytes, value: bytes | None, lease: int) -> TxnRequest:
+def _rewrite(key: bytes, value: bytes | None, lease: int) -> etcd.TxnRequest:
     """Puts the record if the key hangs on our lease; `value` None: only asks whether it does."""
-    is_ours = Compare(target=Compare.LEASE, result=Compare.EQUAL, key=key, lease=lease)
-    return TxnRequest(compare=[is_ours], success=[] if value is None else [_put(key, value, lease)])
+    is_ours = etcd.Compare(target=etcd.Compare.LEASE, result=etcd.Compare.EQUAL, key=key, lease=lease)
+    return etcd.TxnRequest(compare=[is_ours], success=[] if value is None else [_put(key, value, lease)])
 
 
-def _replace(held: KeyValue, value: bytes, lease: int) -> TxnRequest:
+def _replace(held: etcd.KeyValue, value: bytes, lease: int) -> etcd.TxnRequest:
     """Puts the record if the key is still as it was read; otherwise reads who has it."""
     key = held.key
-    is_same = Compare(target=Compare.MOD, result=Compare.EQUAL, key=key, mod_revision=held.mod_revision)
-    return TxnRequest(compare=[is_same], success=[_put(key, value, lease)], failure=[_read(key)])
+    is_same = etcd.Compare(
+        target=etcd.Compare.MOD, result=etcd.Compare.EQUAL, key=key, mod_revision=held.mod_revision
+    )
+    return etcd.TxnRequest(compare=[is_same], success=[_put(key, value, lease)], failure=[_read(key)])
 
 
-def _holder(answer: TxnResponse) -> KeyValue | None:
+def _holder(answer: etcd.TxnResponse) -> etcd.KeyValue | None:
     """The holder of the key, from the answer to what failed; None: nobody any more."""
     kvs = answer.responses[0].response_range.kvs if answer.responses else []
     return kvs[0] if kvs else None
 
 
-def _put(key: bytes, value: bytes, lease: int) -> RequestOp:
-    return RequestOp(request_put=PutRequest(key=key, value=value, lease=lease))
+def _put(key: bytes, value: bytes, lease: int) -> etcd.RequestOp:
+    return etcd.RequestOp(request_put=etcd.PutRequest(key=key, value=value, lease=lease))
 
 
-def _read(key: bytes) -> RequestOp:
-    return RequestOp(request_range=RangeRequest(key=key))
+def _read(key: bytes) -> etcd.RequestOp:
+    return etcd.RequestOp(request_range=etcd.RangeRequest(key=key))

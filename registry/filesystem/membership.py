@@ -32,16 +32,8 @@ from discovery.filesystem.root import CheckedDirectory
 from discovery.instance import Instance, InstanceStatus, find_same_address
 from discovery.record import encode_record, record_of
 from discovery.source import ComponentKey
+from registry.filesystem import files
 from registry.filesystem.cleanup import Cleanup
-from registry.filesystem.files import (
-    LOCK_TIMEOUT,
-    HeldLock,
-    component_lock,
-    create_component_directory,
-    file_mode,
-    temporary_path,
-    write_record,
-)
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +57,7 @@ class FilesystemMembership:
     """
 
     def __init__(
-        self, root: Path | None = None, *, host: str | None = None, write: WriteRecord = write_record
+        self, root: Path | None = None, *, host: str | None = None, write: WriteRecord = files.write_record
     ) -> None:
         self._root = root
         self._host = host or boot_id()
@@ -79,7 +71,7 @@ class FilesystemMembership:
         self._record: Record | None = None
         self._counter = 0
         self._update: StartedThread | None = None
-        self._lock: HeldLock | None = None
+        self._lock: files.HeldLock | None = None
         self._heartbeat = BackgroundTasks()
 
     async def join(self, instance: Instance) -> Instance:
@@ -183,7 +175,7 @@ class FilesystemMembership:
     def _prepare(self, instance: Instance) -> None:
         encode_record(self._record_of(instance))
         key = ComponentKey(instance.namespace, instance.component)
-        self._component = create_component_directory(self._root, key)
+        self._component = files.create_component_directory(self._root, key)
 
     def _write_record_locked(self, instance: Instance) -> None:
         with self._locked(), self._writing:
@@ -211,10 +203,10 @@ class FilesystemMembership:
         living worker without a lock.
         """
         temporary, path = (
-            temporary_path(self._directory, record.instance_id),
+            files.temporary_path(self._directory, record.instance_id),
             self._lock_path(record.instance_id),
         )
-        lock = HeldLock(temporary, mode=file_mode(self._component))
+        lock = files.HeldLock(temporary, mode=files.file_mode(self._component))
         try:
             # a dead owner's record goes first, or our lock would make it look alive
             self._record_path(record.instance_id).unlink(missing_ok=True)
@@ -275,7 +267,7 @@ class FilesystemMembership:
                 self._write(self._record)
                 return
             key = ComponentKey(self._record.namespace, self._record.component)
-            self._component = create_component_directory(self._root, key)
+            self._component = files.create_component_directory(self._root, key)
             with self._locked(timeout=0):
                 self._refuse_if_held(self._record.instance_id)
                 self._claim(self._record)
@@ -295,13 +287,15 @@ class FilesystemMembership:
         pause = self._cleanup.run(time.monotonic())
         self._cleanup_at = time.monotonic() + random.uniform(0.5, 1.5) * pause
 
-    def _locked(self, *, timeout: float = LOCK_TIMEOUT) -> AbstractContextManager[None]:
-        mode = file_mode(self._component, for_all_writers=True)
-        return component_lock(self._directory, mode=mode, timeout=timeout, is_cancelled=self._leaving.is_set)
+    def _locked(self, *, timeout: float = files.LOCK_TIMEOUT) -> AbstractContextManager[None]:
+        mode = files.file_mode(self._component, for_all_writers=True)
+        return files.component_lock(
+            self._directory, mode=mode, timeout=timeout, is_cancelled=self._leaving.is_set
+        )
 
     def _write(self, record: Record) -> None:
         record = record.model_copy(update={"counter": self._counter})
-        self._write_record(self._directory, record, mode=file_mode(self._component))
+        self._write_record(self._directory, record, mode=files.file_mode(self._component))
 
     @property
     def _directory(self) -> Path:

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from dispatcher.broker.contract import validation
 from dispatcher.broker.contract.ledger import Changes
 from dispatcher.broker.contract.message import (
     Claim,
@@ -19,20 +20,6 @@ from dispatcher.broker.contract.message import (
     new_token,
 )
 from dispatcher.broker.contract.queue import QueueRules, State, TenantBacklog, Totals
-from dispatcher.broker.contract.validation import (
-    CANCELLED,
-    DEAD_LETTERS_KEPT,
-    EXPIRED,
-    LONGEST_LEASE_MS,
-    POISON,
-    RAW_KEPT,
-    check_request,
-    counted_as,
-    deadline_error,
-    error_payload,
-    exceeded_limit,
-    full_error,
-)
 from dispatcher.broker.memory.order import FairOrder, QueuePosition, Timeline
 from dispatcher.broker.memory.results import ResultStore
 
@@ -74,7 +61,7 @@ class RequestTable:
         self._held: Counter[str | None] = Counter()
         self._held_bytes: Counter[str | None] = Counter()
         """Requests without a result, and bytes of their payloads, by tenant; None: all."""
-        self._dead: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_KEPT)
+        self._dead: deque[DeadLetter] = deque(maxlen=validation.DEAD_LETTERS_KEPT)
         self._last = 0
         self.results = ResultStore(self._forget)
 
@@ -85,12 +72,12 @@ class RequestTable:
 
     def submit(self, now: int, request: Request) -> Request:
         """`dispatcher.broker.contract.queue.Queue.submit` without the idempotency key."""
-        check_request(request, self._rules)
+        validation.check_request(request, self._rules)
         if (number := self._numbers.get(request.id, {}).get(request.token)) is not None:
             known = self._entries.get(number)
             return known.request if known else request
         if request.deadline_ms <= now:
-            raise deadline_error(request, now)
+            raise validation.deadline_error(request, now)
         self._check_limits(request)
         tier = request.tier if self._rules.strict_tiers else 0
         accepted = replace(request, created_ms=request.created_ms or now)
@@ -167,7 +154,7 @@ class RequestTable:
             return state
         if state is State.CLAIMED:
             self._on_cancelled(entry.owner, entry.fence)
-        self._fail(entry, now, ErrorCode.CANCELLED, CANCELLED)
+        self._fail(entry, now, ErrorCode.CANCELLED, validation.CANCELLED)
         return state
 
     def find(self, id: str, token: str | None) -> tuple[State, int]:
@@ -183,7 +170,7 @@ class RequestTable:
         self._add_dead_letter(raw, reason, id, now)
         if id is not None:
             request = Request(id, b"", now)
-            result = Result(id, request.token, 0, error_payload(reason), code, reason, 0, now)
+            result = Result(id, request.token, 0, validation.error_payload(reason), code, reason, 0, now)
             self._publish(self._count(request), result)
 
     def process_due(self, now: int) -> int:
@@ -199,7 +186,7 @@ class RequestTable:
             self._lapse(self._entries[number], now)
         overdue = self._waiting.due(now)
         for number in overdue:
-            self._fail(self._entries[number], now, ErrorCode.DEADLINE_EXCEEDED, EXPIRED)
+            self._fail(self._entries[number], now, ErrorCode.DEADLINE_EXCEEDED, validation.EXPIRED)
         self.results.expire(now)
         return len(due) + len(lapsed) + len(overdue)
 
@@ -221,8 +208,8 @@ class RequestTable:
     def _check_limits(self, request: Request) -> None:
         limits, tenant, size = self._rules.limits, request.tenant, len(request.payload)
         held = [(self._held[place], self._held_bytes[place]) for place in (None, tenant)]
-        if limit := exceeded_limit(limits, held[0], held[1], size):
-            raise full_error(limit, tenant, limits)
+        if limit := validation.exceeded_limit(limits, held[0], held[1], size):
+            raise validation.full_error(limit, tenant, limits)
 
     def _hold(self, request: Request, sign: int) -> None:
         for place in (None, request.tenant):
@@ -280,7 +267,7 @@ class RequestTable:
 
         Unclamped, the requests of a killed dispatcher would stay claimed until the clock reaches those times again.
         """
-        latest = now + max(self._rules.lease_ms, LONGEST_LEASE_MS)
+        latest = now + max(self._rules.lease_ms, validation.LONGEST_LEASE_MS)
         while self._leases and self._leases[-1][0] > latest:
             until_ms, number = self._leases[-1]
             self._leases.discard(until_ms, number)
@@ -299,13 +286,13 @@ class RequestTable:
         entry.state = State.DELAYED  # it is not in the order
         self._waiting.add(entry.position.deadline_ms, entry.position.number)
         if entry.position.deadline_ms > now:  # else `process_due` finishes it as expired
-            self._give_up(entry, now, POISON)
-            self._fail(entry, now, ErrorCode.INFERENCE_ERROR, POISON)
+            self._give_up(entry, now, validation.POISON)
+            self._fail(entry, now, ErrorCode.INFERENCE_ERROR, validation.POISON)
 
     def _fail(self, entry: Entry, now: int, code: ErrorCode, message: str) -> None:
         request = entry.request
         entry.fence = ""  # else a claim that repeats `finish` would learn that this result is its own
-        payload = error_payload(message)
+        payload = validation.error_payload(message)
         self._finish(entry, now, Result(request.id, request.token, 0, payload, code, message, entry.attempt))
 
     def _finish(self, entry: Entry, now: int, result: Result) -> None:
@@ -320,7 +307,7 @@ class RequestTable:
         )
 
     def _publish(self, number: int, result: Result, fence: str = "") -> None:
-        self._counts[counted_as(result)] += 1
+        self._counts[validation.counted_as(result)] += 1
         self.results.add(number, result, fence, result.finished_ms + self._rules.result_ttl_ms)
         self.finished.tell()
 
@@ -328,7 +315,7 @@ class RequestTable:
         self._add_dead_letter(entry.request.payload, reason, entry.request.id, now)
 
     def _add_dead_letter(self, raw: bytes, reason: str, id: str | None, now: int) -> None:
-        self._dead.appendleft(DeadLetter(reason, raw[:RAW_KEPT], id, now))
+        self._dead.appendleft(DeadLetter(reason, raw[: validation.RAW_KEPT], id, now))
         self._counts["dead_letters"] += 1
 
     def _forget(self, number: int, result: Result) -> None:

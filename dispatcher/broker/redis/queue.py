@@ -14,6 +14,7 @@ from typing import Final
 from redis.asyncio import Redis
 
 from adsum.tasks import ResourceOwner
+from dispatcher.broker.contract import validation
 from dispatcher.broker.contract.ledger import Changes
 from dispatcher.broker.contract.message import (
     Claim,
@@ -34,17 +35,6 @@ from dispatcher.broker.contract.queue import (
     TenantBacklog,
     Totals,
     by_tenant,
-)
-from dispatcher.broker.contract.validation import (
-    BODY_GONE,
-    KEY_CONFLICT,
-    check_key,
-    check_request,
-    counted_as,
-    deadline_error,
-    digest,
-    error_payload,
-    full_error,
 )
 from dispatcher.broker.redis import records
 from dispatcher.broker.redis.client.batching import Arguments
@@ -96,19 +86,19 @@ class RedisQueue(ResourceOwner):
         return self._name
 
     async def submit(self, request: Request, *, idempotency_key: str | None = None) -> Request:
-        check_request(request, self._rules)
+        validation.check_request(request, self._rules)
         key, body = "", ""
         if idempotency_key is not None:
-            check_key(idempotency_key)
-            key, body = idempotency_key, digest(request)
+            validation.check_key(idempotency_key)
+            key, body = idempotency_key, validation.digest(request)
         arguments = records.request_arguments(request, self._rules, key, body, self._rules.result_list)
         kind, *answer = await self._batches["submit"].call(arguments)
         if kind == b"conflict":
-            raise ConflictError(KEY_CONFLICT)
+            raise ConflictError(validation.KEY_CONFLICT)
         if kind == b"past":
-            raise deadline_error(request, answer[0])
+            raise validation.deadline_error(request, answer[0])
         if kind == b"full":
-            raise full_error(answer[0].decode(), request.tenant, self._rules.limits)
+            raise validation.full_error(answer[0].decode(), request.tenant, self._rules.limits)
         if kind == b"new":
             return replace(request, created_ms=int(answer[0]))
         id, token, deadline, created = answer
@@ -145,7 +135,9 @@ class RedisQueue(ResourceOwner):
         code = result.error_code or ""
         fields = (result.status_code, result.payload, code, result.error_message, result.attempts)
         return bool(
-            await self._batches["finish"].call((claim.fence, counted_as(result), *fields, dead_letter))
+            await self._batches["finish"].call(
+                (claim.fence, validation.counted_as(result), *fields, dead_letter)
+            )
         )
 
     async def retry(self, claim: Claim, delay_ms: int, *, fault: Fault | None = None) -> bool:
@@ -171,7 +163,7 @@ class RedisQueue(ResourceOwner):
 
     async def reject(self, raw: bytes, reason: str, *, id: str | None = None, code: ErrorCode) -> None:
         token = new_token()
-        counter = counted_as(Result(id or "", token, 0, b"", code))
+        counter = validation.counted_as(Result(id or "", token, 0, b"", code))
         known = int(id is not None)
         arguments = (raw, reason, known, id or "", token, code, counter, self._rules.result_list)
         await self._scripts.call("reject", arguments)
@@ -284,7 +276,9 @@ class RedisQueue(ResourceOwner):
             return None
         if found:
             return replace(claim, request=replace(claim.request, payload=found[0]))
-        code, payload = ErrorCode.PAYLOAD_UNAVAILABLE, error_payload(BODY_GONE)
-        lost = Result(claim.request.id, claim.request.token, 0, payload, code, BODY_GONE, claim.attempt)
+        code, payload = ErrorCode.PAYLOAD_UNAVAILABLE, validation.error_payload(validation.BODY_GONE)
+        lost = Result(
+            claim.request.id, claim.request.token, 0, payload, code, validation.BODY_GONE, claim.attempt
+        )
         await self.finish(claim, lost)
         return None

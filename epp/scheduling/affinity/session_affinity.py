@@ -12,19 +12,7 @@ from epp.endpoints.endpoint import EndpointPool, Mask
 from epp.plugins.declaration import ParameterError, PluginContext, PluginDeclaration, Role
 from epp.plugins.section import HeaderName, Section
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.affinity.sessions import (
-    AGENT_IDENTITY,
-    DEFAULT_TTL,
-    SESSION_ID_PRODUCER,
-    TOKEN_HEADER,
-    AgentIdentityParameters,
-    EncodedEndpointHeader,
-    HeaderSessionId,
-    SessionBindings,
-    SessionId,
-    SessionIdProducerParameters,
-    SessionStrategy,
-)
+from epp.scheduling.affinity import sessions
 from epp.scheduling.plugin import Scores
 
 
@@ -32,7 +20,7 @@ from epp.scheduling.plugin import Scores
 class SessionAffinityScorer:
     """1 for the endpoint of the session, 0 for all others."""
 
-    strategy: SessionStrategy
+    strategy: sessions.SessionStrategy
 
     published_only: ClassVar[bool] = False
 
@@ -45,7 +33,7 @@ class SessionAffinityScorer:
 class SessionAffinityFilter:
     """Keeps only the endpoint of the session; all of them if it is unknown or not among them."""
 
-    strategy: SessionStrategy
+    strategy: sessions.SessionStrategy
 
     def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
         row = self.strategy.find(request, pool)
@@ -56,7 +44,7 @@ class SessionAffinityFilter:
 
 
 class EncodedEndpointParameters(Section):
-    header: HeaderName = TOKEN_HEADER
+    header: HeaderName = sessions.TOKEN_HEADER
     """The header with the token of the endpoint."""
 
 
@@ -80,7 +68,7 @@ class SessionIdSourceParameters(Section):
 class SessionIdParameters(Section):
     sources: list[SessionIdSourceParameters] = Field(default_factory=list)
     """Where the id stands, the first that has one; without any in `x-session-id`."""
-    eviction_ttl_seconds: float = Field(default=DEFAULT_TTL, ge=0.0, allow_inf_nan=False)
+    eviction_ttl_seconds: float = Field(default=sessions.DEFAULT_TTL, ge=0.0, allow_inf_nan=False)
     """How long a session is remembered after its last request; 0 is the default."""
     eviction_sweep_seconds: float = Field(default=10.0, ge=0.0, allow_inf_nan=False)
     """No effect: a session is forgotten as soon as its time is up."""
@@ -99,22 +87,22 @@ class SessionAffinityParameters(Section):
     """The profile whose endpoint is kept: without it, or with `decode`, the endpoint that answers; with `prefill` the prefill worker."""
 
 
-def _strategy(given: SessionAffinityParameters, context: PluginContext) -> SessionStrategy:
+def _strategy(given: SessionAffinityParameters, context: PluginContext) -> sessions.SessionStrategy:
     if given.profile_name:
         _check_profile(given.profile_name, context.profiles)
     of_prefill = given.profile_name == _PREFILL and len(context.profiles) > 1
     if given.strategy == "encoded_endpoint_header":
-        header = given.encoded_endpoint_header_config.header or TOKEN_HEADER
-        token = EncodedEndpointHeader(header, helper=_PREFILL if of_prefill else "")
+        header = given.encoded_endpoint_header_config.header or sessions.TOKEN_HEADER
+        token = sessions.EncodedEndpointHeader(header, helper=_PREFILL if of_prefill else "")
         context.set_response_headers(token.response_headers)
         return token
     config = given.session_id_config
     sources = [
         _source(one, f"sessionIdConfig.sources[{at}]", context) for at, one in enumerate(config.sources)
     ]
-    bindings = SessionBindings(
-        sources or [HeaderSessionId()],
-        config.eviction_ttl_seconds or DEFAULT_TTL,
+    bindings = sessions.SessionBindings(
+        sources or [sessions.HeaderSessionId()],
+        config.eviction_ttl_seconds or sessions.DEFAULT_TTL,
         context.rng.randbytes(32),
         of_prefill=of_prefill,
     )
@@ -122,31 +110,34 @@ def _strategy(given: SessionAffinityParameters, context: PluginContext) -> Sessi
     return bindings
 
 
-def _source(source: SessionIdSourceParameters, field: str, context: PluginContext) -> SessionId:
+def _source(source: SessionIdSourceParameters, field: str, context: PluginContext) -> sessions.SessionId:
     if source.header:
-        return HeaderSessionId((source.header,))
+        return sessions.HeaderSessionId((source.header,))
     if source.attribute == _AGENT_ATTRIBUTE and not source.producer:
-        agent = context.parameters(None, AgentIdentityParameters, default=AGENT_IDENTITY.type)
+        agent = context.parameters(
+            None, sessions.AgentIdentityParameters, default=sessions.AGENT_IDENTITY.type
+        )
         if agent is None:
             raise ParameterError(
-                field, f"nobody publishes {_AGENT_ATTRIBUTE!r}; list the plugin {AGENT_IDENTITY.type}"
+                field,
+                f"nobody publishes {_AGENT_ATTRIBUTE!r}; list the plugin {sessions.AGENT_IDENTITY.type}",
             )
-        return HeaderSessionId(agent.headers)
+        return sessions.HeaderSessionId(agent.headers)
     if source.attribute != _SESSION_ATTRIBUTE:
         problem = f"no plugin publishes the attribute {source.attribute[:60]!r}"
         known = (_SESSION_ATTRIBUTE, _AGENT_ATTRIBUTE)
         raise ParameterError(field, f"{problem}; {did_you_mean(source.attribute, known)}")
     if not source.producer:
         raise ParameterError(
-            field, f"the attribute lacks its producer, the name of a {SESSION_ID_PRODUCER.type}"
+            field, f"the attribute lacks its producer, the name of a {sessions.SESSION_ID_PRODUCER.type}"
         )
     found = context.parameters(
         source.producer,
-        SessionIdProducerParameters,
-        default=SESSION_ID_PRODUCER.type,
+        sessions.SessionIdProducerParameters,
+        default=sessions.SESSION_ID_PRODUCER.type,
         field=f"{field}.producer",
     )
-    return HeaderSessionId() if found is None else found.session_id()
+    return sessions.HeaderSessionId() if found is None else found.session_id()
 
 
 def _check_profile(profile: str, profiles: Sequence[str]) -> None:
