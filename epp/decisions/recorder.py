@@ -45,7 +45,6 @@ class PickRecorder:
         self._left = self._asked = 0
 
     def begin(self, headers: Mapping[str, str], now: float, span: Span | None) -> Decision | None:
-        """The record of a request that is noted whole; None: its pick alone is kept."""
         if now >= self._next_second:
             self._begin_second(now)
         if self._left > 0:
@@ -76,18 +75,15 @@ class PickRecorder:
         return False
 
     def note(self, now: float) -> Decision | None:
-        """The record of a request that waits or is refused; None: nothing of it is kept."""
         return None if self._ring is None else Decision(now)
 
     def add(self, decision: Decision) -> None:
-        """The request was refused, or its client left."""
         if decision.whole:
             self._read(decision)
         if self._ring is not None:
             self._ring.add(decision)
 
     def noted(self, decision: Decision) -> None:
-        """The request has its pick, and a record of its own."""
         if decision.whole:
             self._read(decision)
 

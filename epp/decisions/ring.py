@@ -57,7 +57,6 @@ class DecisionRing:
         return self._bytes
 
     def add(self, decision: Decision) -> None:
-        """A request that was refused, or whose client left."""
         decision.sequence = self._next()
         decision.size = self._size(decision, decision.endpoints)
         self._keep(decision, decision.size)

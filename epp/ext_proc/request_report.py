@@ -190,7 +190,6 @@ class RequestReport:
             self._spans.end(cause, pick)
 
     def released(self, pick: Pick, started: float, cause: str, now: float) -> None:
-        """The stream of a request that began at `started` is over."""
         try:
             self._director.release(pick, now)
             if self._observer is not None:

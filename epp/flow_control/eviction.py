@@ -71,7 +71,6 @@ class InFlightEviction:
         self._grace = _COUNTED_AFTER if detector.counts_in_flight else _PUBLISHED_AFTER
 
     def began(self, pick: Pick) -> None:
-        """A request of negative priority was sent."""
         self._began += 1
         self._in_flight[pick] = None
         heappush(self._order, (pick.request.priority, -self._began, pick))
@@ -80,7 +79,6 @@ class InFlightEviction:
             heapify(self._order)
 
     def ended(self, pick: Pick, now: float) -> None:
-        """It is over, for any reason. May be called twice."""
         self._in_flight.pop(pick, None)
         if not self._in_flight:
             self._order.clear()  # with the requests of a burst

@@ -88,7 +88,6 @@ class ProgramAware(RequestFollower):
         program.requests += 1
 
     def used(self, request: InferenceRequest, prompt: int | None, output: int | None) -> None:
-        """The answer says how many tokens there were; None: it does not."""
         more = 0 if prompt is None else prompt - request.prompt_tokens
         self._serve(request.fairness_id, more + _OUTPUT_WEIGHT * (output or 0))
 

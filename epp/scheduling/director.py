@@ -245,7 +245,6 @@ class Director:
         return self._admissions.dispatch(now)
 
     def candidates(self, context: SchedulingContext, now: float) -> EndpointPool:
-        """The endpoints that may serve a request now; raises `Rejection`."""
         return self.eligible.find(context, now)
 
     def foresee(self, waiting: WaitingRequest, now: float) -> float:
@@ -266,7 +265,6 @@ class Director:
         return self._pick(context, self.eligible.find(context, now))
 
     def ended_waiting(self, context: SchedulingContext, why: Exception | None, now: float) -> None:
-        """A request that waited got no pick; None: its client left."""
         decision = context.decision
         if decision is None or self.decisions is None:
             return
@@ -295,23 +293,18 @@ class Director:
         return pick
 
     def served(self, pick: Pick, destination: str, now: float) -> None:
-        """The data plane reports which destination served."""
         self.picks.served(pick, destination)
 
     def retried(self, pick: Pick, attempts: int, now: float) -> None:
-        """The data plane made so many attempts before `served`."""
         self.picks.retried(pick, attempts, now)
 
     def fell_back(self, pick: Pick, reason: str, now: float) -> None:
-        """The decode worker computed the prompt, and no prefill worker did; called before `responded`."""
         self.picks.fell_back(pick, reason, now)
 
     def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
-        """The response headers came; `failure`: the data plane answered in place of the worker."""
         self.picks.responded(pick, status, now, failure)
 
     def first_byte(self, pick: Pick, at: float, now: float) -> None:
-        """The first byte of a streamed answer came at `at`, as is heard now: of its body, where that is seen."""
         self.picks.first_byte(pick, at, now)
 
     def release(self, pick: Pick, now: float) -> None:

@@ -59,7 +59,6 @@ class MaxScorePicker:
         return sorted_rows
 
     def break_tie(self, best: list[int]) -> int:
-        """One of the rows with the best score."""
         return best[0] if len(best) == 1 else best[self.rng.randrange(len(best))]
 
 

@@ -242,7 +242,6 @@ class PredictingProducer(Protocol):
 
     @property
     def predictions(self) -> Histogram: ...
-
     @property
     def prediction_errors(self) -> Histogram: ...
 
@@ -383,23 +382,10 @@ class StagedHandler(ProfileHandler, Protocol):
 class RequestFollower:
     """Every method of `DataProducer`, without effect."""
 
-    def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
-        """A request is about to be scheduled."""
-
-    def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
-        """The request goes to these endpoints."""
-
-    def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
-        """These endpoints served the request."""
-
-    def failed(self, request: InferenceRequest) -> None:
-        """No known endpoint served the request."""
-
-    def sized(self, endpoint: Endpoint, tokens: int) -> None:
-        """The endpoint's page has the size of its KV cache."""
-
-    def forget(self, endpoint: Endpoint) -> None:
-        """The endpoint's process ended."""
-
-    def retain(self, endpoints: Sequence[Endpoint]) -> None:
-        """These endpoints are left."""
+    def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None: ...
+    def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None: ...
+    def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None: ...
+    def failed(self, request: InferenceRequest) -> None: ...
+    def sized(self, endpoint: Endpoint, tokens: int) -> None: ...
+    def forget(self, endpoint: Endpoint) -> None: ...
+    def retain(self, endpoints: Sequence[Endpoint]) -> None: ...

@@ -48,7 +48,6 @@ class Scheduler:
             self.profiles.setdefault(self._staged.stage, self._single_profile)
 
     def schedule(self, context: SchedulingContext, pool: EndpointPool) -> Pick:
-        """Pick among these candidates; raises `Rejection`, any other exception is a fault of a plugin."""
         decision = context.decision
         if decision is not None and decision.whole:
             for producer in self.producers:

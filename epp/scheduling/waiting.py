@@ -37,7 +37,6 @@ class QueueObserver(Protocol):
     """Notified of requests that wait, for metrics; `waited`: seconds."""
 
     def queued(self, request: InferenceRequest, now: float) -> None: ...
-
     def dequeued(self, request: InferenceRequest, how: Dequeued, waited: float, now: float) -> None: ...
 
     def turned_away(self, request: InferenceRequest, rejection: Rejection, now: float) -> None:
@@ -80,7 +79,6 @@ class WaitingRequest:
         return self in self._queue
 
     def candidates(self, now: float) -> EndpointPool:
-        """The endpoints that may serve it now; raises `Rejection` if there is none."""
         return self._queue.scheduler.candidates(self.context, now)
 
     def dispatch(self, now: float) -> bool:
@@ -106,11 +104,9 @@ class WaitingRequest:
         self._end(rejection, Dequeued.NO_ENDPOINTS if rejection.status == 503 else Dequeued.EXPIRED, now)
 
     def subscribe(self, settle: Callable[[Pick | Exception, float], None]) -> None:
-        """Call `settle` once with the pick, or with the reason why there is none, and the time."""
         self._settle = settle
 
     def abandon(self, now: float) -> None:
-        """The client is gone; `settle` is not called any more."""
         if self.waits:
             self._queue.remove(self, Dequeued.ABANDONED, now)
             self._queue.scheduler.ended_waiting(self.context, None, now)

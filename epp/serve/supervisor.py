@@ -56,7 +56,6 @@ class PartGroup:
         )
 
     async def serve(self) -> None:
-        """Lasts until a part fails for good: raises PartError then."""
         check_free(self._plan)
         log.info("%s", self._plan.outcomes)
         parts = [part for part in (self._picker, self._envoy, self._dispatcher) if part is not None]

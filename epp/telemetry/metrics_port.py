@@ -59,7 +59,6 @@ class Reviewer(Protocol):
     """Asks the API server; both methods raise ReviewError."""
 
     async def user(self, token: str) -> ApiUser | None: ...
-
     async def may(self, user: ApiUser, verb: str, path: str) -> bool: ...
 
 

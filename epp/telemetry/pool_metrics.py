@@ -117,10 +117,8 @@ class Ejections(Protocol):
 
     @property
     def detection(self) -> OutlierDetection | None: ...
-
     @property
     def ejections(self) -> Counter[Cause]: ...
-
     @property
     def overflows(self) -> int: ...
 

@@ -54,7 +54,6 @@ class Listener(Protocol):
         """Refuse new streams. Open ones get `timeout` seconds to end by themselves; None ends them at once."""
 
     async def __aenter__(self) -> Self: ...
-
     async def __aexit__(self, *_: object) -> None: ...
 
 

@@ -180,7 +180,6 @@ class SnapshotPublisher(Generic[T]):
         self._schedule_expiry()
 
     def sync_restored(self, event: SyncRestored) -> None:
-        """`apply` for a timer, which cannot await."""
         if self._apply_one(event):
             self._publish()
         self._schedule_expiry()

@@ -154,7 +154,6 @@ class Meter:
         return MeterState(self._source.name, value, threshold, last is not None, reason)
 
     async def wait(self, timeout: float, seen: int) -> None:
-        """Wait until `reading_count` is no longer `seen`, at most `timeout` seconds."""
         await self.changes.wait(timeout, seen)
 
     def _fresh_reading(self) -> _LastReading | None:

@@ -86,10 +86,8 @@ class CountingHandler(Protocol):
 
     @property
     def type(self) -> str: ...
-
     @property
     def name(self) -> str: ...
-
     @property
     def counts(self) -> StageDecisions: ...
 

@@ -34,5 +34,4 @@ class InFlightScorer:
         return self._requests
 
     def score_of(self, unreported: float) -> float:
-        """The score of one endpoint; falls as `unreported` grows."""
         return self._requests / (self._requests + unreported)

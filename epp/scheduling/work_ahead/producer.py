@@ -303,7 +303,6 @@ class WorkAheadProducer:
         return self.model.errors
 
     def expected(self, request: InferenceRequest, pool: EndpointPool, endpoint: Endpoint) -> float:
-        """Seconds to the first byte if the request went to that endpoint now; negative: not known."""
         ledger = self._ledgers.get(endpoint.key, WorkLedger())
         missing = max(1.0, prompt_tokens(request) - self.prefixes.held(request, endpoint))
         requests = self._requests(pool, endpoint.key)
@@ -311,7 +310,6 @@ class WorkAheadProducer:
         return UNKNOWN if awaited is None else awaited.seconds
 
     def foresee(self, request: InferenceRequest, pool: EndpointPool) -> float:
-        """The same at the endpoint where it is soonest, of a request that is not scheduled yet."""
         if not self.model.learnt or not request.streaming or not len(pool):
             return UNKNOWN
         self.prefixes.prepare(request, pool)
