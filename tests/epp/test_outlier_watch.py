@@ -1,6 +1,5 @@
 """The detection of a running picker: its timer, its probes over real sockets, and what stays when it is switched."""
 
-import asyncio
 import random
 import time
 from collections.abc import AsyncIterator
@@ -13,9 +12,8 @@ from adsum.tasks import background
 from discovery import Instance, InstanceAddedEvent
 from epp.endpoints.datastore import Datastore
 from epp.outlier_watch import OutlierWatch
-from epp.outliers.outlier_record import Cause, OutlierState
+from epp.outliers.outlier_record import OutlierState
 from epp.outliers.settings import OutlierSettings
-from epp.outliers.slow_start import SlowStartSettings
 from epp.scheduling.director import Director
 from tests.epp.scheduling.test_models_endpoint import director, store_of
 from tests.eventually import eventually
@@ -66,25 +64,3 @@ async def test_a_worker_is_probed_until_it_answers_without_a_5xx(health: Health)
         ]
         await eventually(lambda: [one.state for one in detection.ejected] == [OutlierState.TRIAL])
     assert health.asked == ["/health"] * 3
-
-
-async def test_it_is_switched_on_and_off_while_it_runs() -> None:
-    store = store_of(a=(), b=())
-    it, watch = watched(store)
-    watch.use(None, None)
-    assert (it.picks.outliers, it.eligible.slow_start, watch.describe()) == (None, None, {})
-    async with background(watch.run()):
-        for count in (1, 2):
-            watch.use(QUICK, SlowStartSettings())
-            detection, slow_start = it.picks.outliers, it.eligible.slow_start
-            assert detection is not None
-            detection.answered("request", store.endpoints[0], 500, None, time.monotonic())
-            assert not store.pool(0.0).reachable[0]
-            watch.use(OutlierSettings(probe_path=""), SlowStartSettings(window=5.0))
-            assert (it.picks.outliers, it.eligible.slow_start) == (detection, slow_start)
-            assert detection.settings.probe_path == ""
-            await asyncio.sleep(0)
-            watch.use(None, None)
-            assert store.pool(0.0).reachable.all()
-            assert watch.ejections == {Cause.CONSECUTIVE_5XX: count}
-    assert (it.picks.outliers, it.eligible.slow_start) == (None, None)

@@ -1,7 +1,6 @@
 import asyncio
 import datetime
 import json
-import re
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -182,23 +181,6 @@ plugins:
 """
 
 
-async def test_a_number_that_only_the_configuration_names_is_read_and_decides(
-    messages: Any, eventually: Any
-) -> None:
-    hot, cold, unknown = Worker(0, "heat 90\n"), Worker(9, "heat 30\n"), Worker(0, "heat NaN\n")
-    async with hot.serving(), cold.serving(), unknown.serving():
-        listed = ",".join(worker.destination for worker in (hot, cold, unknown))
-        async with PickerServer(local(discovery=f"static://{listed}", config_text=HOT_OR_COLD)) as server:
-
-            async def all_go_to(worker: Worker) -> bool:
-                picked = {await pick(ports(server)["grpc"], messages) for _ in range(5)}
-                return picked == {worker.destination}
-
-            await eventually(lambda: all_go_to(cold))
-            cold.more = "heat 95\n"
-            await eventually(lambda: all_go_to(hot))
-
-
 async def test_a_file_that_changes_ranks_otherwise_and_sets_a_token(
     messages: Any, eventually: Any, tmp_path: Path
 ) -> None:
@@ -227,29 +209,6 @@ async def test_a_file_that_changes_ranks_otherwise_and_sets_a_token(
             await eventually(lambda: is_so(hot, token=True))
             path.write_text(HOT_OR_COLD)
             await eventually(lambda: is_so(cold, token=False))
-
-
-async def test_instances_come_and_go(messages: Any, eventually: Any, tmp_path: Path) -> None:
-    listed = tmp_path / "endpoints.yaml"
-    listed.write_text("endpoints: []\n")
-    async with (
-        Worker(waiting=0).serving() as worker,
-        PickerServer(local(discovery=f"static://{listed}")) as server,
-    ):
-        where = ports(server)
-        assert await pick(where["grpc"], messages) == 503
-
-        async def known() -> list[str]:
-            described = json.loads(await fetch(where["metrics"], "/debug/endpoints"))["endpoints"]
-            return [each["destination"] for each in described]
-
-        line = f"endpoints: [{{name: w, address: 127.0.0.1, port: {worker.port}}}]\n"
-        for text, expected in ((line, [worker.destination]), ("endpoints: []\n", [])):
-            listed.write_text(text)
-            async with asyncio.timeout(90):
-                while await known() != expected:
-                    await asyncio.sleep(0.02)
-        assert await pick(where["grpc"], messages) == 503
 
 
 @TRANSPORTS
@@ -414,20 +373,6 @@ async def test_all_unfinished_bodies_together_are_bounded(nobody: str, messages:
             assert said.immediate_response.status.code == 400, "it was whole, and was read"
 
 
-async def test_the_metrics_page_has_series_for_each_endpoint() -> None:
-    queue_size = re.compile(r'^llm_d_epp_per_endpoint_queue_size\{.*name="p".*\} 3\.0$', re.MULTILINE)
-    page = ""
-    async with (
-        Worker(waiting=3).serving() as worker,
-        PickerServer(local(discovery=f"static://{worker.destination}", pool_name="p")) as server,
-        asyncio.timeout(90),
-    ):
-        while not queue_size.search(page):
-            page = await fetch(ports(server)["metrics"], "/metrics")
-            await asyncio.sleep(0.02)
-    assert "llm_d_epp_per_endpoint_metrics_age_seconds{" in page
-
-
 @pytest.mark.parametrize("changed", [True, False])
 async def test_scores_and_the_subset_hint_are_matters_of_flags(
     messages: Any, context: Any, changed: bool
@@ -459,14 +404,6 @@ async def test_metrics_are_not_refreshed_more_often_than_the_go_picker_would(
     async with PickerServer(local(discovery=nobody, refresh_metrics_interval=interval)):
         pass
     assert ("the least interval, not every 0.001 s" in caplog.text) is warned
-
-
-async def test_what_is_wrong_in_a_file_names_the_file(nobody: str, tmp_path: Path) -> None:
-    path = tmp_path / "epp.yaml"
-    path.write_text("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: nothing}]\n")
-    with pytest.raises(ConfigError, match=r"epp\.yaml: line 3: plugins\[0\]\.type: 'nothing'"):
-        async with PickerServer(local(discovery=nobody, config_file=path)):
-            pass
 
 
 @pytest.mark.parametrize("port", ["grpc_port", "grpc_health_port", "metrics_port"])

@@ -71,18 +71,6 @@ def test_conditions(
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"endpoints": None, "ports": None},
-        {"endpoints": []},
-        {"endpoints": None, "ports": None, "addressType": "FQDN"},
-    ],
-)
-def test_a_placeholder_says_nothing(changes: dict[str, Any]) -> None:
-    assert merged(a_slice(**changes)).snapshot().candidates == ()
-
-
-@pytest.mark.parametrize(
     ("shown", "changes", "who", "reason"),
     [
         ({"addresses": ["10.1.2.3"]}, {}, "10.1.2.3", "does not say which pod it is"),
@@ -179,19 +167,6 @@ def test_dual_stack_is_one_instance_at_the_preferred_address() -> None:
         only(merged(six, address_selection=AddressSelection(families=("IPv4",))).snapshot()).reason
         is not None
     )
-
-
-def test_of_two_slices_the_one_written_last_is_right() -> None:
-    old = a_slice(endpoint(ready=True), name="old", version=99)
-    new = a_slice(endpoint(ready=False), name="new", version=100)
-    assert instance(merged(old, new)).status is NOT_READY
-    assert instance(merged(new, old)).status is NOT_READY
-
-
-def test_a_missing_pod_that_was_not_ready_leaves_at_once() -> None:
-    found = merged(a_slice(endpoint(ready=False)))
-    assert found.remove("s", 1.0)
-    assert found.snapshot().candidates == ()
 
 
 def test_a_rewrite_of_one_slice_counts_for_pods_that_stand_in_two() -> None:

@@ -50,23 +50,6 @@ async def test_a_pod_that_vanishes_has_the_grace(world: PodWorld) -> None:
         assert sorted(recorder.transitions()) == ["-a-rank-0:deleted", "-b-rank-0:deleted"]
 
 
-async def test_another_pod_of_the_same_name_is_another_instance(world: PodWorld) -> None:
-    world.pod("a")
-    async with world.recorder() as recorder:
-        world.delete("a")
-        world.pod("a", "10.244.9.9")
-        await asyncio.sleep(1)
-        assert recorder.transitions() == ["-a-rank-0:replaced", "+a-rank-0"]
-
-
-async def test_a_container_restarted_in_place_is_another_instance(world: PodWorld) -> None:
-    world.pod("a", restarts=1)
-    async with world.recorder() as recorder:
-        world.pod("a", restarts=2)
-        await asyncio.sleep(1)
-        assert recorder.transitions() == ["-a-rank-0:replaced", "+a-rank-0"]
-
-
 async def test_every_key_has_the_same_set(world: PodWorld) -> None:
     world.pod("a")
     async with world.discovering(PodTargets("app=vllm", (8000, 8001))) as discovery:

@@ -1,26 +1,14 @@
 """Which request follows each fault, and how soon. In virtual time, without I/O."""
 
-import json
-
 import pytest
 
 from discovery.kubernetes.reflector.recovery import SyncLost
 from tests.kubernetes.reflector_harness import (
-    TOO_LARGE,
     ReflectorHarness,
-    a_list,
     kind,
     line,
     status,
 )
-
-
-def test_a_broken_stream_is_resumed_after_a_short_pause() -> None:
-    """Row 7."""
-    harness = ReflectorHarness().watching(5)
-    assert harness.breaks(30.0) == [SyncLost("connection reset")]
-    assert kind(harness.next_request()) == "watch 5"
-    assert 0.4 <= harness.waits[-1] <= 0.8
 
 
 def test_410_in_the_stream_lists_from_the_cache_and_then_consistently() -> None:
@@ -33,43 +21,6 @@ def test_410_in_the_stream_lists_from_the_cache_and_then_consistently() -> None:
     assert harness.answers(status(410, "Expired"), 410) == []
     assert kind(harness.next_request()) == "list"
     assert harness.waits[-1] == 0
-
-
-def test_endless_410_is_no_hot_loop() -> None:
-    harness = ReflectorHarness().watching(5)
-    for _ in range(20):
-        harness.sends(line("ERROR", status(410)))
-        assert kind(harness.next_request()).startswith("list")
-        harness.answers(a_list(5))
-        assert kind(harness.next_request()) == "watch 5"
-        harness.head()
-    assert harness.now > 200
-
-
-def test_a_too_large_version_is_dropped_at_once() -> None:
-    """Row 23: as HTTP status of the list, and in the stream."""
-    harness = ReflectorHarness().watching(5)
-    harness.sends(line("ERROR", status(410)))
-    harness.next_request()
-    assert harness.answers(TOO_LARGE, 504) == []
-    assert (kind(harness.next_request()), harness.waits[-1]) == ("list", 0)
-    harness = ReflectorHarness().watching(5)
-    harness.sends(line("ERROR", TOO_LARGE))
-    assert (kind(harness.next_request()), harness.waits[-1]) == ("list", 0)
-
-
-def test_429_waits_for_retry_after() -> None:
-    """Row 21: by header, and by the Status in the stream; the version is kept."""
-    harness = ReflectorHarness().watching(5)
-    harness.ends(60.0)
-    harness.next_request()
-    assert isinstance(harness.answers(status(429), 429, Retry_After="5")[0], SyncLost)
-    assert kind(harness.next_request()) == "watch 5"
-    assert 4.99 <= harness.waits[-1] <= 6
-    harness.head()
-    harness.sends(line("ERROR", status(429, retryAfterSeconds=7)))
-    assert kind(harness.next_request()) == "watch 5"
-    assert 6.99 <= harness.waits[-1] <= 8
 
 
 def test_500_in_the_stream_keeps_the_version_once() -> None:
@@ -167,17 +118,6 @@ def test_a_connection_that_breaks_causes_no_probe() -> None:
     harness = ReflectorHarness().watching(5)
     harness.breaks()
     assert not harness.probes()
-
-
-@pytest.mark.parametrize(
-    "body", [b"<html>", b"{}", b'{"kind": "Status"}', b"", json.dumps(a_list(0)).encode()[:-9]]
-)
-def test_a_malformed_list_is_no_empty_list(body: bytes) -> None:
-    harness = ReflectorHarness()
-    harness.next_request()
-    [lost] = harness.answers(body)
-    assert isinstance(lost, SyncLost)
-    assert kind(harness.next_request()) == "list"
 
 
 def test_html_with_status_200_says_what_it_is() -> None:

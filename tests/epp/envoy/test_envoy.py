@@ -207,19 +207,6 @@ async def test_every_request_reaches_the_worker_that_was_picked(
     await asyncio.gather(*(ask(size) for size in rng.sample(sizes, len(sizes))))
 
 
-async def test_of_a_list_the_default_envoy_takes_the_first(mesh: Mesh, picking: Any) -> None:
-    workers = [await mesh.worker() for _ in range(3)]
-    choices = [worker.destination for worker in workers]
-    mesh.director.outcome = lambda headers, body: picking(*choices)
-    envoy = await mesh.envoy(render(_settings(await mesh.picker())))
-    client = await mesh.client()
-    async with client.post(envoy.url("/v1/completions"), data=b"{}") as answer:
-        assert answer.status == 200
-        said = await answer.json()
-        assert said["port"] == workers[0].port
-        assert said["headers"] == {"x-gateway-destination-endpoint": ",".join(choices)}
-
-
 CONTROL = [
     *[f"x-llm-d-{name}" for name in ("inference-objective", "inference-fairness-id", "model-name-rewrite")],
     *["x-llm-d-slo-ttft-ms", "x-llm-d-slo-tpot-ms", "x-slo-ttft-ms", "x-slo-tpot-ms"],
@@ -411,19 +398,6 @@ async def test_ordered_fallback_subset_and_served_endpoint(
     assert [subset.allows("127.0.0.1", worker.port) for worker in workers] == [False, True]
 
 
-@TRANSPORTS
-async def test_a_picker_that_goes_away_cuts_no_answer(mesh: Mesh, picking: Any, eventually: Any) -> None:
-    worker, picker = await mesh.worker(), await mesh.picker()
-    mesh.director.outcome = picking(worker.destination)
-    envoy = await mesh.envoy(render(_settings(picker)))
-    async with (await mesh.client()).get(envoy.url("/stream")) as answer:
-        async with asyncio.timeout(90):
-            assert await answer.content.readline() == b"data: first\n"
-        await picker.listener.drain(None)
-        worker.go_on.set()
-        assert (await answer.read()).endswith(b"data: last\n\n")
-
-
 async def test_exact_mode_holds_the_stream_until_the_answer_ends(
     mesh: Mesh, picking: Any, eventually: Any
 ) -> None:
@@ -517,19 +491,3 @@ async def test_without_a_picker_a_request_with_a_body_goes_on_too(mesh: Mesh, ev
             return answer.status == 200 and (await answer.json())["port"] == worker.port
 
     await eventually(served)
-
-
-@TRANSPORTS
-async def test_a_client_that_leaves_gives_its_reservation_back(
-    mesh: Mesh, picking: Any, eventually: Any
-) -> None:
-    worker, picker = await mesh.worker(), await mesh.picker()
-    mesh.director.outcome = picking(worker.destination)
-    envoy = await mesh.envoy(render(_settings(picker, response_trailer="SEND")))
-    client = await mesh.client()
-    for _ in range(5):
-        async with client.get(envoy.url("/stream")) as answer:
-            await answer.content.readline()
-            answer.close()
-    await eventually(lambda: len(mesh.director.released) == 5)
-    worker.go_on.set()

@@ -143,14 +143,6 @@ async def test_a_prompt_that_fails_everywhere_ejects_no_healthy_worker(running_e
         assert (set(counts), await stage.outliers()) == ({"0.0"}, [])
 
 
-async def test_half_of_the_pool_at_most_is_ejected(running_envoy: Any) -> None:
-    async with staged(running_envoy, 4) as stage:
-        for worker in stage.workers:
-            worker.status = 500
-        await stage.ask(100)
-        assert len(await stage.outliers()) == 2
-
-
 async def test_an_ejected_worker_costs_one_request_for_each_trial_until_it_recovers(
     running_envoy: Any,
 ) -> None:

@@ -12,7 +12,6 @@ from tests.epp.scraping.paged_worker import (
     IDLE,
     IMPATIENT,
     RULES,
-    SLOW_WHEN_IDLE,
     Eventually,
     Worker,
     add,
@@ -157,21 +156,6 @@ async def test_nobody_is_late_before_it_is_asked(eventually: Eventually) -> None
         store.reserve(store.endpoints[0])
         await asyncio.sleep(0.1)
         assert (worker.asked, due(store)) == (1, before)
-
-
-async def test_an_idle_endpoint_that_was_stopped_is_late_once_it_is_used(eventually: Eventually) -> None:
-    workers, store = [Worker(), Worker()], Datastore()
-
-    for worker in workers:
-        worker.page = IDLE
-    async with serving(*workers), scraping(store, SLOW_WHEN_IDLE):
-        for number, worker in enumerate(workers):
-            add(store, worker, f"w{number}")
-        await eventually(lambda: len(store.on_use) == 2)
-        workers[0].stopped = asyncio.Event()
-        for endpoint in store.endpoints:
-            store.reserve(endpoint)
-        await eventually(lambda: late(store) == [True, False])
 
 
 async def test_nobody_is_late_once_nothing_is_scraped(eventually: Eventually) -> None:

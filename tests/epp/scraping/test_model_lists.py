@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -291,11 +290,3 @@ async def test_the_same_models_with_another_date_are_no_news(caplog: pytest.LogC
         await eventually(lambda: len(server.requests) > before + 4)
     assert not changes  # nothing that depends on the models is computed again
     assert sum("serves 'm'" in message for message in caplog.messages) == 1
-
-
-async def test_what_it_is_asked_for() -> None:
-    store = Datastore()
-    async with Server(lists("m")).serving() as server, asking(store):
-        add(store, server)
-        await eventually(lambda: listed(store) == ["m"])
-    assert json.loads(json.dumps(dict(server.requests[0].headers)))["Accept"] == "application/json"
