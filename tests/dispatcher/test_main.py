@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -265,27 +264,6 @@ async def test_28_every_series_is_there_at_zero_and_the_sums_hold(
         await eventually(all_are_counted)
 
 
-async def test_go_producers_and_consumers_work_unchanged(
-    redis_url: str, target: Target, tmp_path: Path
-) -> None:
-    queue = {"name": "batch", "intake": {"key": "request-sortedset"}, "results": "go-list"}
-    path = tmp_path / "config.yaml"
-    path.write_text(document(target.url, queue, broker=redis_url))
-    async with Redis.from_url(redis_url) as client:
-        seconds, _ = await client.time()
-        data = {"id": "g1", "created": int(seconds), "deadline": int(seconds) + 60, "payload": {"model": "m"}}
-        data |= {"metadata": {"userid": "acme"}}
-        envelope = {"internal": {"request_token": "t"}, "request_kind": "redis", "data": data}
-        await client.zadd("request-sortedset", {json.dumps(envelope): data["deadline"]})
-        async with dispatcher(path):
-            popped: Any = await client.brpop(["result-list"], timeout=90)
-    result = json.loads(popped[1])
-    assert (result["id"], result["status_code"]) == ("g1", 200)
-    assert json.loads(result["payload"]) == {"served": "g1"}
-    assert target.asked[0].headers["x-llm-d-inference-fairness-id"] == "acme"
-    assert json.loads(target.asked[0].body) == {"model": "m"}
-
-
 async def test_what_a_dry_run_says(
     redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path
 ) -> None:
@@ -352,14 +330,6 @@ async def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], said:
     assert complaint.count("\n") == 1
     assert "Errno" not in complaint
     assert "geheim" not in complaint
-
-
-async def test_a_configuration_that_is_not_sound(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump({"broker": "redis://x", "targets": [{"name": "a"}]}))
-    code, out, complaint = await answered("--config", str(path))
-    assert (code, out) == (2, "")
-    assert complaint == f"error: {path}: line 3: targets[0].url: it is missing; this field has no default\n"
 
 
 @pytest.mark.parametrize(

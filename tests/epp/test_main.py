@@ -92,6 +92,9 @@ async def test_bad_input_ends_the_process_with_2() -> None:
         (["--config-file", "/nonexistent"], "cannot be read: No such file or directory; expected an"),
         (["--config-text", "plugins: [a"], "in line 1, column 12"),
         (["--discovery", "static:///nonexistent.yaml"], "/nonexistent.yaml cannot be read: No such file"),
+        (["--discovery", "file://x/y"], "three slashes"),
+        (["--discovery", "memory://x", "--namespace", "a/b"], "a/b"),
+        (["--client-ca-file", "/nonexistent", "--endpoint", "127.0.0.1:9"], "client-ca-file"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(arguments: list[str], complaint: str) -> None:

@@ -17,14 +17,12 @@ from grpc import aio
 
 from adsum.config.problems import ConfigError
 from adsum.serving.sockets import ListenError
-from discovery import DiscoveryError
 from epp import worker_discovery
 from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL, LAME_DUCK, Settings, TransportKind
 from epp.ext_proc.protocol import SUBSET_NAMESPACE
 from epp.request.control_headers import SCORES, SUBSET
 from epp.server import PickerServer
 from epp.wire import certificate
-from epp.wire.certificate import CertificateError
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
@@ -418,29 +416,6 @@ async def test_a_taken_port_is_named_and_nothing_stays_open(nobody: str, port: s
             async with PickerServer(local(discovery=nobody, **{port: number})):
                 pass
     assert len(asyncio.all_tasks()) == before
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "text"),
-    [
-        ({"discovery": "nowhere://x"}, ValueError, "not a discovery URL"),
-        ({"discovery": "file://x/y"}, ValueError, "three slashes"),
-        ({"config_text": "kind: Nothing"}, ConfigError, "apiVersion"),
-        ({"config_file": Path("/nonexistent.yaml")}, ConfigError, "nonexistent.yaml: cannot be read"),
-        ({"secure_serving": True, "cert_path": Path("/nonexistent")}, CertificateError, "tls.key"),
-        (
-            {"secure_serving": True, "client_ca_file": Path("/nonexistent")},
-            CertificateError,
-            "client-ca-file",
-        ),
-        ({"discovery": "static:///nonexistent.yaml"}, (DiscoveryError, OSError), "nonexistent.yaml"),
-        ({"discovery": "memory://x", "namespace": "a/b"}, ValueError, "a/b"),
-    ],
-)
-async def test_bad_input_is_an_error_at_the_door(changes: dict[str, Any], error: Any, text: str) -> None:
-    with pytest.raises(error, match=text):
-        async with PickerServer(local(**changes)):
-            pass
 
 
 async def test_opening_and_closing_leaves_nothing(nobody: str, eventually: Any) -> None:

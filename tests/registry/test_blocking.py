@@ -16,37 +16,6 @@ import registry.blocking
 from registry import RegistrationError
 
 
-def set_up_nats_listener(instance_id: str) -> dict[str, Any]:
-    return {"nats": {"subject": f"dynamo.decode.{instance_id}"}}
-
-
-def test_seed_002_decode_worker_set_up_and_its_frontend() -> None:
-    service_registry = registry.blocking.open("memory://seed-002")
-    service_discovery = discovery.blocking.open("memory://seed-002")
-    with service_registry, service_discovery:
-        # Register the instance
-        decode_worker = service_registry.register_instance("dynamo", "decode")
-        instance_id = decode_worker.instance_id()  # Unique identifier for the instance
-
-        # Start up NATS listener for the endpoints of this component (or other transport).
-        comp_transport_details = set_up_nats_listener(instance_id)
-
-        # Write metadata associated with the instance
-        metadata = {
-            "model": {"name": "Qwen3-32B"},  # Runtime Info
-            "transport": comp_transport_details,  # Transport details for this component
-            "mdc": {"display_name": "Qwen3-32B"},  # Model Deployment Card
-        }
-
-        decode_worker.set_metadata(metadata)
-        decode_worker.set_ready("ready")
-
-        decode_workers = service_discovery.list_instances("dynamo", "decode")
-        assert [worker.id for worker in decode_workers] == [instance_id]
-        assert decode_workers[0].metadata()["Model"] == {"name": "Qwen3-32B"}
-    assert not [thread for thread in threading.enumerate() if "portal" in thread.name]
-
-
 def test_the_same_handle_twice_and_closed_after_the_last_release() -> None:
     with registry.blocking.open("memory://twice") as opened:
         first = opened.register_instance("dynamo", "decode")

@@ -12,26 +12,6 @@ from registry.opening import MemoryMembership
 URL = "memory://registry-tests"
 
 
-async def test_registered_ready_not_ready_left() -> None:
-    async with discovery.open(URL) as found, registry.open(URL) as opened:
-        handle = await opened.register_instance("dynamo", "decode")
-        assert await found.list_instances("dynamo", "decode") == []
-        handle.set_metadata({"Model": {"name": "m"}})
-        handle.set_ready("ready")
-        (instance,) = await found.list_instances("dynamo", "decode")
-        assert (instance.id, instance.address) == (handle.instance_id(), "127.0.0.1")
-        assert (await instance.metadata())["model"] == {"name": "m"}
-        handle.set_ready(discovery.InstanceStatus.NOT_READY)
-        assert await found.list_instances("dynamo", "decode") == []
-        await handle.close()
-        assert (
-            named_store(URL.removeprefix("memory://"))
-            .snapshot(discovery.ComponentKey("dynamo", "decode"))
-            .known
-            == {}
-        )
-
-
 async def test_a_taken_id_is_refused_and_leaves_the_owner_alone() -> None:
     async with (
         registry.open(URL, instance_id="decode-0") as first,

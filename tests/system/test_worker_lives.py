@@ -1,7 +1,6 @@
 """Killed, stopped and drained workers, and how soon watchers and the picker notice: real processes, real signals."""
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -13,7 +12,6 @@ import aiohttp
 from discovery import (
     InstanceAddedEvent,
     InstanceEventStream,
-    InstanceRemovedEvent,
     InstanceUpdatedEvent,
     MetadataClient,
     SourceDiscovery,
@@ -73,23 +71,6 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def test_sigkill_is_a_removal_and_the_next_worker_removes_the_record(tmp_path: Path) -> None:
-    async with a_worker(tmp_path) as worker, watched(f"file://{tmp_path}", wait=10.0) as stream:
-        assert isinstance(await next_event(stream), InstanceAddedEvent)
-        await asyncio.sleep(0.2)  # until the GET is held
-        worker.send(signal.SIGKILL)
-        event = await next_event(stream)
-        if isinstance(event, InstanceUpdatedEvent):  # the reset was seen before the lock was probed
-            assert not event.new.reachable
-            event = await next_event(stream)
-        assert isinstance(event, InstanceRemovedEvent)
-        assert event.reason == "deleted"
-        async with a_worker(tmp_path, "--instance-id", "w-1"), asyncio.timeout(90):
-            await eventually(
-                lambda: not ({"w-0.json", "w-0.lock"} & set(os.listdir(tmp_path / "demo" / "decode")))
-            )
-
-
 async def test_the_picker_leaves_a_killed_worker_alone_at_once(tmp_path: Path) -> None:
     """100 ms is the figure; tests bound it at ten times that. Two workers: the pick has somewhere else to go."""
     settings = Settings(
@@ -134,22 +115,6 @@ async def test_the_picker_leaves_a_killed_worker_alone_at_once(tmp_path: Path) -
     assert min(took) < 1.0
 
 
-async def test_a_stopped_worker_is_unreachable_not_removed_and_comes_back(tmp_path: Path) -> None:
-    async with a_worker(tmp_path) as worker, watched(f"file://{tmp_path}") as stream:
-        assert isinstance(await next_event(stream), InstanceAddedEvent)
-        worker.send(signal.SIGSTOP)
-        lost = await next_event(stream)
-        while isinstance(lost, InstanceUpdatedEvent) and lost.new.reachable:  # the end of an earlier stall
-            lost = await next_event(stream)
-        assert isinstance(lost, InstanceUpdatedEvent)
-        assert not lost.new.reachable
-        assert set(stream.instances) == {"w-0"}
-        worker.send(signal.SIGCONT)
-        back = await next_event(stream)
-        assert isinstance(back, InstanceUpdatedEvent)
-        assert back.new.reachable
-
-
 async def test_a_worker_restarted_in_place_is_an_update_with_its_new_document(tmp_path: Path) -> None:
     """The same address, and a source that knows of no lives: only the epoch in the revision tells."""
     port = free_port()
@@ -169,15 +134,3 @@ async def test_a_worker_restarted_in_place_is_an_update_with_its_new_document(tm
                 if isinstance(event, InstanceUpdatedEvent) and event.new.revision != added.instance.revision:
                     document = await event.new.metadata()
             assert document["model"]["name"] == "second"
-
-
-async def test_a_drained_worker_leaves_in_order(tmp_path: Path) -> None:
-    async with a_worker(tmp_path) as worker, watched(f"file://{tmp_path}") as stream:
-        assert isinstance(await next_event(stream), InstanceAddedEvent)
-        worker.send(signal.SIGTERM)
-        event = await next_event(stream)
-        while isinstance(event, InstanceUpdatedEvent):
-            event = await next_event(stream)
-        assert isinstance(event, InstanceRemovedEvent)
-        assert event.reason == "terminating"
-        assert await worker.process.wait() == 0

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,7 +20,7 @@ from discovery import (
 from discovery.filesystem.directory import ComponentDirectory
 from discovery.filesystem.file_events import is_network_filesystem
 from discovery.filesystem.record import boot_id
-from discovery.filesystem.root import RootError, check_root
+from discovery.filesystem.root import RootError
 from discovery.filesystem.source import FilesystemSource
 from registry.filesystem.membership import FilesystemMembership
 from tests.owner_process import owner
@@ -230,25 +229,6 @@ async def test_a_missing_root_that_was_named_is_a_clear_error(tmp_path: Path) ->
             await service.list_instances("prod", "decode")
     with pytest.raises(RegistrationError, match="does not exist"):
         await FilesystemMembership(missing).join(an_instance())
-
-
-async def test_a_root_that_everyone_can_write_to_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
-    with pytest.raises(RegistrationError, match="can be written by everyone"):
-        await FilesystemMembership(tmp_path).join(an_instance())
-
-
-async def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(RootError, match="is not a directory"):
-        check_root(tmp_path / "file")
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="needs another user's directory, which only root can make")
-async def test_another_users_root_is_refused(tmp_path: Path) -> None:
-    os.chown(tmp_path, 12345, -1)
-    with pytest.raises(RootError, match="belongs to user 12345"):
-        check_root(tmp_path)
 
 
 async def test_the_default_root_is_made_for_this_user_alone(

@@ -2,14 +2,13 @@
 
 import asyncio
 import random
-import socket
 import ssl
 from pathlib import Path
 
 import pytest
 
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
-from tests.dispatcher.listening import LARGE, OK, PATH, Listening, delivered, listening, ok, request
+from tests.dispatcher.listening import LARGE, OK, PATH, Listening, listening, ok, request
 from tests.eventually import eventually
 from tests.kubernetes.fake.authority import Authority
 from tests.open_connections import connected
@@ -151,21 +150,6 @@ async def test_informational_answers_before_the_answer() -> None:
         assert seen.connections == 1
 
 
-async def test_a_connection_that_ends_after_an_informational_answer_was_heard() -> None:
-    """The target knows of the request, so it is not asked again."""
-
-    async def hint(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request(seen, reader)
-        writer.write(OK)
-        await request(seen, reader)
-        writer.write(INFORMATIONAL)
-
-    async with listening(hint) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
-        assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
-        assert await gateway.post(PATH, {}, b"{}", 90) == NoAnswer("the connection ended", disconnected=True)
-        assert (len(seen.heads), seen.connections) == (2, 1)
-
-
 @pytest.mark.parametrize(
     "more", [OK, b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\r\n", b"nonsense\r\n\r\n", b"\x00"]
 )
@@ -187,46 +171,6 @@ async def test_what_comes_after_an_answer_ends_its_connection(more: bytes) -> No
         assert (len(seen.heads), seen.connections) == (2, 2)
 
 
-@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-async def test_an_answer_without_a_length_ends_with_its_connection(version: bytes) -> None:
-    body = random.Random(1).randbytes(3_000_000)
-
-    async def unmeasured(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request(seen, reader)
-        writer.write(b"HTTP/%s 200 OK\r\nretry-after: 7\r\n\r\n" % version)
-        for start in range(0, len(body), 100_000):
-            writer.write(body[start : start + 100_000])
-            await writer.drain()
-
-    async with listening(unmeasured) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
-        for _ in range(2):
-            answer = await gateway.post(PATH, {}, b"{}", 90)
-            assert isinstance(answer, GatewayAnswer)
-            assert answer.body == body
-            assert answer.retry_after == 7
-        assert seen.connections == 2
-
-
-async def test_a_chunked_answer_in_many_pieces_leaves_its_connection_useful() -> None:
-    pieces = [random.Random(number).randbytes(10_000) for number in range(200)]
-
-    async def chunked(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            await request(seen, reader)
-            writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
-            for piece in pieces:
-                writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-                await writer.drain()
-            writer.write(b"0\r\n\r\n")
-
-    async with listening(chunked) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
-        for _ in range(3):
-            answer = await gateway.post(PATH, {}, b"{}", 90)
-            assert isinstance(answer, GatewayAnswer)
-            assert answer.body == b"".join(pieces)
-        assert seen.connections == 1
-
-
 async def test_an_answer_that_is_too_large_is_not_read() -> None:
     async def boast(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await request(seen, reader)
@@ -240,31 +184,3 @@ async def test_an_answer_that_is_too_large_is_not_read() -> None:
         said = await gateway.post(PATH, {}, b"{}", 90)
         assert said == NoAnswer("the answer is larger than 9999 bytes", final=True)
         await eventually(lambda: not connected(seen.port))
-
-
-async def test_a_length_with_more_zeros_than_a_number_may_have_is_a_length() -> None:
-    async def zeros(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request(seen, reader)
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: " + b"0" * 5000 + b"2\r\n\r\nok")
-        await writer.drain()
-        await seen.over.wait()
-
-    async with listening(zeros) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
-        answer = await gateway.post(PATH, {}, b"{}", 90)
-    assert answer == GatewayAnswer(200, b"ok")
-
-
-async def test_an_answer_that_had_begun_when_the_connection_was_reset_is_not_asked_for_again() -> None:
-    async def cut(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request(seen, reader)
-        writer.write(OK)
-        await request(seen, reader)
-        writer.write(OK[:20])
-        await delivered(writer)
-        raw = writer.get_extra_info("socket")
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-
-    async with listening(cut) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
-        assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
-        assert isinstance(await gateway.post(PATH, {}, b"{}", 90), NoAnswer)
-        assert (len(seen.heads), seen.connections) == (2, 1)

@@ -1,18 +1,21 @@
-"""One delivery, on clocks that the test sets."""
+"""One delivery, on clocks that the test sets: its states, and when it is sent."""
 
 import asyncio
 import contextlib
 import random
+from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dispatcher.broker.contract.message import Claim, DispatchCandidate, Result
+from dispatcher.broker.contract.message import Claim, DispatchCandidate, Request, Result
 from dispatcher.broker.contract.queue import Queue, QueueError, QueueRules
 from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.delivery.answer_limits import AnswerMemory
 from dispatcher.delivery.gateway import Gateway, OutageLog
 from dispatcher.delivery.route import Route
-from dispatcher.delivery.sender import Delivery, Sender
+from dispatcher.delivery.sender import Delivery, DeliveryState, Sender
 from dispatcher.gates.admission import Admission
 from dispatcher.gates.gate import Slot
 from dispatcher.telemetry.metrics import QueueCounters
@@ -21,6 +24,7 @@ from tests.dispatcher.target import Target
 from tests.eventually import eventually
 
 LEASE_MS = 15_000
+S = DeliveryState
 
 
 class Clock:
@@ -42,6 +46,25 @@ def delivery(claim: Claim, lease_until: float) -> Delivery:
     return Delivery(claim, Admission(candidate, contextlib.nullcontext(Slot()), Slot()), lease_until)
 
 
+def unsent() -> Delivery:
+    return delivery(Claim(Request("r1", b"{}", 0), "fence", 1, 0, 0), 0.0)
+
+
+@contextlib.asynccontextmanager
+async def stage(
+    memory: AnswerMemory | None = None,
+) -> AsyncIterator[tuple[Clock, Target, MemoryBroker, Queue, Gateway]]:
+    """A queue and a gateway on a clock of the test's."""
+    clock = Clock()
+    async with (
+        Target() as target,
+        MemoryBroker(clock.now_ms) as broker,
+        broker.queue("q", QueueRules(lease_ms=LEASE_MS)) as queue,
+        Gateway(target.url, memory=memory) as gateway,
+    ):
+        yield clock, target, broker, queue, gateway
+
+
 def sender(queue: Queue, gateway: Gateway, clock: Clock) -> Sender:
     return Sender(
         queue=queue,
@@ -59,13 +82,7 @@ def sender(queue: Queue, gateway: Gateway, clock: Clock) -> Sender:
 @pytest.mark.parametrize("swept", [False, True])
 async def test_02_a_claim_whose_owner_stood_still_for_its_lease_is_not_sent(swept: bool) -> None:
     """The next claim has number 0 again if this one was released unsent, and 1 if it was taken away before."""
-    clock = Clock()
-    async with (
-        Target() as target,
-        MemoryBroker(clock.now_ms) as broker,
-        broker.queue("q", QueueRules(lease_ms=LEASE_MS)) as queue,
-        Gateway(target.url) as gateway,
-    ):
+    async with stage() as (clock, target, broker, queue, gateway):
         await submitted(broker, queue, "r1")
         claim, lease_until = await claimed(queue), clock.monotonic() + LEASE_MS / 1000
         clock.ms += LEASE_MS
@@ -79,13 +96,7 @@ async def test_02_a_claim_whose_owner_stood_still_for_its_lease_is_not_sent(swep
 
 
 async def test_02_a_claim_is_sent_to_the_last_moment_of_its_lease() -> None:
-    clock = Clock()
-    async with (
-        Target() as target,
-        MemoryBroker(clock.now_ms) as broker,
-        broker.queue("q", QueueRules(lease_ms=LEASE_MS)) as queue,
-        Gateway(target.url) as gateway,
-    ):
+    async with stage() as (clock, target, broker, queue, gateway):
         request = await submitted(broker, queue, "r1")
         claim, lease_until = await claimed(queue), clock.monotonic() + LEASE_MS / 1000
         clock.ms += LEASE_MS - 1
@@ -106,13 +117,7 @@ class Faulty(contextlib.AbstractAsyncContextManager[Slot]):
 async def test_an_answer_is_stored_although_its_gate_fails_to_take_back_what_it_granted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clock = Clock()
-    async with (
-        Target() as target,
-        MemoryBroker(clock.now_ms) as broker,
-        broker.queue("q", QueueRules(lease_ms=LEASE_MS)) as queue,
-        Gateway(target.url) as gateway,
-    ):
+    async with stage() as (clock, _target, broker, queue, gateway):
         request = await submitted(broker, queue, "r1")
         claim = await claimed(queue)
         one = delivery(claim, clock.monotonic() + LEASE_MS / 1000)
@@ -126,14 +131,9 @@ async def test_an_answer_is_stored_although_its_gate_fails_to_take_back_what_it_
 
 async def test_an_answer_takes_memory_until_the_broker_has_it() -> None:
     """Also while the broker is away."""
-    clock, memory, refused = Clock(), AnswerMemory(), 0
+    memory, refused = AnswerMemory(), 0
     back = asyncio.Event()
-    async with (
-        Target() as target,
-        MemoryBroker(clock.now_ms) as broker,
-        broker.queue("q", QueueRules(lease_ms=LEASE_MS)) as queue,
-        Gateway(target.url, memory=memory) as gateway,
-    ):
+    async with stage(memory) as (clock, _target, broker, queue, gateway):
         finish = queue.finish
 
         async def away(claim: Claim, result: Result, *, dead_letter: bool = False) -> bool:
@@ -170,11 +170,7 @@ class Held:
 
 
 async def test_answer_memory_is_released_although_the_end_of_a_gate_is_cancelled() -> None:
-    clock = Clock()
-    async with (
-        MemoryBroker(clock.now_ms) as broker,
-        broker.queue("q", QueueRules(lease_ms=LEASE_MS)) as queue,
-    ):
+    async with stage() as (clock, _, broker, queue, _):
         await submitted(broker, queue, "r1")
         one = delivery(await claimed(queue), clock.monotonic() + LEASE_MS / 1000)
         one.admission = Admission(one.admission.candidate, Cancelled(), Slot())
@@ -182,3 +178,40 @@ async def test_answer_memory_is_released_although_the_end_of_a_gate_is_cancelled
         with pytest.raises(asyncio.CancelledError):
             await sender(queue, None, clock).deliver(one)
         assert held.released
+
+
+@given(st.lists(st.sampled_from(["send", "settle", "abort", "lose"]), max_size=8))
+def test_whatever_comes_first_counts(steps: list[str]) -> None:
+    one, seen = unsent(), [S.CLAIMED]
+    for step in steps:
+        getattr(one, step)()
+        if one.state is not seen[-1]:
+            seen.append(one.state)
+    assert len(seen) == len(set(seen))  # no way back
+    if S.SETTLING in seen:
+        assert one.state is S.SETTLING
+        assert not one.aborted
+    if one.aborted:
+        assert (S.ABORTED_SENT in seen) <= (S.SENDING in seen)
+        assert (S.ABORTED_UNSENT in seen) <= (S.SENDING not in seen)
+    if "lose" in steps and S.SETTLING not in seen:
+        assert one.state is S.LOST
+
+
+@pytest.mark.parametrize(("sent", "state"), [(False, S.ABORTED_UNSENT), (True, S.ABORTED_SENT)])
+async def test_only_what_is_being_sent_is_cancelled(sent: bool, state: DeliveryState) -> None:
+    one = unsent()
+    if sent:
+        one.send()
+    go_on = asyncio.Event()
+
+    async def work() -> None:
+        await go_on.wait()
+
+    one.task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    one.abort()
+    assert one.state is state
+    go_on.set()
+    await asyncio.wait([one.task])
+    assert one.task.cancelled() is sent

@@ -12,7 +12,6 @@ from dispatcher.broker.contract.message import Claim, ErrorCode
 from dispatcher.broker.contract.queue import Broker, Queue, QueueRules, State
 from dispatcher.broker.contract.validation import LONGEST_LEASE_MS
 from dispatcher.broker.memory.broker import MemoryBroker
-from dispatcher.telemetry.metrics import QueueCounters
 from tests.dispatcher.dispatching import configured, dispatching, producer
 from tests.dispatcher.queued import until_ms
 from tests.dispatcher.target import Asked, Target, ok
@@ -90,18 +89,6 @@ class SlowBroker:
             yield cast("Queue", SlowQueue(queue, self._meanwhile, self.heard))
 
 
-class SentFences(QueueCounters):
-    """Keeps the fences of the claims that were sent."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fences: list[str] = []
-
-    def sent(self, claim: Claim) -> None:
-        super().sent(claim)
-        self.fences.append(claim.fence)
-
-
 def status(code: int, **headers: str) -> Callable[[Asked], Awaitable[web.StreamResponse]]:
     async def answer(asked: Asked) -> web.StreamResponse:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -162,39 +149,6 @@ async def test_06_a_deadline_in_flight(broker: Broker, target: Target, ms: int) 
         assert len(target.asked) == 1
 
 
-@with_more_time(100)  # a hundred times as much is less than a lease
-async def test_06_nothing_is_sent_after_its_deadline(broker: Broker, target: Target, ms: int) -> None:
-    slow = SlowBroker(broker, lambda _: asyncio.sleep(ms / 1000 + 0.1))
-    config = configured(target.url, {"name": f"q{ms}"})
-    async with producer(broker, config, f"q{ms}") as queue, dispatching(slow, config):
-        async with by(await broker.now_ms() + ms, broker.now_ms):
-            request = await queue.submit("r1", seconds=ms / 1000)
-        result = await queue.result(request)
-    assert (result.status_code, result.error_code, result.attempts) == (0, ErrorCode.DEADLINE_EXCEEDED, 0)
-    assert target.asked == []
-
-
-async def test_02_whoever_stood_still_for_a_lease_sends_nothing(broker: Broker, target: Target) -> None:
-    """Its claim is told by the fence: if it is released unsent, the next one has the same attempt number."""
-    config = configured(target.url, {"name": "batch", "lease": "1s"})
-    stale: list[str] = []
-    sent = SentFences()
-
-    async def stand_still(claims: Sequence[Claim]) -> None:
-        stale.extend(claim.fence for claim in claims)
-        await until_ms(broker, claims[0].leased_until_ms + 1)
-
-    async with (
-        producer(broker, config) as queue,
-        dispatching(SlowBroker(broker, stand_still), config, lambda *_: sent),
-    ):
-        result = await queue.result(await queue.submit("r1"))
-    assert result.status_code == 200
-    assert len(stale) == 1
-    assert sent.fences
-    assert stale[0] not in sent.fences
-
-
 async def test_a_clock_that_went_back_as_after_a_failover_holds_nobody_up(target: Target) -> None:
     back = 0
     config = configured(target.url)
@@ -238,16 +192,6 @@ async def test_06_a_deadline_behind_a_closed_gate(broker: Broker, target: Target
     assert target.asked == []
 
 
-@pytest.mark.parametrize("code", [429, 503])
-async def test_16_what_is_tried_again(broker: Broker, target: Target, code: int) -> None:
-    target.answer = then(status(code), ok)
-    config = configured(target.url)
-    async with producer(broker, config) as queue, dispatching(broker, config):
-        result = await queue.result(await queue.submit("r1"))
-    assert (result.status_code, result.attempts) == (200, 2)
-    assert target.asked[1].at - target.asked[0].at >= 0.9
-
-
 async def test_a_request_that_ends_its_connection_becomes_a_dead_letter(
     broker: Broker, target: Target
 ) -> None:
@@ -281,17 +225,6 @@ async def test_12_a_tenant_over_its_limit_does_not_stop_the_others(broker: Broke
         others = await queue.submit_all(["r2", "r3", "r4"], tenant="others")
         assert {result.status_code for result in await queue.results(others)} == {200}
         assert (await queue.queue.state(limited.id))[0] is State.DELAYED
-
-
-@pytest.mark.parametrize("code", [400, 401, 404, 408, 422])
-async def test_16_what_is_final(broker: Broker, target: Target, code: int) -> None:
-    target.answer = status(code)
-    config = configured(target.url)
-    async with producer(broker, config) as queue, dispatching(broker, config):
-        result = await queue.result(await queue.submit("r1"))
-        totals = await queue.queue.totals()
-    assert (result.status_code, result.payload, result.attempts) == (code, f"said {code}".encode(), 1)
-    assert (totals.failed, totals.pending) == (1, 0)
 
 
 @with_more_time(5_000)
@@ -346,19 +279,6 @@ async def test_25_every_attempt_says_which_it_is(broker: Broker, target: Target)
     assert {asked.headers["x-request-id"] for asked in target.asked} == {"r1"}
 
 
-async def test_21_cancelled_while_queued(broker: Broker, target: Target) -> None:
-    config = configured(target.url)
-    async with producer(broker, config) as queue:
-        request = await queue.submit("r1")
-        assert await queue.queue.cancel("r1") is State.PENDING
-        async with dispatching(broker, config):
-            result = await queue.result(request)
-            after = await queue.result(await queue.submit("r2"))
-    assert result.error_code is ErrorCode.CANCELLED
-    assert after.status_code == 200
-    assert target.ids() == ["r2"]
-
-
 async def test_21_cancelled_in_flight(broker: Broker, target: Target) -> None:
     target.answer = then(never, ok)
     config = configured(target.url)
@@ -403,38 +323,6 @@ async def test_19_a_closed_gate_holds_up_no_other_queue(broker: Broker, target: 
         assert {result.status_code for result in results} == {200}
         assert (await closed.queue.totals()).pending == 100
     assert not any(id.startswith("c") for id in target.ids())
-
-
-async def test_19_a_tenant_over_its_quota_holds_up_no_other(broker: Broker, target: Target) -> None:
-    open_ = asyncio.Event()
-
-    async def answer(asked: Asked) -> web.StreamResponse:
-        if asked.headers["x-llm-d-inference-fairness-id"] == "greedy":
-            await open_.wait()
-        return await ok(asked)
-
-    target.answer = answer
-    one = {"type": "redis-quota", "params": {"mode": "concurrency", "limit": 1}}
-    config = configured(target.url, {"name": "batch", "gate": one}, concurrency=4)
-    async with producer(broker, config) as queue, dispatching(broker, config):
-        greedy = await queue.submit_all([f"g{number}" for number in range(20)], tenant="greedy", seconds=500)
-        modest = await queue.submit_all([f"m{number}" for number in range(20)], tenant="modest", seconds=600)
-        await queue.results(modest)
-        assert sum(id.startswith("g") for id in target.ids()) == 1
-        open_.set()
-        await queue.results(greedy)
-
-
-async def test_18_a_tenant_with_one_request_does_not_wait_for_ten_thousand(
-    broker: Broker, target: Target
-) -> None:
-    config = configured(target.url, concurrency=2)
-    async with producer(broker, config) as queue:
-        many = await queue.submit_all([f"a{number}" for number in range(300)], tenant="a", seconds=500)
-        await queue.submit("b", tenant="b", seconds=600)
-        async with dispatching(broker, config):
-            await queue.results(many)
-    assert target.ids().index("b") <= 4, "two places, at most two of the other tenant's before it on each"
 
 
 async def test_no_more_on_their_way_than_there_are_places(broker: Broker, target: Target) -> None:
@@ -490,17 +378,6 @@ async def test_a_claim_that_was_taken_away_stops_its_request(broker: Broker, tar
         await eventually(lambda: all(asked.closed for asked in target.asked))
         await eventually(lambda: lanes.running["batch"].lane.in_flight == 0)
         assert (await queue.queue.totals()).delayed == 1
-
-
-async def test_30_one_request_after_the_other_is_sent_once_and_in_order(
-    broker: Broker, target: Target
-) -> None:
-    """How long one takes on an idle dispatcher stands in benchmarks/README.md."""
-    config = configured(target.url)
-    async with producer(broker, config) as queue, dispatching(broker, config):
-        for number in range(50):
-            assert (await queue.result(await queue.submit(f"r{number}"))).status_code == 200
-    assert target.ids() == [f"r{number}" for number in range(50)]
 
 
 async def test_30_many_at_once_are_sent_once_each_and_never_more_than_may_be(

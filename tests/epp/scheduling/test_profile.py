@@ -118,14 +118,6 @@ def test_filters_that_leave_nothing_are_an_absence() -> None:
     assert (caught.value.status, caught.value.reason) == (503, "rejected-no-endpoints")
 
 
-def test_a_burst_on_idle_endpoints_is_spread_evenly() -> None:
-    pool = pool_of(waiting=[0] * 4)
-    for _ in range(42):
-        chosen = profile(*LOAD).run(SchedulingContext(REQUEST), pool)[0]
-        pool.numbers[Column.INFLIGHT, pool.endpoints.index(chosen)] += 1
-    assert max(pool.inflight) - min(pool.inflight) <= 1
-
-
 def test_in_flight_decides_between_equal_scores_only() -> None:
     pool = pool_of(waiting=[0, 0, 1], inflight=[3, 2, 0])
     assert order(profile(WeightedScorer(QueueScorer())).run(SchedulingContext(REQUEST), pool)) == [

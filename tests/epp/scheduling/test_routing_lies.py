@@ -104,10 +104,3 @@ def test_a_worker_that_lies_draws_no_herd(lie: str) -> None:
     told = ran(lie)
     assert told.share < 0.3  # of five workers
     assert seconds(told)[0] == pytest.approx(0.2, rel=0.5)
-
-
-def test_a_run_learns_the_same_each_time() -> None:
-    ran.cache_clear()
-    one = ran("nothing").model.numbers
-    ran.cache_clear()
-    assert ran("nothing").model.numbers == one

@@ -229,17 +229,6 @@ async def test_a_deferred_pick_is_sent_when_it_comes(
     assert (await stream.read()).HasField("response_headers")
 
 
-async def test_a_client_that_leaves_abandons_its_deferred_pick(
-    served: Served, director: Any, messages: Any, eventually: Eventually
-) -> None:
-    director.outcome = later = Later()
-    stream = served.stream()
-    await stream.write(messages.headers(end_of_stream=True))
-    await eventually(lambda: later.settle)
-    stream.cancel()
-    await eventually(lambda: later.abandoned)
-
-
 async def test_a_deferred_fault_is_internal(
     served: Served, director: Any, messages: Any, eventually: Eventually
 ) -> None:
@@ -249,19 +238,6 @@ async def test_a_deferred_fault_is_internal(
     await eventually(lambda: later.settle)
     later.settle(ZeroDivisionError(), 0)
     assert await stream.code() is grpc.StatusCode.INTERNAL
-
-
-async def test_a_thousand_aborted_streams_leave_nothing(
-    served: Served, director: Any, messages: Any, eventually: Eventually
-) -> None:
-    for _ in range(20):
-        streams = [served.stream() for _ in range(50)]
-        for stream in streams:
-            await stream.write(messages.headers(end_of_stream=True))
-        for stream in streams:
-            stream.cancel()
-    await eventually(lambda: served.transport.open_streams == 0)
-    assert len(director.released) == len(director.directed)
 
 
 async def test_a_body_that_is_written_back_counts_no_more(

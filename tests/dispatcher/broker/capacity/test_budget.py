@@ -16,7 +16,6 @@ from dispatcher.broker.capacity.budget import (
     system_capacity,
 )
 
-KIB = 1024
 GRID = [(Fraction(f, 100), Fraction(b, 100)) for f in range(101) for b in range(101)]
 
 
@@ -42,21 +41,6 @@ def test_10_worked_example_of_the_seed_admits_exactly_30() -> None:
     assert (capacity, budget) == (50, Fraction("0.7"))
     assert dispatchable(capacity, budget, baseline) == 30
     assert admitted_count(dispatchable(capacity, budget, baseline), [1] * 64) == 30
-
-
-def test_10_of_614_kib_only_the_first_request_goes() -> None:
-    headroom = dispatchable(Fraction(1024 * KIB), Fraction("0.7"), Fraction("0.1"))
-    assert headroom / KIB == Fraction("614.4")
-    assert admitted_count(headroom, [600 * KIB, 100 * KIB]) == 1
-    assert admitted_count(headroom, [700 * KIB, 100 * KIB]) == 0  # nobody overtakes
-    assert admitted_count(headroom, [500 * KIB, 100 * KIB, 14 * KIB, 1 * KIB]) == 3
-
-
-def test_10_just_above_the_baseline_one_goes_when_idle() -> None:
-    headroom = dispatchable(Fraction(50), Fraction("0.1001"), Fraction("0.1"))
-    assert 0 < headroom < 1
-    assert admitted_count(headroom, [1, 1], idle=True) == 1
-    assert admitted_count(headroom, [1, 1], idle=False) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Owners that die or freeze, a broker that dies or freezes, answers that are lost."""
 
 import asyncio
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from dispatcher.broker.contract.queue import Queue, QueueError, QueueRules, Stat
 from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.broker.redis.client.connection import connect
-from tests.dispatcher.owner import owner
 from tests.dispatcher.queued import HOUR, answer, claimed, counts, submitted, until, until_ms
 from tests.in_time import by, with_more_time
 from tests.redis_server import RedisServer
@@ -44,36 +42,6 @@ async def drained(queue: Queue, count: int) -> list[Result]:
 
     await until(all_there, within=90)
     return results
-
-
-@pytest.mark.parametrize("stop_after", ["claim", "retry"])
-async def test_01_what_a_killed_owner_held_is_answered_once(redis_url: str, stop_after: str) -> None:
-    async with RedisBroker(redis_url) as broker, broker.queue("q", SHORT) as queue:
-        for n in range(50):
-            await submitted(broker, queue, f"r{n}")
-        with owner(redis_url, stop_after, 30, lease_ms=400) as process:
-            process.kill()
-            process.wait()
-            results = await drained(queue, 50)
-        assert sorted(result.id for result in results) == sorted(f"r{n}" for n in range(50))
-        assert (await counts(queue))["succeeded"] == 50
-
-
-async def test_02_a_frozen_owner_that_wakes_up_too_late_publishes_nothing(redis_url: str) -> None:
-    async with RedisBroker(redis_url) as broker, broker.queue("q", SHORT) as queue:
-        await submitted(broker, queue, "a")
-        with owner(redis_url, "claim", lease_ms=400) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.send_signal(signal.SIGSTOP)
-            [result] = await drained(queue, 1)
-            assert result.payload == b"from the rescuer"
-            process.send_signal(signal.SIGCONT)
-            process.stdin.write("go\n")
-            process.stdin.flush()
-            assert await asyncio.to_thread(process.stdout.readline) == "0\n"
-        assert await queue.lease_results(9) == []
-        assert await counts(queue) == {"submitted": 1, "succeeded": 1, "redelivered": 1}
 
 
 async def test_03_a_clock_that_went_back_leaves_no_claim_to_a_dead_owner(redis_url: str) -> None:

@@ -97,16 +97,6 @@ def test_without_a_counter_a_prompt_is_ahead_until_somebody_says_otherwise() -> 
     assert ledger.ahead == 0
 
 
-def test_without_a_counter_a_prompt_is_ahead_while_the_worker_s_queue_is_as_long() -> None:
-    ledger = WorkLedger()
-    for _ in range(3):
-        ledger.send(1000, 1000, 1.0)
-    ledger.read(-1, 2, 40, 1.1 + TRANSIT)
-    assert ledger.ahead == 2000
-    ledger.read(-1, 0, 42, 1.2 + TRANSIT)
-    assert ledger.ahead == 0
-
-
 def test_a_worker_whose_page_is_never_read_keeps_nothing() -> None:
     ledger = WorkLedger()
     for _ in range(100):

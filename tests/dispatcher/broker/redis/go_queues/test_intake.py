@@ -180,18 +180,6 @@ async def test_a_list_that_no_message_may_name_is_refused(
     assert "a0" in lines[0].getMessage()
 
 
-async def test_where_lists_are_named_no_other_is_taken(broker: RedisBroker, producer: Producer) -> None:
-    source = replace(SOURCE, lists=ResultLists(allowed=("mine",)))
-    async with broker.queue("q", GO_LIST) as queue, broker.go_intake("q", GO_LIST, source):
-        await producer.submit("a", result_queue_name="theirs")
-        assert (await producer.result())["error_code"] == "INVALID_REQUEST"
-        await producer.submit("b", result_queue_name="mine")
-        await waiting(queue, 1)
-        claim = await claimed(queue)
-        await queue.finish(claim, answer(claim))
-        assert (await producer.result("mine"))["id"] == "b"
-
-
 async def test_a_request_that_was_taken_in_before_puts_no_result_among_the_requests(
     broker: RedisBroker, producer: Producer
 ) -> None:
