@@ -193,12 +193,7 @@ async def test_all_kept_connections_were_given_up() -> None:
     [
         ([[OK, b""], [OK]], 90, [2, 1], True),  # the target gave up the kept connection: another one is asked
         ([[OK, b"HTTP/1.1 2"], [OK]], 90, [2], False),  # the answer had begun
-        (
-            [[OK, b"HTTP/1.1 103 Early Hints\r\n\r\n"], [OK]],
-            90,
-            [2],
-            False,
-        ),  # the target knows of the request
+        ([[OK, b"HTTP/1.1 103 Early Hints\r\n\r\n"], [OK]], 90, [2], False),  # the target knows of it
         ([[OK, b""], [b""], [OK]], 90, [2, 1], False),  # twice at most
         ([[OK, b""], [OK]], -1, [2], False),  # the target worked on it for longer
         ([[b""], [OK]], 90, [1], False),  # the connection was new

@@ -152,6 +152,16 @@ async def pool(*workers: PublishingWorker, **parameters: Any) -> AsyncIterator[P
         yield made
 
 
+@asynccontextmanager
+async def knowing(one: PublishingWorker, other: PublishingWorker, **parameters: Any) -> AsyncIterator[Pool]:
+    """Over two workers, of which the second one holds PROMPT."""
+    async with pool(one, other, **parameters) as picker:
+        await until(picker.is_exact)
+        await other.hold(PROMPT)
+        await until(lambda: picker.blocks(1) == 16)
+        yield picker
+
+
 def two(**form: Any) -> tuple[PublishingWorker, PublishingWorker]:
     return PublishingWorker(**form), PublishingWorker(**form)
 
@@ -170,10 +180,7 @@ async def until(condition: Callable[[], bool]) -> None:
 )
 async def test_a_prompt_goes_where_its_blocks_are(form: dict[str, Any]) -> None:
     one, other = two(**form)
-    async with pool(one, other) as picker:
-        await until(picker.is_exact)
-        await other.hold(PROMPT)
-        await until(lambda: picker.blocks(1) == 16)
+    async with knowing(one, other) as picker:
         assert await picker.goes_to(PROMPT) == {"w1"}
         assert await picker.goes_to(OTHER) == {"w0", "w1"}
         await one.hold(OTHER)
@@ -326,10 +333,7 @@ async def test_a_prompt_counts_where_it_was_sent_until_it_is_answered() -> None:
 
 async def test_tokens_that_a_client_sends_are_asked_of_nobody() -> None:
     one, other = two()
-    async with pool(one, other) as picker:
-        await until(picker.is_exact)
-        await other.hold(PROMPT)
-        await until(lambda: picker.blocks(1) == 16)
+    async with knowing(one, other) as picker:
         assert await picker.goes_to(list(PROMPT.encode())) == {"w1"}
         assert not one.rendered + other.rendered
 
@@ -337,10 +341,7 @@ async def test_tokens_that_a_client_sends_are_asked_of_nobody() -> None:
 async def test_tokens_come_from_tokenize_where_nothing_renders_and_are_asked_for_once() -> None:
     one, other = two()
     one.token_paths = other.token_paths = {"/tokenize"}
-    async with pool(one, other) as picker:
-        await until(picker.is_exact)
-        await other.hold(PROMPT)
-        await until(lambda: picker.blocks(1) == 16)
+    async with knowing(one, other) as picker:
         assert await picker.goes_to(PROMPT) == {"w1"}
         assert one.rendered + other.rendered == ["/tokenize"]
 
@@ -351,10 +352,7 @@ async def test_tokens_come_from_tokenize_where_nothing_renders_and_are_asked_for
 )
 async def test_a_request_that_is_wrong_says_nothing_of_the_worker(status: int, said: str) -> None:
     one, other = two()
-    async with pool(one, other) as picker:
-        await until(picker.is_exact)
-        await other.hold(PROMPT)
-        await until(lambda: picker.blocks(1) == 16)
+    async with knowing(one, other) as picker:
         for worker in (one, other):
             worker.refuses = status, said
         await picker.goes_to("another prompt, that is wrong" * 20)
@@ -366,10 +364,7 @@ async def test_a_request_that_is_wrong_says_nothing_of_the_worker(status: int, s
 async def test_a_pick_waits_no_longer_for_tokens_than_it_may() -> None:
     one, other = two()
     one.token_delay = other.token_delay = 3600.0
-    async with pool(one, other, tokenWaitMs=20) as picker:
-        await until(picker.is_exact)
-        await other.hold(PROMPT)
-        await until(lambda: picker.blocks(1) == 16)
+    async with knowing(one, other, tokenWaitMs=20) as picker:
         assert await picker.goes_to(PROMPT) <= {"w0", "w1"}
         assert picker.producer.prompts_estimated == 12
         assert picker.producer.prompts_known == 0
@@ -395,10 +390,7 @@ async def test_a_slow_worker_leaves_the_files_time(tmp_path: Path) -> None:
     one.token_delay = other.token_delay = 3600.0
     local = {"local": {"modelTokenizerMap": {"m": str(tmp_path)}}}
     parameters: dict[str, Any] = {"indexerConfig": {"tokenizersPoolConfig": local}, "tokenWaitMs": 4000}
-    async with pool(one, other, **parameters) as picker:
-        await until(picker.is_exact)
-        await other.hold(PROMPT)
-        await until(lambda: picker.blocks(1) == 16)
+    async with knowing(one, other, **parameters) as picker:
         await picker.pick(PROMPT)
         assert (picker.producer.prompts_known, picker.producer.prompts_estimated) == (1, 0)
 
@@ -463,10 +455,7 @@ async def test_what_waits_stays_when_the_plugin_comes_or_goes() -> None:
 
 async def test_salts_are_other_prompts() -> None:
     one, other = two()
-    async with pool(one, other) as picker:
-        await until(picker.is_exact)
-        await other.hold(PROMPT)
-        await until(lambda: picker.blocks(1) == 16)
+    async with knowing(one, other) as picker:
         assert await picker.goes_to(PROMPT) == {"w1"}
         assert await picker.goes_to(PROMPT, cache_salt="mine") == {"w0", "w1"}
 

@@ -55,6 +55,10 @@ class Pool:
         self.detection.sent(request, self.endpoint(number), self.now, streamed=streamed)
         return request
 
+    def is_silent(self, number: int, times: int = 3, **sent: bool) -> list[object]:
+        """Requests that wait for their answers."""
+        return [self.send(number, **sent) for _ in range(times)]
+
     def ejected(self) -> list[int]:
         """Those that get no request."""
         reachable = self.store.pool(self.now).reachable
@@ -64,6 +68,11 @@ class Pool:
         for _ in range(seconds):
             self.now += 1.0
             self.detection.tick(self.now)
+
+    def wait_while_others_answer(self, seconds: int, **sent: bool) -> None:
+        for _ in range(seconds):
+            self.wait(1)
+            self.answer(0, **sent)
 
     def probe(self, *, alive: bool = True) -> list[Endpoint]:
         asked = list(self.detection.to_probe)
@@ -311,15 +320,13 @@ def test_a_trial_that_gets_no_answer_fails() -> None:
     pool.answer(1, 500, times=5)
     pool.wait(30)
     pool.send(1)
-    for _ in range(12):
-        pool.wait(1)
-        pool.answer(0)
+    pool.wait_while_others_answer(12)
     assert pool.detection.ejections == {Cause.CONSECUTIVE_5XX: 1, Cause.STALLED: 1}
 
 
 def test_an_endpoint_that_is_silent_while_others_answer_is_ejected() -> None:
     pool = Pool(changes={"suspect_timeout": 0.0})
-    requests = [pool.send(1) for _ in range(3)]
+    requests = pool.is_silent(1)
     for _ in range(10):
         pool.wait(1)
         pool.answer(0)
@@ -355,11 +362,8 @@ def test_silence_that_says_nothing(case: str) -> None:
 
 def test_answers_that_are_not_streamed_may_take_longer() -> None:
     pool = Pool(changes={"suspect_timeout": 0.0})
-    for _ in range(3):
-        pool.send(1, streamed=False)
-    for _ in range(30):
-        pool.wait(1)
-        pool.answer(0, streamed=False)
+    pool.is_silent(1, streamed=False)
+    pool.wait_while_others_answer(30, streamed=False)
     assert pool.ejected() == []
     pool.wait(1)
     assert pool.ejected() == [1]
@@ -368,10 +372,8 @@ def test_answers_that_are_not_streamed_may_take_longer() -> None:
 def test_answers_that_are_heard_of_late_have_as_much_longer() -> None:
     pool = Pool()
     pool.detection.heard_late = 2.0
-    for _ in range(3):
-        pool.send(1)
-    pool.wait(1)
-    pool.answer(0)
+    pool.is_silent(1)
+    pool.wait_while_others_answer(1)
     pool.wait(1)
     assert pool.ejected() == []
     pool.wait(1)
@@ -380,10 +382,8 @@ def test_answers_that_are_heard_of_late_have_as_much_longer() -> None:
 
 def test_a_picker_that_stood_still_blames_nobody() -> None:
     pool = Pool(changes={"suspect_timeout": 0.0})
-    for _ in range(3):
-        pool.send(1)
-    pool.wait(1)
-    pool.answer(0)
+    pool.is_silent(1)
+    pool.wait_while_others_answer(1)
     pool.now += 60.0
     pool.detection.tick(pool.now)
     pool.wait(9)
@@ -393,12 +393,9 @@ def test_a_picker_that_stood_still_blames_nobody() -> None:
 def test_an_endpoint_that_is_lost_too_is_not_ejected_for_silence() -> None:
     """It is avoided anyway, and used again as soon as it continues."""
     pool = Pool(changes={"suspect_timeout": 0.0})
-    for _ in range(3):
-        pool.send(1)
+    pool.is_silent(1)
     pool.store.set_lost(pool.endpoint(1), lost=True)
-    for _ in range(30):
-        pool.wait(1)
-        pool.answer(0)
+    pool.wait_while_others_answer(30)
     pool.store.set_lost(pool.endpoint(1), lost=False)
     pool.wait(9)
     assert pool.ejected() == []
@@ -472,11 +469,8 @@ def test_a_connection_that_was_cut_when_a_process_ended_is_not_held_against_the_
 
 def test_where_nothing_may_be_ejected_what_would_be_is_counted() -> None:
     pool = Pool(changes={"max_ejection_percent": 0.0})
-    for _ in range(3):
-        pool.send(1)
-    for _ in range(11):
-        pool.wait(1)
-        pool.answer(0)
+    pool.is_silent(1)
+    pool.wait_while_others_answer(11)
     assert pool.ejected() == []
     assert pool.detection.overflows == 1
     assert not pool.detection.ejections
@@ -484,9 +478,8 @@ def test_where_nothing_may_be_ejected_what_would_be_is_counted() -> None:
 
 def test_an_endpoint_that_is_silent_while_others_answer_is_avoided_until_it_answers() -> None:
     pool = Pool()
-    requests = [pool.send(1) for _ in range(3)]
-    pool.wait(1)
-    pool.answer(0)
+    requests = pool.is_silent(1)
+    pool.wait_while_others_answer(1)
     assert pool.ejected() == []
     pool.wait(1)
     assert pool.ejected() == [1]
@@ -499,20 +492,16 @@ def test_an_endpoint_that_is_silent_while_others_answer_is_avoided_until_it_answ
 
 def test_an_endpoint_that_stays_silent_is_ejected_at_last() -> None:
     pool = Pool()
-    for _ in range(3):
-        pool.send(1)
-    for _ in range(11):
-        pool.wait(1)
-        pool.answer(0)
+    pool.is_silent(1)
+    pool.wait_while_others_answer(11)
     assert pool.detection.ejections == {Cause.STALLED: 1}
     assert pool.ejected() == [1]
 
 
 def test_a_suspect_that_nobody_waits_for_any_more_gets_one_request_on_trial() -> None:
     pool = Pool()
-    requests = [pool.send(1) for _ in range(3)]
-    pool.wait(1)
-    pool.answer(0)
+    requests = pool.is_silent(1)
+    pool.wait_while_others_answer(1)
     pool.wait(1)
     assert pool.ejected() == [1]
     for request in requests:
@@ -530,10 +519,8 @@ def test_a_suspect_that_nobody_waits_for_any_more_gets_one_request_on_trial() ->
 def test_any_answer_of_a_worker_that_stalled_ends_its_trial(silent: int) -> None:
     """A busy machine made it slow, and its trial is the first poisonous prompt: one error of its own ejects no worker."""
     pool = Pool(changes={"probe_path": ""})
-    requests = [pool.send(1) for _ in range(3)]
-    for _ in range(silent + 1):
-        pool.wait(1)
-        pool.answer(0)
+    requests = pool.is_silent(1)
+    pool.wait_while_others_answer(silent + 1)
     pool.wait(1)
     assert pool.ejected() == [1]
     for request in requests:
@@ -548,9 +535,8 @@ def test_any_answer_of_a_worker_that_stalled_ends_its_trial(silent: int) -> None
 
 def test_a_suspect_that_answers_with_errors_is_an_outlier_soon() -> None:
     pool = Pool()
-    requests = [pool.send(1) for _ in range(6)]
-    pool.wait(1)
-    pool.answer(0)
+    requests = pool.is_silent(1, 6)
+    pool.wait_while_others_answer(1)
     pool.wait(1)
     for request in requests:
         pool.detection.answered(request, pool.endpoint(1), 500, None, pool.now)
@@ -561,11 +547,8 @@ def test_a_suspect_beyond_the_share_is_logged_once(caplog: pytest.LogCaptureFixt
     caplog.set_level(logging.INFO)
     pool = Pool(3)
     for number in (1, 2):
-        for _ in range(3):
-            pool.send(number)
-    for _ in range(3):
-        pool.wait(1)
-        pool.answer(0)
+        pool.is_silent(number)
+    pool.wait_while_others_answer(3)
     assert pool.ejected() == [1]
     assert caplog.messages == [
         "w1 (10.0.0.1:8000) is avoided until it answers: its requests wait, while others answer theirs",
@@ -576,8 +559,7 @@ def test_a_suspect_beyond_the_share_is_logged_once(caplog: pytest.LogCaptureFixt
 def test_suspects_are_part_of_the_share() -> None:
     pool = Pool(4)
     for number in (1, 2, 3):
-        for _ in range(3):
-            pool.send(number)
+        pool.is_silent(number)
     for _ in range(30):
         pool.wait(1)
         pool.answer(0)

@@ -81,6 +81,12 @@ def instance(number: int, role: str = "") -> Instance:
     return Instance(f"w{number}", "ns", "worker", f"10.0.0.{number + 1}", 8000, "1", labels=labels)
 
 
+def two(workers: int) -> tuple[PublishingPicker, PublishingPicker, "Wire"]:
+    """One of them hears what the other tells."""
+    one, other = PublishingPicker(workers), PublishingPicker(workers)
+    return one, other, Wire(one, other)
+
+
 class Wire:
     """What a link does between two of them, without a socket."""
 
@@ -101,6 +107,11 @@ class Wire:
             news.age_ms = round((now - kept.at) * 1000)
             self._hear(news, now)
             self._position += 1
+
+    def tell(self, now: float) -> None:
+        """All until now is told, and heard."""
+        self._teller.flush(now)
+        self.carry(now)
 
     def _hear(self, news: News, now: float) -> None:
         self.bytes += news.ByteSize()

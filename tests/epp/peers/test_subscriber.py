@@ -23,7 +23,7 @@ from epp.scheduling.kv_events.producer import PrecisePrefixCacheProducer
 from epp.scheduling.plugin import ChainProducer
 from epp.scheduling.work_ahead.cost_model import WorkerPace
 from epp.scheduling.work_ahead.producer import WorkAheadProducer
-from tests.epp.peers.pickers import PublishingPicker, Wire
+from tests.epp.peers.pickers import PublishingPicker, Wire, two
 
 PROMPT = "a long prompt that fills some blocks of a prefix cache " * 100
 
@@ -41,12 +41,10 @@ def named() -> News:
 
 
 def test_a_pick_counts_at_the_peer_as_its_own() -> None:
-    one, other = PublishingPicker(3), PublishingPicker(3)
-    wire = Wire(one, other)
+    one, other, wire = two(3)
     pick = one.pick(PROMPT, 1.0, only=2)
     assert one.is_awake
-    one.publisher.flush(1.01)
-    wire.carry(1.02)
+    wire.tell(1.02)
     assert one.inflight() == {("w2", "1"): (1, 0)}
     assert other.inflight() == {("w2", "1"): (0, 1)}
     pool = other.store.pool(1.03)
@@ -58,8 +56,7 @@ def test_a_pick_counts_at_the_peer_as_its_own() -> None:
     assert chosen[0] == chosen[1]
     one.director.responded(pick, 200, 1.05)
     one.director.release(pick, 1.06)
-    one.publisher.flush(1.07)
-    wire.carry(1.08)
+    wire.tell(1.08)
     assert other.store.peer_inflight(pick.endpoints[0]) == 0
 
 
@@ -74,19 +71,16 @@ def test_a_prompt_on_a_worker_of_its_own_is_ahead_there_and_over_when_the_answer
     [work] = [one for one in other.director.producers if isinstance(one, WorkAheadProducer)]
     pick = one.pick(PROMPT, 1.0, stream=True)
     assert pick.helpers["prefill"] == (one.store.endpoints[1],)
-    one.publisher.flush(1.01)
-    wire.carry(1.02)
+    wire.tell(1.02)
     ahead = work.ahead(other.store.pool(1.03)).tolist()
     assert ahead == [1.0, pick.request.prompt_size / 4]
     assert other.inflight() == {("w0", "1"): (0, 1), ("w1", "1"): (0, 1)}
     one.director.responded(pick, 200, 1.1)
-    one.publisher.flush(1.11)
-    wire.carry(1.12)
+    wire.tell(1.12)
     assert work.ahead(other.store.pool(1.13))[1] == 0.0
     assert other.inflight() == {("w0", "1"): (0, 1)}
     one.director.release(pick, 1.2)
-    one.publisher.flush(1.21)
-    wire.carry(1.22)
+    wire.tell(1.22)
     assert other.inflight() == {}
 
 
@@ -105,12 +99,10 @@ def test_a_newcomer_is_told_what_is_in_flight_and_held() -> None:
 
 
 def test_what_was_told_goes_with_the_connection() -> None:
-    one, other = PublishingPicker(3), PublishingPicker(3)
-    wire = Wire(one, other)
+    one, other, wire = two(3)
     for _ in range(10):
         one.pick(PROMPT, 1.0)
-    one.publisher.flush(1.01)
-    wire.carry(1.02)
+    wire.tell(1.02)
     assert sum(count for _, count in other.inflight().values()) == 10
     wire.cut()
     assert other.inflight() == {}
@@ -119,23 +111,19 @@ def test_what_was_told_goes_with_the_connection() -> None:
 
 
 def test_blocks_that_an_earlier_pick_had_are_not_told_again() -> None:
-    one, other = PublishingPicker(1), PublishingPicker(1)
-    wire = Wire(one, other)
+    one, other, wire = two(1)
     one.pick(PROMPT, 1.0)
-    one.publisher.flush(1.01)
-    wire.carry(1.02)
+    wire.tell(1.02)
     first = wire.bytes
     one.pick(PROMPT + "more", 1.1)
-    one.publisher.flush(1.11)
-    wire.carry(1.12)
+    wire.tell(1.12)
     assert wire.bytes - first < first / 2
     assert held(other) == held(one) > 0
 
 
 def test_much_at_once_is_several_messages() -> None:
     """As when a pool that was full has room for all that waits: who hears bounds a message."""
-    one, other = PublishingPicker(1), PublishingPicker(1)
-    wire = Wire(one, other)
+    one, other, wire = two(1)
     picks = [one.pick(f"{number} " * 5000, 1.0) for number in range(2 * PART + 1)]
     late = Wire(one, PublishingPicker(1))
     late.carry(1.0)
@@ -149,8 +137,7 @@ def test_much_at_once_is_several_messages() -> None:
     for pick in picks:
         one.director.release(pick, 1.1)
     assert one.is_awake
-    one.publisher.flush(1.11)
-    wire.carry(1.12)
+    wire.tell(1.12)
     assert other.inflight() == {}
 
 
@@ -158,13 +145,11 @@ def test_a_worker_that_is_known_here_later_counts_from_then_on() -> None:
     one, other = PublishingPicker(3), PublishingPicker(2)
     wire = Wire(one, other)
     one.pick(PROMPT, 1.0, only=2)
-    one.publisher.flush(1.0)
-    wire.carry(1.0)
+    wire.tell(1.0)
     assert (other.inflight(), wire.subscriber.unplaced) == ({}, 1)
     one.pick("another", 1.1, only=0)
     other.join(2)
-    one.publisher.flush(1.2)
-    wire.carry(1.2)
+    wire.tell(1.2)
     assert other.inflight() == {("w0", "1"): (0, 1), ("w2", "1"): (0, 1)}
     assert wire.subscriber.unplaced == 0
 
@@ -176,23 +161,20 @@ def test_hashes_of_another_layout_are_not_compared() -> None:
             producer.use_seed(8)
     wire = Wire(one, other)
     one.pick(PROMPT, 1.0)
-    one.publisher.flush(1.01)
-    wire.carry(1.02)
+    wire.tell(1.02)
     assert wire.subscriber.other_layout
     assert held(other) == 0
     assert sum(count for _, count in other.inflight().values()) == 1
 
 
 def test_what_one_has_ejected_the_others_avoid_as_far_as_that_is_allowed() -> None:
-    one, other = PublishingPicker(4), PublishingPicker(4)
-    wire = Wire(one, other)
+    one, other, wire = two(4)
     watch = OutlierWatch(other.director, other.store, lambda: 1.0, random.Random(1))
     watch.use(OutlierSettings(), None)
 
     def told(*numbers: int) -> list[bool]:
         one.publisher.ejected([one.store.endpoints[number] for number in numbers])
-        one.publisher.flush(1.0)
-        wire.carry(1.0)
+        wire.tell(1.0)
         watch.heed_peers(wire.subscriber.ejected)
         return other.store.pool(1.0).reachable.tolist()
 
@@ -385,8 +367,7 @@ def test_what_waits_is_told_and_goes_with_the_connection() -> None:
     one.publisher.queued({0: 3, -2: 1})
     assert not one.is_awake, "it is told once"
     one.publisher.queued({})
-    one.publisher.flush(1.3)
-    wire.carry(1.4)
+    wire.tell(1.4)
     assert wire.subscriber.waiting == {}
     late.cut()
     assert late.subscriber.waiting == {}

@@ -110,29 +110,20 @@ def test_a_gap_is_filled_and_nothing_is_believed_meanwhile() -> None:
     assert held_by(index, stream.holdings) == publisher.held
 
 
-def test_a_step_back_is_another_life() -> None:
+@pytest.mark.parametrize("more", [False, True], ids=["its numbers step back", "it has published more"])
+def test_another_life_is_seen(more: bool) -> None:
     index, stream = opened()
     publisher = Publisher(random.Random(1), 10_000)
     for _ in range(10):
         publisher.publish()
     replay(stream, publisher)
     publisher.restart()
-    done(stream.live(*publisher.publish()))
-    replay(stream, publisher)
-    assert (stream.knowledge, stream.restarts) == (Knowledge.EXACT, 1)
-    assert held_by(index, stream.holdings) == publisher.held
-
-
-def test_another_life_that_has_published_more_is_seen_by_its_batches() -> None:
-    index, stream = opened()
-    publisher = Publisher(random.Random(1), 10_000)
-    for _ in range(10):
-        publisher.publish()
-    replay(stream, publisher)
-    publisher.restart()
-    for _ in range(30):
-        publisher.publish()
-    stream.interrupted()
+    if more:
+        for _ in range(30):
+            publisher.publish()
+        stream.interrupted()
+    else:
+        done(stream.live(*publisher.publish()))
     replay(stream, publisher)
     assert (stream.knowledge, stream.restarts) == (Knowledge.EXACT, 1)
     assert held_by(index, stream.holdings) == publisher.held

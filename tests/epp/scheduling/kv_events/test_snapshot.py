@@ -42,14 +42,20 @@ def following(publisher: Publisher, batches: int) -> tuple[CacheIndex, KvEventSt
     return index, stream
 
 
-def test_a_newcomer_knows_what_the_publisher_no_longer_keeps() -> None:
+def known() -> tuple[Publisher, KvEventStream, CacheSnapshot]:
+    """A publisher that keeps little, one that has followed it for long, and what that one knows."""
     publisher = Publisher(random.Random(1), 20)
     _, knowing = following(publisher, 300)
+    given = done(knowing.snapshot())
+    assert given is not None
+    return publisher, knowing, given
+
+
+def test_a_newcomer_knows_what_the_publisher_no_longer_keeps() -> None:
+    publisher, _, given = known()
     index, stream = opened()
     replay(stream, publisher)
     assert stream.knowledge is Knowledge.PARTIAL
-    given = done(knowing.snapshot())
-    assert given is not None
     for _ in range(5):  # meanwhile
         done(stream.live(*publisher.publish()))
     assert done(stream.adopt(carried(given)))
@@ -62,10 +68,7 @@ def test_a_newcomer_knows_what_the_publisher_no_longer_keeps() -> None:
 
 
 def test_what_is_known_of_another_life_is_not_believed() -> None:
-    publisher = Publisher(random.Random(1), 20)
-    _, knowing = following(publisher, 300)
-    given = done(knowing.snapshot())
-    assert given is not None
+    publisher, _, given = known()
     publisher.restart()
     for _ in range(320):
         publisher.publish()
@@ -78,10 +81,7 @@ def test_what_is_known_of_another_life_is_not_believed() -> None:
 
 
 def test_only_what_is_exact_is_handed_over_and_only_to_who_lacks_it() -> None:
-    publisher = Publisher(random.Random(1), 20)
-    _, knowing = following(publisher, 300)
-    given = done(knowing.snapshot())
-    assert given is not None
+    publisher, knowing, given = known()
     assert not done(knowing.adopt(given)), "it knows all"
     _, partial = opened()
     replay(partial, publisher)
@@ -127,10 +127,7 @@ def test_references_and_names_are_handed_over() -> None:
 
 
 def test_it_can_be_interrupted() -> None:
-    publisher = Publisher(random.Random(1), 20)
-    _, knowing = following(publisher, 300)
-    given = done(knowing.snapshot())
-    assert given is not None
+    publisher, _, given = known()
     index, stream = opened()
     replay(stream, publisher)
     work = stream.adopt(given)
@@ -143,10 +140,7 @@ def test_it_can_be_interrupted() -> None:
 
 
 def test_there_is_no_room() -> None:
-    publisher = Publisher(random.Random(1), 20)
-    _, knowing = following(publisher, 300)
-    given = done(knowing.snapshot())
-    assert given is not None
+    publisher, _, given = known()
     index = CacheIndex(4, SEED)
     stream = KvEventStream(index, index.add_publisher(), can_replay=True)
     replay(stream, publisher)
@@ -157,10 +151,7 @@ def test_there_is_no_room() -> None:
 
 
 def test_what_is_no_snapshot_is_refused() -> None:
-    publisher = Publisher(random.Random(1), 20)
-    _, knowing = following(publisher, 300)
-    given = done(knowing.snapshot())
-    assert given is not None
+    *_, given = known()
     header, *parts = written(given)
     for wrong in (b"", b"\xc1", bytes(70_000), header[:-1], header.replace(b"little", b"bigger")):
         with pytest.raises(SnapshotError):
