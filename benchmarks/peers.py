@@ -5,6 +5,7 @@ others, or is a further turn of one of 200 conversations. A pick is served 0.5 s
 """
 
 import argparse
+import gc
 import json
 import random
 import statistics
@@ -77,6 +78,8 @@ def run(
     director, _, publisher = picker(tells=tells)
     other, store, _ = picker(tells=False)
     subscriber, texts = PickSubscriber(other.picks, store), prompts(random.Random(2))
+    gc.freeze()  # with the threshold, as `epp.process` does
+    gc.set_threshold(10_000)
     now, position, sent, own, heard, count = 0.0, 0, 0, 0.0, 0.0, 0
     under_way: list[tuple[float, Pick]] = []
     while now < seconds:

@@ -90,12 +90,7 @@ class _OpenPick(PeerPick):
     """One that has not ended. `producers`: those that learnt of it."""
 
     __slots__ = ("producers",)
-
-    def __init__(
-        self, keys: Sequence[Key], held: Sequence[int], model: str, prompt_size: int, since: float
-    ) -> None:
-        super().__init__(keys, held, model, prompt_size, since)
-        self.producers: Sequence[SharingProducer] = ()
+    producers: Sequence[SharingProducer]
 
 
 class PickSubscriber:
@@ -209,14 +204,12 @@ class PickSubscriber:
         self._find_producers()
         is_of_use = self._is_of_use(layout)
         helpers = self._helpers(told)
-        blocks, at = told.blocks, 0
+        blocks, at, models, now_there = told.blocks, 0, self._models, pool.now
         placed = list[_OpenPick]()
         for number, endpoint, model, size, held, streaming, units, back, shared, fresh in self._rows(told):
-            named = self._models.get(model)
-            pick = _OpenPick(
-                (self._key(endpoint),), (held,), "" if named is None else named[0], size, pool.now
-            )
-            pick.streaming = bool(streaming)
+            named = models.get(model)
+            pick = _OpenPick((self._key(endpoint),), (held,), named[0] if named else "", size, now_there)
+            pick.streaming, pick.producers = bool(streaming), ()
             if helpers:
                 self._add_helpers(pick, helpers.get(number, ()))
             end = at + fresh * HASH_BYTES
@@ -302,9 +295,8 @@ class PickSubscriber:
 
     def _find(self, pick: PeerPick) -> bool:
         """Its endpoints; False: they are not all known here."""
-        found = [self._datastore.find(key) for key in pick.keys]
-        known = [one for one in found if one is not None]
-        if len(known) < len(found):
+        known = [one for key in pick.keys if (one := self._datastore.find(key)) is not None]
+        if len(known) < len(pick.keys):
             return False
         pick.endpoints = known
         return True

@@ -173,18 +173,17 @@ class Holdings:
 
     def _put(self, run: int, newer: int) -> int:
         """Give it a place in the order, just older than that one."""
-        place = self._free
+        newers, olders = self._newer, self._older
+        older, place = olders[newer], self._free
         if place == _END:
-            place = len(self._runs)
-            for column in self._runs, self._newer, self._older:
-                column.append(_END)
+            place = len(newers)
+            self._runs.append(run)
+            newers.append(newer)
+            olders.append(older)
         else:
-            self._free = self._newer[place]
-        self._places[run] = place
-        self._runs[place] = run
-        older = self._older[newer]
-        self._newer[place], self._older[place] = newer, older
-        self._older[newer] = self._newer[older] = place
+            self._free = newers[place]
+            self._runs[place], newers[place], olders[place] = run, newer, older
+        self._places[run] = olders[newer] = newers[older] = place
         return place
 
     def _unlink(self, place: int) -> None:

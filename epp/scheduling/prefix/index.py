@@ -311,23 +311,24 @@ class PrefixIndex:
             used = [*used, self._runs.add(chain.packed()[known * HASH_BYTES :], known, 0)]
         held = holdings.use(used, claim)
         self.held_before = chain.ends[held - 1] if held else 0
-        for run in used[held:]:
-            self._held_by(holdings, run)
+        self._held_by(holdings, used[held:])
         if held < len(used) > _MERGE_FROM:
             self._merge(used)
         return held < len(used) or bool(chain.parted)
 
-    def _held_by(self, holdings: Holdings, run: int) -> None:
-        """The endpoint began to hold the run."""
-        runs = self._runs
-        holders = runs.holders[run]
-        # `bit` itself, where it is the only holder: an integer for each run would take memory
-        runs.holders[run] = holders | holdings.bit if holders else holdings.bit
-        if holders and not holders & (holders - 1):
-            self._shared += 1
-        self._holds += 1
-        holdings.count += runs.size(run)
-        holdings.length += runs.lengths[run]
+    def _held_by(self, holdings: Holdings, new: Sequence[int]) -> None:
+        """The endpoint began to hold these runs."""
+        runs, bit = self._runs, holdings.bit
+        masks, lengths = runs.holders, runs.lengths
+        for run in new:
+            holders = masks[run]
+            # `bit` itself, where it is the only holder: an integer for each run would take memory
+            masks[run] = holders | bit if holders else bit
+            if holders and not holders & (holders - 1):
+                self._shared += 1
+            holdings.count += runs.size(run)
+            holdings.length += lengths[run]
+        self._holds += len(new)
 
     def _drop(self, holdings: Holdings, run: int) -> None:
         """The endpoint holds the run no longer. Nobody holds a run after it."""
@@ -357,12 +358,15 @@ class PrefixIndex:
 
     def _merge(self, used: Sequence[int]) -> None:
         """Join consecutive runs that are used alike: a conversation of many turns adds one a turn."""
-        first = used[0]
+        first, masks, by_slot = used[0], self._runs.holders, self._by_slot
         for run in used[1:]:
-            holders = self._holders(first)
-            if self._runs.holders[first] == self._runs.holders[run] and all(
-                holdings.follows(first, run) for holdings in holders
-            ):
+            mask, joins = masks[first], masks[first] == masks[run]
+            while mask and joins:  # a beginning may have many holders, most of which say no at once
+                lowest = mask & -mask
+                joins = by_slot[lowest.bit_length() - 1].follows(first, run)
+                mask ^= lowest
+            if joins:
+                holders = self._holders(first)
                 for holdings in holders:
                     holdings.drop(run)
                 self._holds -= len(holders)

@@ -75,21 +75,24 @@ class RunTable:
         """Find the runs of the chain."""
         if chain.state == self.state:
             return
-        hashes, by_first, known = chain.hashes, self._by_first, 0
-        chain.state, chain.runs, chain.ends, chain.parted = self.state, [], [], []
-        while known < chain.size:
-            run = by_first[hashes[known] % _PARTS].get(hashes[known], NO_RUN)
+        hashes, size, known = chain.hashes, chain.size, 0
+        by_first, packed, whole = self._by_first, self._packed, b""
+        chain.state = self.state
+        chain.runs, chain.ends, chain.parted = runs, ends, parted = list[int](), list[int](), list[int]()
+        while known < size:
+            first = hashes[known]
+            run = by_first[first % _PARTS].get(first, NO_RUN)
             if run == NO_RUN:
                 break
-            blocks, begin = self._packed[run], known * HASH_BYTES
-            part = chain.packed()[begin : begin + len(blocks)]
-            if part == blocks:
-                known += len(part) // HASH_BYTES
+            whole = whole or chain.packed()
+            blocks, begin = packed[run], known * HASH_BYTES
+            if whole.startswith(blocks, begin):
+                known += len(blocks) // HASH_BYTES
             else:
-                known += _common(blocks, part)
-                chain.parted.append(len(chain.runs))
-            chain.runs.append(run)
-            chain.ends.append(known)
+                known += _common(blocks, whole[begin : begin + len(blocks)])
+                parted.append(len(runs))
+            runs.append(run)
+            ends.append(known)
 
     def blocks_within(self, run: int, length: int) -> int:
         """The number of its leading blocks that are not longer than that; the run is."""
@@ -151,7 +154,7 @@ class RunTable:
         self.blocks += len(packed) // HASH_BYTES
 
     def _measure(self, run: int) -> None:
-        ends, start, size = self.ends, self._starts[run], self.size(run)
+        ends, start, size = self.ends, self._starts[run], len(self._packed[run]) // HASH_BYTES
         length = size if ends is None else ends[start + size - 1] - (ends[start - 1] if start else 0)
         self.lengths[run] = length
 
