@@ -25,12 +25,14 @@ from epp.endpoints.load import Load
 from epp.peers.messages.peers_pb2 import News
 from epp.peers.publisher import PickPublisher
 from epp.peers.subscriber import PickSubscriber
-from epp.scheduling.plugin import ChainProducer
+from epp.scheduling.plugin import ChainProducer, TeachingProducer
 from examples.simulator.scheduler_model import Limits
 
 NAMES: Final = ("shared, streamed", "shared, Zipf", "growing sessions", "long tail")
 TICK: Final = 0.01
 """As `epp.peers.peering.TELL_INTERVAL`."""
+TEACH: Final = 1.0
+"""As `epp.peers.peering` looks whether something was learnt that is to be told."""
 FAULTS: Final = ("killed", "stopped", "cut off")
 FAULT_AT: Final = 20.0
 FAULT_LASTS: Final = 2.0
@@ -63,6 +65,13 @@ class TellingChooser(PickerChooser):
     def subscriber(self) -> PickSubscriber:
         return PickSubscriber(self._director.picks, self._store)
 
+    def heed(self, heard: Sequence[PickSubscriber]) -> None:
+        """What the others learnt, as far as it was told."""
+        fits = [one.learnt for one in heard if one.learnt is not None]
+        for producer in self._director.producers:
+            if isinstance(producer, TeachingProducer):
+                producer.heed_fits(fits)
+
 
 @dataclasses.dataclass(slots=True)
 class Way:
@@ -90,6 +99,8 @@ class ToldRun(Run):
             self._ways[one] = [
                 Way(one, other, other.subscriber()) for other in self._publisher if other is not one
             ]
+        if delay is not None:
+            self._at(TEACH, self._teach)
         if fault is not None and delay is not None and workload.pickers > 1:
             self._at(FAULT_AT, self._lose, fault)
 
@@ -169,6 +180,13 @@ class ToldRun(Run):
             if one.is_awake and not one.stands_still:
                 one.is_awake = False
                 self._at(now + TICK, self._flush, one)
+
+    def _teach(self, now: float) -> None:
+        for one in self._publisher:
+            if not one.stands_still:
+                one.heed([way.subscriber for way in self._ways_of(one) if way.hearer is one])
+                one.publisher.teach()
+        self._at(now + TEACH, self._teach)
 
     def _flush(self, now: float, one: TellingChooser) -> None:
         assert self._delay is not None
