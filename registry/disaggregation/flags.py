@@ -3,7 +3,7 @@
 import argparse
 import os
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from adsum.command_line import CommandParser, add_log_format, argument, program
 from adsum.units import parse_go_duration, parse_size
@@ -26,6 +26,7 @@ _WITHOUT_EFFECT: Final = (
     *("--mooncake-bootstrap-port", "--p2p-connector-port"),
 )
 """Flags of llm-d's sidecar that change no answer here: of its log and its pools, and of connectors that are not built."""
+_TIME: Final = argument(parse_go_duration)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -55,147 +56,76 @@ class _WithoutEffect(argparse.Action):
         namespace.without_effect = [*namespace.without_effect, name]
 
 
+def _add(
+    group: argparse._ArgumentGroup,
+    names: str | tuple[str, str],
+    kind: Callable[[str], object],
+    default: object,
+    metavar: str,
+    help_text: str,
+    **how: Any,
+) -> None:
+    """`names`: the second is that of llm-d's sidecar. `how`: further arguments of argparse."""
+    spelt = (names,) if isinstance(names, str) else names
+    group.add_argument(*spelt, type=kind, default=default, metavar=metavar, help=help_text, **how)
+
+
 def _add_port_flags(parser: argparse.ArgumentParser) -> None:
     ports = parser.add_argument_group("ports")
-    ports.add_argument("--port", type=_port, default=8000, help="the sidecar's (default: 8000)")
-    ports.add_argument("--address", default="::", help="where it listens (default: ::, every interface)")
-    ports.add_argument(
-        "--model-server-port", "--vllm-port", type=_port, default=8200, metavar="PORT", help="(default: 8200)"
-    )
-    ports.add_argument(
-        "--model-server-host", default="localhost", metavar="HOST", help="(default: localhost)"
-    )
-    ports.add_argument(
-        "--data-parallel-size",
-        type=_at_least(1),
-        default=1,
-        metavar="N",
-        help="ranks of the model server: as many ports from --port on, each for the model server's port with the same offset",
-    )
-    ports.add_argument(
-        "--metrics-port", type=_port, default=0, metavar="PORT", help="of its own metrics; 0: none (default)"
-    )
-    ports.add_argument(
-        "--max-request-bytes",
-        type=argument(parse_size),
-        default=64 * 1024 * 1024,
-        metavar="SIZE",
-        help="of a request's body (default: 64MiB)",
-    )
-    ports.add_argument(
-        "--drain-timeout",
-        type=argument(parse_go_duration),
-        default=60.0,
-        metavar="TIME",
-        help="after SIGTERM, for requests that run (default: 60s)",
-    )
+    _add(ports, "--port", _port, 8000, "PORT", "the sidecar's (default: 8000)")
+    _add(ports, "--address", str, "::", "ADDRESS", "where it listens (default: ::, every interface)")
+    _add(ports, ("--model-server-port", "--vllm-port"), _port, 8200, "PORT", "(default: 8200)")
+    _add(ports, "--model-server-host", str, "localhost", "HOST", "(default: localhost)")
+    ranks = "ranks of the model server: as many ports from --port on, each for the model server's port with the same offset"
+    _add(ports, "--data-parallel-size", _at_least(1), 1, "N", ranks)
+    _add(ports, "--metrics-port", _port, 0, "PORT", "of its own metrics; 0: none (default)")
+    body = "of a request's body (default: 64MiB)"
+    _add(ports, "--max-request-bytes", argument(parse_size), 64 * 1024 * 1024, "SIZE", body)
+    _add(ports, "--drain-timeout", _TIME, 60.0, "TIME", "after SIGTERM, for requests that run (default: 60s)")
 
 
 def _add_prefill_flags(parser: argparse.ArgumentParser) -> None:
     prefill = parser.add_argument_group("prefill workers")
-    prefill.add_argument(
-        "--kv-connector",
-        "--connector",
-        type=_connector,
-        default=CONNECTORS[0],
-        metavar="NAME",
-        help=f"how the KV cache moves: {', '.join(CONNECTORS)} (default: {CONNECTORS[0]})",
-    )
+    moves = f"how the KV cache moves: {', '.join(CONNECTORS)} (default: {CONNECTORS[0]})"
+    _add(prefill, ("--kv-connector", "--connector"), _connector, CONNECTORS[0], "NAME", moves)
     _add_whom_it_asks(prefill)
-    prefill.add_argument(
-        "--prefill-timeout",
-        type=argument(parse_go_duration),
-        default=60.0,
-        metavar="TIME",
-        help="until the prefill worker has answered (default: 60s)",
-    )
-    prefill.add_argument(
-        "--prefill-max-retries",
-        type=_at_least(0),
-        default=0,
-        metavar="N",
-        help="after a refused or broken connection, and 502, 503 or 504 (default: 0)",
-    )
-    prefill.add_argument(
-        "--prefill-retry-backoff",
-        type=argument(parse_go_duration),
-        default=0.2,
-        metavar="TIME",
-        help="before each (default: 200ms)",
-    )
-    prefill.add_argument(
-        "--sglang-bootstrap-port",
-        type=_port,
-        default=_port_of_environment("SGLANG_BOOTSTRAP_PORT", 8998),
-        metavar="PORT",
-        help="of the prefill workers; default $SGLANG_BOOTSTRAP_PORT, else 8998",
-    )
+    answered = "until the prefill worker has answered (default: 60s)"
+    _add(prefill, "--prefill-timeout", _TIME, 60.0, "TIME", answered)
+    again = "after a refused or broken connection, and 502, 503 or 504 (default: 0)"
+    _add(prefill, "--prefill-max-retries", _at_least(0), 0, "N", again)
+    _add(prefill, "--prefill-retry-backoff", _TIME, 0.2, "TIME", "before each (default: 200ms)")
+    bootstrap = _port_of_environment("SGLANG_BOOTSTRAP_PORT", 8998)
+    theirs = "of the prefill workers; default $SGLANG_BOOTSTRAP_PORT, else 8998"
+    _add(prefill, "--sglang-bootstrap-port", _port, bootstrap, "PORT", theirs)
 
 
 def _add_whom_it_asks(prefill: argparse._ArgumentGroup) -> None:
-    prefill.add_argument(
-        "--prefill-component",
-        metavar="NAMESPACE/COMPONENT",
-        type=_component,
-        help="ask only workers that discovery knows under these names; without this and those below, any address is asked",
-    )
-    prefill.add_argument(
-        "--discovery", metavar="URL", help="where they are; file:///path, ...; default $ADSUM_DISCOVERY"
-    )
-    prefill.add_argument(
-        "--allow-prefill",
-        action="append",
-        default=[],
-        type=argument(_listed),
-        metavar="HOST[:PORT],...",
-        help="may be asked too, without a port at every port; repeatable",
-    )
-    prefill.add_argument(
-        "--enable-ssrf-protection",
-        type=_boolean,
-        nargs="?",
-        const=True,
-        default=False,
-        metavar="BOOL",
-        help="ask only Pods of --inference-pool (default: false)",
-    )
-    prefill.add_argument(
-        "--inference-pool",
-        default=os.environ.get("INFERENCE_POOL") or None,
-        metavar="[NAMESPACE/]NAME",
-        help="of that; the namespace is `default` without one; default $INFERENCE_POOL",
-    )
-    prefill.add_argument(
-        "--pool-group", default=POOL_GROUP, metavar="GROUP", help=f"its API group (default: {POOL_GROUP})"
-    )
+    known = "ask only workers that discovery knows under these names; without this and those below, any address is asked"
+    _add(prefill, "--prefill-component", _component, None, "NAMESPACE/COMPONENT", known)
+    there = "where they are; file:///path, ...; default $ADSUM_DISCOVERY"
+    _add(prefill, "--discovery", str, None, "URL", there)
+    too = "may be asked too, without a port at every port; repeatable"
+    _add(prefill, "--allow-prefill", argument(_listed), [], "HOST[:PORT],...", too, action="append")
+    pods = "ask only Pods of --inference-pool (default: false)"
+    _add(prefill, "--enable-ssrf-protection", _boolean, False, "BOOL", pods, nargs="?", const=True)
+    pool = "of that; the namespace is `default` without one; default $INFERENCE_POOL"
+    named = os.environ.get("INFERENCE_POOL") or None
+    _add(prefill, "--inference-pool", str, named, "[NAMESPACE/]NAME", pool)
+    _add(prefill, "--pool-group", str, POOL_GROUP, "GROUP", f"its API group (default: {POOL_GROUP})")
 
 
 def _add_tls_flags(parser: argparse.ArgumentParser) -> None:
     tls = parser.add_argument_group("TLS")
-    tls.add_argument(
-        "--secure-proxy",
-        type=_boolean,
-        nargs="?",
-        const=True,
-        default=False,
-        metavar="BOOL",
-        help="serve over TLS, with the certificate in --cert-path (default: false)",
-    )
-    tls.add_argument(
-        "--cert-path", metavar="FOLDER", help="with tls.crt and tls.key; both are read again when they change"
-    )
-    for flag, help_text in (
+    served = "serve over TLS, with the certificate in --cert-path (default: false)"
+    _add(tls, "--secure-proxy", _boolean, False, "BOOL", served, nargs="?", const=True)
+    pair = "with tls.crt and tls.key; both are read again when they change"
+    _add(tls, "--cert-path", str, None, "FOLDER", pair)
+    for flag, what in (
         ("--enable-tls", "speak TLS to"),
         ("--tls-insecure-skip-verify", "accept any certificate of"),
     ):
-        tls.add_argument(
-            flag,
-            action="append",
-            default=[],
-            type=_stages,
-            metavar="STAGE,...",
-            help=f"{help_text} these: {', '.join(STAGES)}; repeatable",
-        )
+        these = f"{what} these: {', '.join(STAGES)}; repeatable"
+        _add(tls, flag, _stages, [], "STAGE,...", these, action="append")
 
 
 def _listed(text: str) -> list[tuple[str, int | None]]:
