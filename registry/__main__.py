@@ -77,24 +77,24 @@ def _registration_parser() -> argparse.ArgumentParser:
     _add_identity_flags(parser)
     _add_server_flags(parser)
     where = parser.add_argument_group("where")
-    where.add_argument(
+    add = where.add_argument
+    add(
         "--discovery",
         metavar="URL",
         help="file:///path, ..., or a scheme of an installed package; default $ADSUM_DISCOVERY",
     )
-    where.add_argument(
-        "--address", help="how others reach this machine; default: the server's, if not loopback"
-    )
-    where.add_argument("--port", type=int, default=0, help="where /metadata is served; default: any free one")
+    add("--address", help="how others reach this machine; default: the server's, if not loopback")
+    add("--port", type=int, default=0, help="where /metadata is served; default: any free one")
     return parser
 
 
 def _add_identity_flags(parser: argparse.ArgumentParser) -> None:
     who = parser.add_argument_group("who")
-    who.add_argument("--namespace", required=True, help="a name of your choice, that of the readers too")
-    who.add_argument("--component", required=True, help="workers with the same two names serve together")
-    who.add_argument("--instance-id", metavar="ID", help="made up without it")
-    who.add_argument(
+    add = who.add_argument
+    add("--namespace", required=True, help="a name of your choice, that of the readers too")
+    add("--component", required=True, help="workers with the same two names serve together")
+    add("--instance-id", metavar="ID", help="made up without it")
+    add(
         "--label",
         action="append",
         default=[],
@@ -107,28 +107,19 @@ def _add_identity_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_server_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what is followed")
-    what.add_argument(
-        "--server", required=True, type=_server, metavar="URL", help="such as http://127.0.0.1:8000"
-    )
-    what.add_argument(
-        "--health-path", default="/health", metavar="PATH", help="2xx means ready (default: /health)"
-    )
-    what.add_argument(
+    add = what.add_argument
+    add("--server", required=True, type=_server, metavar="URL", help="such as http://127.0.0.1:8000")
+    add("--health-path", default="/health", metavar="PATH", help="2xx means ready (default: /health)")
+    add(
         "--models-path",
         default="/v1/models",
         metavar="PATH",
         help="'' for a server without (default: /v1/models)",
     )
-    what.add_argument(
-        "--metadata-file", type=Path, metavar="FILE", help="a JSON object; read again when changed"
-    )
-    what.add_argument(
-        "--engine", type=_engine, metavar="NAME", help=f"whose metrics it has: {', '.join(ENGINES)}"
-    )
-    what.add_argument(
-        "--interval", type=_seconds, default=1.0, metavar="TIME", help="such as 500ms (default: 1s)"
-    )
-    what.add_argument(
+    add("--metadata-file", type=Path, metavar="FILE", help="a JSON object; read again when changed")
+    add("--engine", type=_engine, metavar="NAME", help=f"whose metrics it has: {', '.join(ENGINES)}")
+    add("--interval", type=_seconds, default=1.0, metavar="TIME", help="such as 500ms (default: 1s)")
+    add(
         "--drain-timeout",
         type=_seconds,
         default=30.0,

@@ -54,20 +54,17 @@ def serve_parser() -> DispatcherParser:
         f"Commands, each with --help: {program('dispatcher')} {'|'.join(COMMANDS)}",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--config", type=Path, required=True, metavar="FILE", help="YAML; see docs/dispatcher.md"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print what each gate would admit now, send nothing, and exit"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--config", type=Path, required=True, metavar="FILE", help="YAML; see docs/dispatcher.md")
+    add("--dry-run", action="store_true", help="print what each gate would admit now, send nothing, and exit")
+    add(
         "--tracing",
         action="store_true",
         help="record traces with OpenTelemetry, as OTEL_* say; docs/tracing.md",
     )
     add_log_format(parser)
-    parser.add_argument("--version", action=ShowVersion)
-    parser.add_argument("-v", action="count", default=0, dest="verbosity", help="log more; twice: everything")
+    add("--version", action=ShowVersion)
+    add("-v", action="count", default=0, dest="verbosity", help="log more; twice: everything")
     return parser
 
 
@@ -115,20 +112,13 @@ def submit_parser() -> DispatcherParser:
     parser = _command_parser(
         "submit", "Puts a batch file into a queue; run it again to go on where it stopped."
     )
-    parser.add_argument(
-        "file", type=Path, help='JSONL: {"custom_id": "...", "url": "/v1/...", "body": {...}}'
-    )
-    parser.add_argument(
-        "--results", type=Path, metavar="FILE", help="wait, and write the answers there (JSONL)"
-    )
-    parser.add_argument(
-        "--batch", metavar="NAME", help="what this batch is called (default: the file's name)"
-    )
-    parser.add_argument("--tenant", default="default", help="whose share of the queue it is")
-    parser.add_argument("--objective", default="", help="the inference objective, where the queue has none")
-    parser.add_argument(
-        "--deadline", type=_duration, default=86400.0, metavar="DURATION", help="default: 24h"
-    )
+    add = parser.add_argument
+    add("file", type=Path, help='JSONL: {"custom_id": "...", "url": "/v1/...", "body": {...}}')
+    add("--results", type=Path, metavar="FILE", help="wait, and write the answers there (JSONL)")
+    add("--batch", metavar="NAME", help="what this batch is called (default: the file's name)")
+    add("--tenant", default="default", help="whose share of the queue it is")
+    add("--objective", default="", help="the inference objective, where the queue has none")
+    add("--deadline", type=_duration, default=86400.0, metavar="DURATION", help="default: 24h")
     return parser
 
 
@@ -146,18 +136,17 @@ def inspect_parser(command: str) -> DispatcherParser:
         "dead-letters": "Messages that were no requests, and requests whose dispatchers died too often; newest first.",
     }
     parser = _command_parser(command, about[command])
+    add = parser.add_argument
     if command != "dead-letters":
-        parser.add_argument(
+        add(
             "ids",
             nargs="*" if command == "status" else "+",
             metavar="ID",
             help="of a request; of a batch: NAME:custom_id",
         )
     else:
-        parser.add_argument(
-            "--limit", type=_count, default=20, help="dead letters shown at most (default: 20)"
-        )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+        add("--limit", type=_count, default=20, help="dead letters shown at most (default: 20)")
+    add("--json", action="store_true", help="one JSON object a line")
     return parser
 
 
@@ -165,9 +154,10 @@ def _command_parser(command: str, description: str) -> DispatcherParser:
     parser = DispatcherParser(
         prog=f"{program('dispatcher')} {command}", description=description, allow_abbrev=False
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the dispatcher's configuration")
-    parser.add_argument("--broker", metavar="URL", help="in place of --config: redis://HOST:PORT/DB")
-    parser.add_argument("--queue", metavar="NAME", help="optional if the configuration has only one")
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE", help="the dispatcher's configuration")
+    add("--broker", metavar="URL", help="in place of --config: redis://HOST:PORT/DB")
+    add("--queue", metavar="NAME", help="optional if the configuration has only one")
     return parser
 
 
