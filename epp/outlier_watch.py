@@ -82,7 +82,7 @@ class OutlierWatch:
 
     @property
     def ejected(self) -> tuple[Endpoint, ...]:
-        """Those of them that get none at all, for what this picker has seen itself."""
+        """Avoided endpoints that get no request at all, for what this picker has seen itself."""
         states = OutlierState.EJECTED, OutlierState.PROBING
         return tuple([one.endpoint for one in self.avoided if one.state in states])
 

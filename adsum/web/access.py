@@ -1,4 +1,4 @@
-"""Who may see pages that tell of requests: this machine, or those who have the token."""
+"""Decides who may see pages that tell of requests: this machine, or those who have the token."""
 
 import base64
 import binascii

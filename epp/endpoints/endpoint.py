@@ -71,7 +71,7 @@ class Endpoint:
     reachable: bool = True
     namespace: str = ""
     rank: int | None = None
-    """Of its data-parallel group, where each rank is an endpoint of its own."""
+    """Its rank in a data-parallel group, where each rank is an endpoint of its own."""
     kv_events: KvEventPorts | None = None
     """None: its metadata do not say."""
     ignored: tuple[str, ...] = ()
@@ -283,7 +283,7 @@ class EndpointPool:
 
     @property
     def peer_inflight(self) -> Floats:
-        """Those of `inflight` that its peers sent."""
+        """Its peers sent these of `inflight`."""
         return self._column(Column.PEER_INFLIGHT)
 
     @property

@@ -130,7 +130,7 @@ PREFIX_HITS: Final = WorkerMetric(
     counter=True,
     series={"vllm": "vllm:prefix_cache_hits_total|vllm:prefix_cache_hits"},
 )
-"""Those of them that it found there."""
+"""Tokens of these prompts that it found there."""
 
 BUILT_IN: Final = (WAITING, RUNNING, KV_USAGE)
 """The metrics with a field of their own in `Load`, `Engine` and `EndpointPool`."""

@@ -234,7 +234,7 @@ class _FollowedPool:
             owned.start(bound.run(), f"KV events at {settings.bind}")
 
     def _stream_of(self, name: str) -> KvEventStream | None:
-        """Of the worker that calls itself by its id or its address, when it publishes to the picker."""
+        """The stream of the worker that calls itself by its id or its address, when it publishes to the picker."""
         found = [one for one in self._datastore.endpoints if name in (one.id, one.destination, one.address)]
         if len(found) != 1:
             return None

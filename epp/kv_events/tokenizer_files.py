@@ -82,7 +82,7 @@ class TokenizerFiles:
         return model in self._paths and self._loaded.get(model, ...) is not None
 
     async def tokens(self, model: str, body: bytes, api: str) -> bytes | None:
-        """Of the prompt in a request, 32 bits each; None: they are not certain."""
+        """The tokens of the prompt in a request, 32 bits each; None: they are not certain."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._find, model, body, api)
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ _MOST_BODY: Final = 4 * 1024 * 1024
 _TIMEOUT: Final = 5.0
 """Seconds: an answer that is late for this request is not for the next equal one."""
 _SHARE: Final = 0.5
-"""Of the time that a pick waits: what a worker has to answer in, where the model's files can be asked after it."""
+"""A share of the time that a pick waits: what a worker has to answer in, where the model's files can be asked after it."""
 _RENDERED: Final = ("chat/completions", "completions", "responses")
 _FORGET: Final = 60.0
 """Seconds until a worker without such an endpoint is asked again."""

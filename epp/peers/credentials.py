@@ -26,7 +26,7 @@ LEAST_TOKEN: Final = 32
 """Characters: whoever connects can try tokens offline, so one that people remember is not enough."""
 _MOST_TOKEN: Final = 4096
 _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-"""Of the group of P-256 (SEC 2, 2.4.2): a private key is less."""
+"""The order of the group of P-256 (SEC 2, 2.4.2): a private key is less."""
 _NAME: Final = "adsum-peer"
 _CA_NAME: Final = "adsum-peers"
 _FROM, _UNTIL = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC), datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)  # fmt: skip

@@ -107,7 +107,7 @@ class Peers(ResourceOwner):
         self._names: dict[str, str] = {}
         """By address, who answered there: it may be connected by a stream that it opened from another port."""
         self.bytes_in = self.bytes_out = self.faults = 0
-        """Of streams that are over."""
+        """Streams that are over had so many."""
         self._ends = False
         self._gone = asyncio.Event()
         """Set, and replaced, when a link ended."""
@@ -213,7 +213,7 @@ class Peers(ResourceOwner):
                 link.forward(entry)
 
     def _hear_entries(self, entries: Sequence[bytes]) -> None:
-        """Of our picks, from the log of an Envoy that tells a peer."""
+        """Entries about our picks, from the log of an Envoy that tells a peer."""
         ours = [entry for entry in entries if self.name.encode() in entry]
         self._outcomes.hear(ours, self._clock())
 

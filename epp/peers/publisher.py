@@ -39,7 +39,7 @@ HASH_BYTES: Final = 8
 
 
 Row: TypeAlias = tuple[int, int, int, int, int, bool, int, int, int, int]
-"""Of one pick: what the columns of `Picks` have of it, in their order."""
+"""One pick: what the columns of `Picks` have of it, in their order."""
 
 
 class KeptNews:

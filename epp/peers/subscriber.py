@@ -35,10 +35,10 @@ MOST_PROMPT: Final = 1 << 30
 """Bytes."""
 MOST_UNITS: Final = 1 << 24
 MOST_NUMBERS: Final = 32
-"""Of what a peer learnt: more than any version has."""
+"""A peer learnt at most so many: more than any version has."""
 MOST_QUEUES: Final = 1024
 MOST_SECONDS: Final = 3600.0
-"""Of each of these."""
+"""Each of these is less."""
 _ToldHelper: TypeAlias = tuple[Key, int, bool]
 """What it held of the prompt, and whether it computes it."""
 OLD: Final = 5.0
@@ -134,7 +134,7 @@ class PickSubscriber:
 
     @property
     def unplaced(self) -> int:
-        """Those of them whose endpoints are not known here."""
+        """How many of them have endpoints that are not known here."""
         return len(self._unplaced)
 
     def hear(self, news: News, now: float) -> None:
@@ -325,7 +325,7 @@ class PickSubscriber:
         self._over.clear()
 
     def _find_producers(self) -> None:
-        """Of those of the next picks, which change with the configuration."""
+        """Looks among those of the next picks, which change with the configuration."""
         if self._producers is not self._picks.producers:
             self._producers = self._picks.producers
             self._sharing = [one for one in self._producers if isinstance(one, SharingProducer)]

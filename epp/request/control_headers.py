@@ -25,7 +25,7 @@ RECORD: Final = "x-adsum-record-decision"
 """With any value: the decision about this request is recorded whole."""
 
 PREFILL_FALLBACK: Final = "x-adsum-prefill-fallback"
-"""Of an answer, from the decode worker's sidecar: it computed the prompt too, for this reason."""
+"""In an answer, from the decode worker's sidecar: it computed the prompt too, for this reason."""
 
 DATA_PLANE_ONLY: Final = (FALLBACK, SERVED, SUBSET)
 """Set by the data plane and the picker only; not even the picker reads a client's."""

@@ -40,7 +40,7 @@ def _content_size(content: Raw) -> int:
 
 
 _MEDIA_TYPES: Final = ("image_url", "video_url", "audio_url", "input_audio")
-"""Of the parts of a message."""
+"""Types of the parts of a message."""
 
 
 class _Part(Struct):

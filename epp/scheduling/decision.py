@@ -190,7 +190,7 @@ def kept_scores(weighted_scores: Sequence[tuple[float, Any]], scored: Sized) -> 
 
 
 class CacheWord(NamedTuple):
-    """Who says what an endpoint's cache holds, `events` or `estimate`; how far its events are believed, 0 to 1; how often they were
+    """The source of what is known of an endpoint's cache, `events` or `estimate`; how far its events are believed, 0 to 1; how often they were
     compared with what it delivered."""
 
     by: str
@@ -259,9 +259,9 @@ class Decision:
     clock: Callable[[], float] | None = None
     span: Span | None = None
     learnt: Mapping[str, Any] | None = None
-    """Of an explained one, what its data producer had learnt."""
+    """What the data producer had learnt; only of an explained request."""
     caches: Mapping[Key, CacheWord] | None = None
-    """Of an explained one, by whose word its data producer goes, by endpoint, of those that publish events."""
+    """By whose word the data producer goes, by endpoint that publishes events; only of an explained request."""
     chosen: tuple[Endpoint, ...] = ()
     helpers: Mapping[str, tuple[Endpoint, ...]] | None = None
 

@@ -22,7 +22,7 @@ def pairs(one: Endpoint, other: Endpoint) -> bool:
 
 
 def of_one_revision(peer: Endpoint, pool: EndpointPool) -> EndpointPool:
-    """Those that pair with the peer; if there are none, all: who asked finds out, and does without the peer."""
+    """Finds those that pair with the peer; if there are none, all: who asked finds out, and does without the peer."""
     mask = pool.note(("revision", peer.labels.get(REVISION_LABEL)), lambda: _mask(peer, pool))
     return pool.select(mask) if mask.any() else pool
 

@@ -97,7 +97,7 @@ class PoolGauges(Collector):
 
 
 def _sound(samples: Samples) -> Samples:
-    """Those whose value makes sense: whoever reads the page would compute with it."""
+    """Leaves out values that make no sense: whoever reads the page would compute with it."""
     return [(labels, value) for labels, value in samples if math.isfinite(value) and value >= 0]
 
 

@@ -41,7 +41,7 @@ _SUMMED: Final = re.compile(
 )
 """What a process has of its own. Other gauges tell of the workers, which all see alike, or of the process that answers."""
 MOST_SAMPLES: Final = 100_000
-"""Of processes that ended."""
+"""So many are kept of processes that ended."""
 
 _OF_BAND: Final = ("waiting", "bytes", "max_requests", "max_bytes")
 """Numbers of one priority that add up."""
@@ -79,7 +79,7 @@ class _Told(msgspec.Struct, array_like=True):
 
 
 class _Picks(msgspec.Struct, array_like=True):
-    """Of one endpoint: how many a process sent there, and bytes of their prompts, held and all."""
+    """Counts of one endpoint: how many a process sent there, and bytes of their prompts, held and all."""
 
     key: tuple[str, str]
     picks: int
@@ -244,7 +244,7 @@ def _waiting_of_all(told: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _outcomes_of_all(told: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of those that hear of them, as they come by a connection that another process may have."""
+    """Adds up those that hear of them, as they come by a connection that another process may have."""
     hear = (
         [one for one in told if one["by"] == "access_log"] or [one for one in told if one["by"]] or told[:1]
     )

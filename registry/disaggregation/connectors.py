@@ -229,7 +229,7 @@ def finish_reason(document: bytes) -> str:
 
 
 def first_finish_reason(stream: bytes) -> str | None:
-    """Of the events of a stream so far: why it ended, "" once there is a token, None if neither is known."""
+    """Reads the events of a stream so far: why it ended, "" once there is a token, None if neither is known."""
     # bounded: what a probe holds
     for line in stream.split(b"\n")[:-1]:
         if not line.startswith(b"data:"):

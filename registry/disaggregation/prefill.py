@@ -24,7 +24,7 @@ _MOST_POOLS: Final = 256
 _TRANSIENT: Final = (502, 503, 504)
 """Asking again may help, as llm-d's sidecar has it; 500 is a fault of the worker."""
 _NOT_THE_CLIENTS: Final = (401, 403, 404, 405, 408, 429)
-"""Of the 4xx, those that another worker may answer otherwise."""
+"""Another worker may answer otherwise where these came; the other 4xx are the client's."""
 
 
 class PrefillError(Exception):

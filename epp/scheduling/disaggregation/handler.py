@@ -144,7 +144,7 @@ class DisaggProfileHandler:
 def _prefill_worker(
     result: ProfileResult | Rejection | None, decode: Endpoint
 ) -> tuple[Endpoint | None, str, str]:
-    """Who computes the prompt for that decode worker. None: it does so itself, and if that was not meant, why, in words and as a label."""
+    """Finds who computes the prompt for that decode worker. None: it does so itself, and if that was not meant, why, in words and as a label."""
     if result is None:
         return None, "", ""
     if isinstance(result, Rejection):
@@ -196,7 +196,7 @@ class DisaggParameters(Section):
     profiles: StageProfiles = Field(default_factory=StageProfiles)
     """The profiles of the stages."""
     deciders: StageDeciders = Field(default_factory=StageDeciders)
-    """Who decides."""
+    """The deciders of the stages."""
     prefix_match_info_producer_name: str | None = None
     """The `name` of the producer of prefixes that deciders read; without it the file's producer, else one with the defaults."""
     decode_profile: str = ""

@@ -16,14 +16,13 @@ Steps: TypeAlias = Generator[None, None, T]
 """Work that may be long, in pieces of about a millisecond: others have their turn between them. It returns its result."""
 
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""Of one batch. A worker that computes a prompt of a million tokens sends about 5 MB."""
+"""One batch is no larger. A worker that computes a prompt of a million tokens sends about 5 MB."""
 _PIECE: Final = 16_384
 """Numbers that are decoded in one go."""
 _MOST_EVENTS: Final = 65_536
 _MOST_HASHES: Final = 262_144
-"""Of one event."""
 _MOST_TOKENS: Final = 4_194_304
-"""Of one event."""
+"""Both in one event."""
 _MOST_EXTRA: Final = 4096
 """Bytes of the extra keys of one block."""
 _HASH_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -350,7 +349,7 @@ def _hash(value: int | bytes) -> int:
 
 
 def _tokens(raw: Raw) -> "Steps[array[int]]":
-    """Of pairs, which SGLang sends for EAGLE, the first ones."""
+    """The first ones of pairs, which SGLang sends for EAGLE."""
     found = array("I")
     if not memoryview(raw).nbytes or bytes(memoryview(raw)[:1]) == b"\xc0":
         return found

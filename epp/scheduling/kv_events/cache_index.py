@@ -46,7 +46,7 @@ _MOST_GROUPS: Final = 64
 _MOST_ADAPTERS: Final = 4096
 _SPARE_ALIASES: Final = 4096
 _MOST_NAMES: Final = 8
-"""Of each block that one publisher holds; an engine has one. With more all that it holds is forgotten."""
+"""Names of each block that one publisher holds; an engine has one. With more all that it holds is forgotten."""
 
 
 class CacheHoldings:
@@ -83,9 +83,9 @@ class CacheHoldings:
         self.aliases: dict[int, int] = {}
         """Keys by this publisher's names, where another publisher gave the block another name, or the name to another block."""
         self.names_kept = 0
-        """Of them, when those of blocks that are gone were forgotten last."""
+        """How many there were when those of blocks that are gone were forgotten last."""
         self.renamed: set[int] = set()
-        """Those keys: what others call these blocks means nothing here."""
+        """The keys of these: what others call these blocks means nothing here."""
         self.teaches: dict[int, bool] = {}
         """Whether every block of a group is needed, by group."""
 
@@ -386,7 +386,7 @@ class CacheIndex:
         return row
 
     def _forget_aliases(self, holdings: CacheHoldings) -> Steps[None]:
-        """Of blocks that are gone: one with two names loses only the name that was removed last."""
+        """Forget those of blocks that are gone: one with two names loses only the name that was removed last."""
         aliases, kept, renamed = holdings.aliases, dict[int, int](), set[int]()
         for at, (name, key) in enumerate(aliases.items()):
             if at % _PIECE == 0:
@@ -494,7 +494,7 @@ class CacheIndex:
         self._free_rows.append(row)
 
     def _let_go(self) -> None:
-        """Of some more of what was noted of caches that were cleared."""
+        """Let go of some more of what was noted of caches that were cleared."""
         references, aliases, renamed, teaches = self._cleared[-1]
         for _ in range(min(_PIECE, len(references))):
             row, counts = references.popitem()

@@ -15,7 +15,7 @@ _MOST_TOKEN: Final = 0xFFFF_FFFF
 
 
 class TokensBy(StrEnum):
-    """Who gave the tokens of a prompt. MEMORY: an equal request was asked about before."""
+    """The source of the tokens of a prompt. MEMORY: an equal request was asked about before."""
 
     WORKER = "worker"
     FILES = "files"

@@ -92,7 +92,7 @@ class BlockIndexParameters(Section):
 
 class LocalTokenizerParameters(Section):
     model_tokenizer_map: dict[str, str] = Field(default_factory=dict, max_length=1000)
-    """Of each model the path of its `tokenizer.json`, or of the folder that also has its chat template. It is asked where no
+    """By model the path of its `tokenizer.json`, or of the folder that also has its chat template. It is asked where no
     worker gives the tokens."""
     auto_discovery_dir: str = ""
     """No effect: name each model."""
@@ -117,7 +117,7 @@ class TokenizersPoolParameters(Section):
 
 class IndexerParameters(Section):
     tokenizers_pool_config: TokenizersPoolParameters | None = None
-    """Who gives the tokens of prompts, beside the workers."""
+    """Sources of the tokens of prompts, beside the workers."""
     kv_block_index_config: BlockIndexParameters | None = None
     """How much is remembered."""
     kv_cache_backend_configs: list[Mapping[str, Any]] | None = None

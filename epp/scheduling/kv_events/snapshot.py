@@ -16,7 +16,7 @@ from epp.scheduling.kv_events.batches import Scope
 MOST_HEADER: Final = 64 * 1024
 _PART: Final = 256 * 1024
 _KINDS: Final = "QQQHI"
-"""Of the columns, as `array` names them."""
+"""The types of the columns, as `array` names them."""
 _MOST_SCOPES: Final = 256
 _VERSION: Final = 1
 

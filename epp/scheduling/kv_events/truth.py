@@ -13,13 +13,13 @@ from epp.endpoints.worker_metrics import PREFIX_HITS, PREFIX_QUERIES
 from epp.request.inference_request import InferenceRequest, RequestData
 
 _KEPT: Final = 0.95
-"""Of what earlier comparisons say, by each further one: about twenty count."""
+"""Earlier comparisons keep so much of their weight, by each further one: about twenty count."""
 _PRIOR: Final = 4.0
 """So many agreements are assumed before the first comparison. One that is wrong alone changes nothing."""
 _DOUBTED: Final = 0.5
 _BELIEVED: Final = 0.75
 _SLACK_SHARE: Final = 0.05
-"""Of a prompt, by which both may differ: blocks come and go between the pick and the worker's own look."""
+"""A share of a prompt by which both may differ: blocks come and go between the pick and the worker's own look."""
 _SLACK_BLOCKS: Final = 2
 """The same in blocks: a worker computes the last block of a prompt that it holds whole."""
 _WINDOW: Final = 16
@@ -44,7 +44,7 @@ class Prediction(NamedTuple):
 
 
 class CacheTruth:
-    """Of one worker. `confidence`: 1 for events that were always right; `believed`: whether they decide, or the estimate does.
+    """How far one worker's events are true. `confidence`: 1 for events that were always right; `believed`: whether they decide, or the estimate does.
 
     `checks`: comparisons that said something; two that hold nothing of a prompt agree by chance.
     """
@@ -131,7 +131,7 @@ class CacheTruth:
 
 
 class CacheTruths:
-    """Of all workers that publish events. `changed`: called when one is believed no longer, or again."""
+    """The truth of all workers that publish events. `changed`: called when one is believed no longer, or again."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -139,7 +139,7 @@ class CacheTruths:
         self.by_key: dict[Key, CacheTruth] = {}
         # bounded: the same
         self._awaiting: dict[Key, CacheTruth] = {}
-        """Those whose next page may say something: a pick looks at no other worker."""
+        """Workers whose next page may say something: a pick looks at no other worker."""
         self._predictions: RequestData[tuple[Key, Prediction]] = RequestData()
         # bounded: _MOST_AWAITED
         self._awaited: dict[InferenceRequest, tuple[Key, Prediction]] = {}

@@ -112,7 +112,7 @@ class PrefixIndex:
         self._lengths = np.zeros(64, dtype=np.int64)
         """Units that the endpoint in each slot holds."""
         self._leaving: list[Holdings] = []
-        """Of endpoints that were forgotten: given up little by little, and found by nobody meanwhile."""
+        """They belonged to endpoints that were forgotten: given up little by little, and found by nobody meanwhile."""
         self._free: list[int] = []
         self._claims = NO_CLAIM
         self._chain = Chain(())

@@ -145,13 +145,13 @@ class PrefixCacheProducer:
             self.index.retain(())
 
     def hashes(self, pick: PeerPick) -> Sequence[int]:
-        """Of its prompt's blocks; none: they are not known, or are others than ours."""
+        """The hashes of its prompt's blocks; none: they are not known, or are others than ours."""
         is_alike = self._block_ends.count(pick.units) * HASH_BYTES == len(pick.blocks)
         return array("Q", pick.blocks) if is_alike else ()
 
     @property
     def ends(self) -> Sequence[int]:
-        """Of the blocks of each prompt, in units."""
+        """Where the blocks of each prompt end, in units."""
         return self._block_ends.ends
 
     def told(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 NO_RUN: Final = -1
 HASH_BYTES: Final = 8
-"""Of one block in a run."""
+"""Each block of a run takes so many."""
 RUN_BYTES: Final = 288
 """Memory of a run beside its blocks: the hash and the number by which it is found, its place in the dict, its columns. Measured,
 with `HOLD_BYTES`: 445 to 515 for both (benchmarks/README.md: prefixes)."""

@@ -67,7 +67,7 @@ _LAST_SLOW: Final = 25
 _MOST_SLOW: Final = 2.0
 """Doublings: the most by which a worker is taken to be slower, or faster, than the average."""
 ERROR_BUCKETS: Final[Sequence[float]] = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
-"""Of the share by which a prediction was wrong."""
+"""Bounds of the share by which a prediction was wrong."""
 PREDICTION_BUCKETS: Final[Sequence[float]] = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 UNKNOWN: Final = -1.0
 Known: TypeAlias = tuple[float, float, float, float, float]
@@ -158,7 +158,7 @@ class CostModel:
         """What the own answers say, and whether that is clearly better than one number for all."""
         self._fits = False
         self._errors: tuple[Any, float, float] | None = None
-        """Of the own answers: their rows, scaled, and the squared errors of the own fit and of one number."""
+        """The own answers: their rows, scaled, and the squared errors of the own fit and of one number."""
         # bounded: by the peers that are connected
         self._of_peers: Sequence[Fit] = ()
         self._rows: Any = np.zeros((_KEPT, _SECONDS + 1))

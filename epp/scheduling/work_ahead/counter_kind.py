@@ -18,7 +18,7 @@ _FEWEST: Final = 8
 _ENOUGH: Final = 24
 """First bytes after which a worker is judged by itself."""
 _LEAST_SHARE: Final = 0.6
-"""Of the tokens of a prompt, which are estimated from its bytes."""
+"""The least share of a prompt's tokens, which are estimated from its bytes."""
 _FOUND: Final = 0.9
 _STILL_FOUND: Final = 0.8
 _LEAST_SURPLUS: Final = 0.1
@@ -68,7 +68,7 @@ class CounterKind:
         self._pool = pool
         self.begins: bool | None = None
         self._tokens = self._began_at = 0.0
-        """Of the answer that is judged next. One at a time is enough, and cheap."""
+        """These belong to the answer that is judged next. One at a time is enough, and cheap."""
         self._due = inf
         """When it is judged; inf: there is none."""
         self._rests_until = -inf

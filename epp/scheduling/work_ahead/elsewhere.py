@@ -74,7 +74,7 @@ class Elsewhere:
         self._found[worker.labels.get(REVISION_LABEL)] = worker, cost
 
     def worker_for(self, decode: Endpoint) -> Endpoint | None:
-        """Who would compute the prompt for it; None: nobody of its revision."""
+        """Finds who would compute the prompt for it; None: nobody of its revision."""
         found = self._found.get(decode.labels.get(REVISION_LABEL))
         return None if found is None else found[0]
 

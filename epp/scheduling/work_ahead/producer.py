@@ -417,7 +417,7 @@ class WorkAheadProducer:
         )
 
     def _requests(self, pool: EndpointPool, key: tuple[str, str]) -> float:
-        """Those that wait or run there; negative: the pool does not have the endpoint."""
+        """Requests that wait or run there; negative: the pool does not have the endpoint."""
         row = self._row(pool, key)
         return UNKNOWN if row < 0 else requests_of(pool, row)
 
