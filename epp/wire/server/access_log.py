@@ -1,15 +1,11 @@
 """Envoy's access log service as a method of our gRPC server: a log tells what became of picks."""
 
-import logging
 from collections.abc import Callable
 
 from epp.ext_proc.access_log_entry import ACCESS_LOG
 from epp.ext_proc.outcomes import OutcomeLedger
-from epp.request.rejection import UnreadableError
-from epp.wire.server.grpc_call import Call, Method, traceback_text
-from epp.wire.server.grpc_messages import GrpcStatus, StatusError
-
-log = logging.getLogger(__name__)
+from epp.wire.server.grpc_call import Call, Method
+from epp.wire.server.grpc_messages import GrpcStatus
 
 
 class AccessLogReceiver:
@@ -62,13 +58,7 @@ class _Log:
         self._call.finish(GrpcStatus.OK)
 
     def fault(self, error: Exception) -> None:
-        if isinstance(error, StatusError):
-            self._call.finish(error.status, str(error))
-        elif isinstance(error, UnreadableError):
-            self._call.finish(GrpcStatus.INTERNAL, str(error))
-        else:
-            log.error("an access log failed: %s\n%s", type(error).__name__, traceback_text(error))
-            self._call.finish(GrpcStatus.INTERNAL, f"the picker failed: {type(error).__name__}")
+        self._call.fail(error, "an access log")
 
     def closed(self, cause: str) -> None:
         self._receiver.over(self)

@@ -1,6 +1,5 @@
 """EDS as a method of our gRPC server: Envoys that ask this picker hear of its endpoints on the same port."""
 
-import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -15,10 +14,8 @@ from discovery.eds.subscription import (
     Publication,
 )
 from epp.wire.http2.limits import TokenBucket
-from epp.wire.server.grpc_call import Call, Method, traceback_text
+from epp.wire.server.grpc_call import Call, Method
 from epp.wire.server.grpc_messages import GrpcStatus, StatusError
-
-log = logging.getLogger(__name__)
 
 _BURST: Final = 100
 _REQUESTS_PER_SECOND: Final = 20
@@ -63,11 +60,7 @@ class _EndpointStream:
         self._call.finish(GrpcStatus.OK)
 
     def fault(self, error: Exception) -> None:
-        if isinstance(error, StatusError):
-            self._call.finish(error.status, str(error))
-            return
-        log.error("a stream of endpoints failed: %s\n%s", type(error).__name__, traceback_text(error))
-        self._call.finish(GrpcStatus.INTERNAL, f"the picker failed: {type(error).__name__}")
+        self._call.fail(error, "a stream of endpoints")
 
     def closed(self, cause: str) -> None:
         if self._tell in self._publication.subscribers:

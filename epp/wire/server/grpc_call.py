@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from epp.request.body import MemoryBudget
-from epp.request.rejection import Rejection
+from epp.request.rejection import Rejection, UnreadableError
 from epp.wire.http2.header_blocks import Http2Request, literal
 from epp.wire.http2.outgoing import Outgoing
 from epp.wire.http2.streams import NULL_RECEIVER, Receiver, Stream
@@ -122,6 +122,16 @@ class Call:
         block = _TRAILERS_OK if status is GrpcStatus.OK else _trailers(status, message)
         # without messages: Trailers-Only, one header block for headers and status (PROTOCOL-HTTP2.md, Responses)
         self._outgoing.end(self._stream, block if self._started else _RESPONSE + block)
+
+    def fail(self, error: Exception, what: str) -> None:
+        """End the call because of an error; one that is no fault of the client is logged as the failure of `what`."""
+        if isinstance(error, StatusError):
+            self.finish(error.status, str(error))
+        elif isinstance(error, UnreadableError):
+            self.finish(GrpcStatus.INTERNAL, str(error))
+        else:
+            log.error("%s failed: %s\n%s", what, type(error).__name__, traceback_text(error))
+            self.finish(GrpcStatus.INTERNAL, f"the picker failed: {type(error).__name__}")
 
     def data(self, chunk: bytes) -> None:
         if self.finished:

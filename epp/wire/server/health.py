@@ -1,6 +1,5 @@
 """Serves grpc.health.v1 with our own gRPC server."""
 
-import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -8,10 +7,8 @@ from google.protobuf.message import DecodeError
 
 from epp.health import SERVICE, Health, UnknownServiceError
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from epp.wire.server.grpc_call import Call, Method, traceback_text
+from epp.wire.server.grpc_call import Call, Method
 from epp.wire.server.grpc_messages import GrpcStatus, StatusError
-
-log = logging.getLogger(__name__)
 
 _MAX_REQUEST: Final = 1024
 """Bytes of a request, which is the name of a service."""
@@ -64,7 +61,7 @@ class _Unary:
         self._call.finish(GrpcStatus.OK)
 
     def fault(self, error: Exception) -> None:
-        _finish_with(self._call, error)
+        self._call.fail(error, "a health call")
 
     def closed(self, cause: str) -> None: ...
 
@@ -97,7 +94,7 @@ class _Watch:
             raise StatusError(GrpcStatus.UNIMPLEMENTED, "the method takes one message, and none came")
 
     def fault(self, error: Exception) -> None:
-        _finish_with(self._call, error)
+        self._call.fail(error, "a health call")
 
     def closed(self, cause: str) -> None:
         self._health.watchers.discard(self._send_status)
@@ -116,11 +113,3 @@ def _check_size(payload: bytes) -> None:
     if len(payload) > _MAX_REQUEST:
         text = f"a health request of {len(payload)} bytes is larger than the limit of {_MAX_REQUEST}"
         raise StatusError(GrpcStatus.RESOURCE_EXHAUSTED, text)
-
-
-def _finish_with(call: Call, error: Exception) -> None:
-    if isinstance(error, StatusError):
-        call.finish(error.status, str(error))
-        return
-    log.error("a health call failed: %s\n%s", type(error).__name__, traceback_text(error))
-    call.finish(GrpcStatus.INTERNAL, f"the picker failed: {type(error).__name__}")
