@@ -9,12 +9,17 @@ import logging
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 from adsum.tasks import ResourceOwner, background
 from dispatcher.broker.contract.message import DispatchCandidate
 from dispatcher.broker.contract.queue import QueueError
-from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Slot
+from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Scope, Slot
+
+RECHECK_INTERVAL: Final = 1.0
+"""Seconds after which a refused request is tried again: the lease of a killed replica ends without a wake-up."""
+OUTAGE_PAUSE: Final = 0.5
+"""Seconds between two tries while the broker is away."""
 
 Held = TypeVar("Held")
 
@@ -111,7 +116,7 @@ class ReservingGate(ResourceOwner, DispatchGate, Generic[Held]):
 
     @abstractmethod
     async def reserve(self, candidate: DispatchCandidate) -> Held:
-        """Raises RefusedError."""
+        """Raises RefusedError, or QueueError, which refuses all candidates of the queue for a moment."""
 
     @abstractmethod
     async def give_back(self, held: Held, slot: Slot) -> None:
@@ -143,7 +148,10 @@ class _Reservation(AbstractAsyncContextManager[Slot], Generic[Held]):
         self._candidate = candidate
 
     async def __aenter__(self) -> Slot:
-        self.held = await self._gate.reserve(self._candidate)
+        try:
+            self.held = await self._gate.reserve(self._candidate)
+        except QueueError as error:
+            raise RefusedError(str(error), Scope.QUEUE, lambda: asyncio.sleep(OUTAGE_PAUSE)) from error
         self._entered.add(self)
         self._slot = Slot()
         return self._slot

@@ -16,14 +16,10 @@ from dispatcher.broker.capacity.budget import ONE
 from dispatcher.broker.contract.ledger import Changes, Ledger, Reading, Refusal, Reservation
 from dispatcher.broker.contract.message import DispatchCandidate
 from dispatcher.broker.contract.queue import QueueError
-from dispatcher.gates.admission import ReservingGate
+from dispatcher.gates.admission import RECHECK_INTERVAL, ReservingGate
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
 from dispatcher.gates.metering.meter import MeterState
 
-RECHECK_INTERVAL: Final = 1.0
-"""Seconds after which a refused request is tried again: the lease of a killed replica ends without a wake-up."""
-OUTAGE_PAUSE: Final = 0.5
-"""Seconds between two tries while the broker is away."""
 PROBE_DELAY_MS: Final = 1000
 """Milliseconds until a target that answered 429 is probed if no meter tells when it has room again."""
 
@@ -98,10 +94,7 @@ class LedgerGate(ReservingGate[Reservation]):
         if reading.headroom <= 0:
             # Only another reading can open it, so a release in the ledger is no reason to ask again.
             raise RefusedError(self._closed_reason(), Scope.QUEUE, lambda: gauge.wait(60.0, seen))
-        try:
-            answer = await self._ledger.reserve(reading, self._units(candidate))
-        except QueueError as error:
-            raise RefusedError(str(error), Scope.QUEUE, lambda: asyncio.sleep(OUTAGE_PAUSE)) from error
+        answer = await self._ledger.reserve(reading, self._units(candidate))
         if isinstance(answer, Refusal):
             raise RefusedError(_reason(answer), Scope.QUEUE, lambda: self._until_changed(answer, seen))
         return answer

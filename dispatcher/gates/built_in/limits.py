@@ -1,14 +1,12 @@
 """Gates that limit what one process or one tenant has in flight, and the combination of several gates."""
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
 
 from dispatcher.broker.contract.ledger import Changes, Grant, Quota, QuotaMode, Quotas, Refusal
 from dispatcher.broker.contract.message import DispatchCandidate
 from dispatcher.broker.contract.queue import QueueError
-from dispatcher.gates.admission import Admission, HeldAdmissions, ReservingGate
+from dispatcher.gates.admission import RECHECK_INTERVAL, Admission, HeldAdmissions, ReservingGate
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Scope, Slot
 
 
@@ -39,12 +37,6 @@ class LocalConcurrencyGate(ReservingGate[None]):
         self._changes.tell()
 
 
-RECHECK_INTERVAL: Final = 1.0
-"""Seconds after which a refused tenant is tried again: the lease of a killed replica ends without a wake-up."""
-OUTAGE_PAUSE: Final = 0.5
-"""Seconds between two tries while the broker is away."""
-
-
 class TenantQuotaGate(ReservingGate[Grant]):
     """One quota for each tenant under the key `prefix` + tenant. Gates with the same prefix share it.
 
@@ -65,10 +57,7 @@ class TenantQuotaGate(ReservingGate[Grant]):
         return 1.0
 
     async def reserve(self, candidate: DispatchCandidate) -> Grant:
-        try:
-            answer = await self._quotas.acquire(f"{self._prefix}{candidate.tenant}", self._quota)
-        except QueueError as error:
-            raise RefusedError(str(error), Scope.QUEUE, lambda: asyncio.sleep(OUTAGE_PAUSE)) from error
+        answer = await self._quotas.acquire(f"{self._prefix}{candidate.tenant}", self._quota)
         if isinstance(answer, Refusal):
             raise RefusedError(answer.reason, Scope.TENANT, lambda: self._until_changed(answer))
         return answer
