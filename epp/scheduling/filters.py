@@ -25,17 +25,6 @@ from epp.request.inference_request import InferenceRequest
 
 
 @dataclass(frozen=True, slots=True)
-class RoleFilter:
-    """Keeps endpoints whose role label (llm-d) is one of `roles`; `unlabelled`: whether one without a role stays."""
-
-    roles: frozenset[str]
-    unlabelled: bool = False
-
-    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
-        return LabelFilter(ROLE_LABEL, self.roles, self.unlabelled).filter(request, pool)
-
-
-@dataclass(frozen=True, slots=True)
 class LabelFilter:
     """Keeps endpoints whose label is one of `values`; `unlabelled`: whether one without the label stays."""
 
@@ -139,8 +128,9 @@ def _selector(given: SelectorParameters, context: PluginContext) -> LabelSelecto
 
 
 def _by_role(type: str, roles: frozenset[str], *, unlabelled: bool = False) -> PluginDeclaration:
+    """Keeps endpoints whose role label (llm-d) is one of `roles`."""
     return PluginDeclaration(
-        type=type, role=Role.FILTER, build=lambda given, context: RoleFilter(roles, unlabelled=unlabelled)
+        type=type, role=Role.FILTER, build=lambda given, context: LabelFilter(ROLE_LABEL, roles, unlabelled)
     )
 
 

@@ -16,10 +16,10 @@ from epp.config.data_layer import MetricsSourceParameters
 from epp.config.picker_config import PickerConfig, load_config
 from epp.config.settings import Settings
 from epp.configuration import Configuration
-from epp.endpoints.endpoint import DECODE_ROLES
+from epp.endpoints.endpoint import DECODE_ROLES, ROLE_LABEL
 from epp.outliers.settings import OutlierSettings
 from epp.outliers.slow_start import SlowStartSettings
-from epp.scheduling.filters import LabelSelectorFilter, Requirement, RoleFilter
+from epp.scheduling.filters import LabelFilter, LabelSelectorFilter, Requirement
 from epp.scheduling.kv_events.producer import PrecisePrefixCacheProducer
 from epp.scheduling.pickers import MaxScorePicker, WeightedRandomPicker
 from epp.scheduling.prefix.producer import PRODUCER, PrefixCacheProducer
@@ -133,7 +133,7 @@ parser:
 def test_an_ordinary_file_of_the_go_picker() -> None:
     config = load(ORDINARY)
     profile = config.scheduler.profiles["default"]
-    assert profile.filters == (RoleFilter(DECODE_ROLES, unlabelled=True),)
+    assert profile.filters == (LabelFilter(ROLE_LABEL, DECODE_ROLES, unlabelled=True),)
     assert [one.weight for one in profile.scorers] == [2.5, 1.0]
     assert isinstance(profile.picker, WeightedRandomPicker)
     assert profile.max_endpoints == 3

@@ -12,6 +12,7 @@ from epp.endpoints.endpoint import (
     NO_ADAPTERS,
     NO_NUMBERS,
     PREFILL_ROLES,
+    ROLE_LABEL,
     Column,
     Endpoint,
     EndpointPool,
@@ -21,11 +22,7 @@ from epp.endpoints.endpoint import (
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.cached_scores import WeightedScorer
-from epp.scheduling.filters import (
-    LabelSelectorFilter,
-    Requirement,
-    RoleFilter,
-)
+from epp.scheduling.filters import LabelFilter, LabelSelectorFilter, Requirement
 from epp.scheduling.pick import SchedulingContext
 from epp.scheduling.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
 from epp.scheduling.plugin import Filter
@@ -297,13 +294,13 @@ def labelled(*roles: str | None) -> EndpointPool:
 
 def test_filters_by_label() -> None:
     pool = labelled("decode", "prefill", "both", None)
-    assert RoleFilter(DECODE_ROLES, unlabelled=True).filter(REQUEST, pool).tolist() == [
+    assert LabelFilter(ROLE_LABEL, DECODE_ROLES, unlabelled=True).filter(REQUEST, pool).tolist() == [
         True,
         False,
         True,
         True,
     ]
-    assert RoleFilter(PREFILL_ROLES).filter(REQUEST, pool).tolist() == [False, True, True, False]
+    assert LabelFilter(ROLE_LABEL, PREFILL_ROLES).filter(REQUEST, pool).tolist() == [False, True, True, False]
     key = "llm-d.ai/role"
     for selector, expected in (
         (LabelSelectorFilter(), [True, True, True, True]),

@@ -10,7 +10,7 @@ import pytest
 
 from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import DECODE_ROLES, PREFILL_ROLES
+from epp.endpoints.endpoint import DECODE_ROLES, PREFILL_ROLES, ROLE_LABEL
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.request.control_headers import DESTINATION
 from epp.request.inference_request import InferenceRequest
@@ -19,7 +19,7 @@ from epp.scheduling.director import Director
 from epp.scheduling.disaggregation.deciders import PrefixBasedDecider
 from epp.scheduling.disaggregation.handler import PREFILL_HEADER as PREFILLER
 from epp.scheduling.disaggregation.handler import DisaggProfileHandler, StagePlan
-from epp.scheduling.filters import RoleFilter
+from epp.scheduling.filters import LabelFilter
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import PrefixMatchProducer, ProfileHandler
 from epp.scheduling.prefix.scorer import PrefixMatch, prefix_match
@@ -45,8 +45,8 @@ def prefill_handler(producers: Sequence[Any]) -> ProfileHandler:
 def scheduler_of(handler: ProfileHandler | None = None, **changes: Any) -> Scheduler:
     """The default profile twice, for decode workers and for prefill workers."""
     profile = replace(load_config(None, rng=random.Random(1)).scheduler.profiles["default"], **changes)
-    decode = replace(profile, filters=(RoleFilter(DECODE_ROLES, unlabelled=True),))
-    prefill = replace(profile, filters=(RoleFilter(PREFILL_ROLES),))
+    decode = replace(profile, filters=(LabelFilter(ROLE_LABEL, DECODE_ROLES, unlabelled=True),))
+    prefill = replace(profile, filters=(LabelFilter(ROLE_LABEL, PREFILL_ROLES),))
     return Scheduler({"decode": decode, "prefill": prefill}, handler or prefill_handler(profile.producers))
 
 
