@@ -20,6 +20,7 @@ from discovery.check import Verdict, check_contract
 from tests.fake_worker import FakeWorker
 from tests.in_process import run_here
 from tests.owner_process import owner
+from tests.raw_server import answers, raw_server
 
 run = partial(run_here, main)
 
@@ -379,17 +380,11 @@ async def test_a_document_that_comes_in_pieces_is_read_whole(worker: FakeWorker)
 
 
 async def test_an_entity_tag_that_cannot_be_sent_back_is_weak_and_shown_without_harm() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(
-            b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nETag: "a\x1b.b.1"\r\n'
-            b"Content-Length: 2\r\nConnection: close\r\n\r\n{}"
-        )
-        writer.close()
-        await writer.wait_closed()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
+    answer = (
+        b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nETag: "a\x1b.b.1"\r\n'
+        b"Content-Length: 2\r\nConnection: close\r\n\r\n{}"
+    )
+    async with raw_server(answers(answer, keep=False)) as port:
         found = [finding async for finding in check_contract(f"http://127.0.0.1:{port}")]
     assert all(finding.seen.isprintable() for finding in found)
     assert [f.verdict for f in found if "ETag" in f.requirement] == [Verdict.WEAK]

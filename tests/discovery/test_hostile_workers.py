@@ -18,6 +18,7 @@ from discovery.memory import MemorySource, MemoryStore
 from discovery.metadata.silence import SilenceTimings
 from tests.eventually import eventually
 from tests.fake_worker import FakeWorker, hang, serving
+from tests.raw_server import raw_server
 
 DEEP = b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
 
@@ -184,13 +185,9 @@ async def test_an_invalid_entity_tag_does_not_stop_updates(
             b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nETag: "a\x01.b"\r\nConnection: close\r\n'
             b"Content-Length: %d\r\n\r\n%s" % (len(bodies[-1]), bodies[-1])
         )
-        writer.close()
-        await writer.wait_closed()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    store.put(replace(worker.instance(), port=port))
-    async with server, discovering.watch("prod", "decode", metadata=True) as stream:
+    async with raw_server(answer) as port, discovering.watch("prod", "decode", metadata=True) as stream:
+        store.put(replace(worker.instance(), port=port))
         assert (await anext(stream)).instance.revision is not None
         async with asyncio.timeout(90):
             updated = await anext(stream)

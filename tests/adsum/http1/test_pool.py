@@ -11,6 +11,7 @@ import pytest
 from adsum.http1.pool import ConnectionPool, NotConnectedError
 from adsum.http1.response import IncompleteResponseError, ResponseReader
 from tests.open_connections import connected
+from tests.raw_server import raw_server
 
 Eventually = Callable[..., Awaitable[float]]
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n"
@@ -25,18 +26,12 @@ async def counting() -> AsyncIterator[int]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = b"%02d" % next(numbers)
-        try:
-            while True:
-                await reader.readuntil(b"\r\n\r\n")
-                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n" + number)
-        except asyncio.IncompleteReadError:
-            writer.close()
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n" + number)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
+    async with raw_server(serve) as port:
+        yield port
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import asyncio
 import gc
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -24,6 +24,7 @@ from discovery.metadata.connections import WorkerConnections
 from tests.eventually import eventually
 from tests.fake_worker import FakeWorker, hang, serving
 from tests.in_time import TooLateError, with_more_time
+from tests.raw_server import answers, raw_server
 
 
 async def test_the_document_is_fetched_from_the_worker(
@@ -217,22 +218,11 @@ async def one_at_a_time(limiter: FetchLimiter) -> None:
         return None
 
 
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
-@asynccontextmanager
-async def serving_lines(serve: Serve) -> AsyncIterator[Instance]:
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
-            await serve(reader, writer)
-        writer.close()
-
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    try:
-        yield Instance("w", "prod", "decode", "127.0.0.1", server.sockets[0].getsockname()[1], "one")
-    finally:
-        server.close()
+def at(port: int) -> Instance:
+    return Instance("w", "prod", "decode", "127.0.0.1", port, "one")
 
 
 @asynccontextmanager
@@ -254,7 +244,8 @@ async def test_requests_in_turn_share_a_connection_and_concurrent_ones_do_not() 
             await asyncio.sleep(0.05)
             writer.write(EMPTY)
 
-    async with serving_lines(serve) as worker, connecting("s3cret") as connections:
+    async with raw_server(serve) as port, connecting("s3cret") as connections:
+        worker = at(port)
         for _ in range(3):
             answer = await connections.get(worker, "/metadata", {"Prefer": "wait=2"}, 20)
             assert (answer.status, bytes(answer.body)) == (200, b"{}")
@@ -279,14 +270,9 @@ async def test_requests_in_turn_share_a_connection_and_concurrent_ones_do_not() 
     ],
 )
 async def test_an_invalid_answer_shows_that_the_port_is_open(said: bytes, reason: str) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(said)
-        await reader.read()
-
-    async with serving_lines(serve) as worker, connecting() as connections:
+    async with raw_server(answers(said)) as port, connecting() as connections:
         with pytest.raises(MetadataUnavailableError, match=reason) as caught:
-            await connections.get(worker, "/metadata", {}, 20)
+            await connections.get(at(port), "/metadata", {}, 20)
     assert caught.value.connected
     assert not isinstance(caught.value, WorkerUnreachableError)
 
@@ -295,8 +281,7 @@ async def test_an_invalid_answer_shows_that_the_port_is_open(said: bytes, reason
 async def test_refused_reset_and_silent_are_distinguished(ms: int) -> None:
     heard = asyncio.Event()
 
-    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+    cut = answers(b"", keep=False)
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -304,12 +289,12 @@ async def test_refused_reset_and_silent_are_distinguished(ms: int) -> None:
         await reader.read()
 
     seen: list[tuple[bool, bool]] = []
-    async with serving_lines(cut) as refused:
+    async with raw_server(cut) as refused:
         pass
-    async with serving_lines(cut) as cutting, serving_lines(silent) as hung, connecting() as connections:
-        for worker, seconds in ((refused, 60.0), (cutting, 60.0), (hung, ms / 1000)):
+    async with raw_server(cut) as cutting, raw_server(silent) as hung, connecting() as connections:
+        for port, seconds in ((refused, 60.0), (cutting, 60.0), (hung, ms / 1000)):
             with pytest.raises(WorkerUnreachableError) as caught:
-                await connections.get(worker, "/metadata", {}, seconds)
+                await connections.get(at(port), "/metadata", {}, seconds)
             seen.append((caught.value.connected, caught.value.silent))
         if not heard.is_set():
             raise TooLateError
@@ -325,8 +310,8 @@ async def test_closing_fails_requests_in_flight_and_closes_all_connections() -> 
         await reader.read()
 
     connections = WorkerConnections(ssl_context=None, token=None)
-    async with serving_lines(silent) as worker:
-        under_way = asyncio.create_task(connections.get(worker, "/metadata", {}, 20))
+    async with raw_server(silent) as port:
+        under_way = asyncio.create_task(connections.get(at(port), "/metadata", {}, 20))
         async with asyncio.timeout(90):
             await arrived.wait()
         await connections.aclose()
@@ -334,7 +319,7 @@ async def test_closing_fails_requests_in_flight_and_closes_all_connections() -> 
             with pytest.raises(WorkerUnreachableError):
                 await under_way
         with pytest.raises(MetadataUnavailableError, match="this discovery is closed"):
-            await connections.get(worker, "/metadata", {}, 20)
+            await connections.get(at(port), "/metadata", {}, 20)
     gc.collect()  # a transport that was left open would warn, which is an error here
 
 

@@ -1,7 +1,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
@@ -14,6 +14,7 @@ from tests.eventually import eventually
 from tests.free_port import free_port
 from tests.in_time import TooLateError, with_more_time
 from tests.open_connections import connected
+from tests.raw_server import raw_server, reset
 
 PATH = "/v1/chat/completions"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -26,25 +27,19 @@ async def gateway(target: Target) -> AsyncIterator[Gateway]:
 
 
 @asynccontextmanager
-async def raw_server(answer: bytes, *, reset: bool = False) -> AsyncIterator[str]:
+async def answering(answer: bytes, *, ends_by_reset: bool = False) -> AsyncIterator[str]:
     """Answers every connection's first bytes with exactly these, then closes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(answer)
-        if reset:
-            raw = writer.get_extra_info("socket")
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        if ends_by_reset:
+            reset(writer)
         else:
             await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        await server.wait_closed()
+    async with raw_server(serve) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @asynccontextmanager
@@ -55,23 +50,16 @@ async def scripted_server(*scripts: list[bytes]) -> AsyncIterator[tuple[str, lis
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = len(asked)
         asked.append(0)
-        with suppress(asyncio.IncompleteReadError):  # nobody asks any more
-            for answer in scripts[number]:
-                await reader.readuntil(b"\r\n\r\n{}")
-                asked[number] += 1
-                writer.write(answer)
-                if not answer.startswith(OK):
-                    break
-            else:
-                await reader.read(1)
-        writer.close()
+        for answer in scripts[number]:
+            await reader.readuntil(b"\r\n\r\n{}")
+            asked[number] += 1
+            writer.write(answer)
+            if not answer.startswith(OK):
+                return
+        await reader.read(1)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
-    finally:
-        server.close()
-        await server.wait_closed()
+    async with raw_server(serve) as port:
+        yield f"http://127.0.0.1:{port}", asked
 
 
 @pytest.mark.parametrize(
@@ -120,7 +108,7 @@ async def test_what_an_answer_says(
     ],
 )  # fmt: skip
 async def test_other_forms_of_an_answer(answer: bytes, expected: GatewayAnswer) -> None:
-    async with raw_server(answer) as url, Gateway(url) as gateway:
+    async with answering(answer) as url, Gateway(url) as gateway:
         assert await gateway.post(PATH, {}, b"{}", 90) == expected
 
 
@@ -150,7 +138,7 @@ async def test_other_forms_of_an_answer(answer: bytes, expected: GatewayAnswer) 
     ],
 )
 async def test_15_what_is_no_whole_answer(answer: bytes) -> None:
-    async with raw_server(answer) as url, Gateway(url) as gateway:
+    async with answering(answer) as url, Gateway(url) as gateway:
         said = await gateway.post(PATH, {}, b"{}", 90)
         assert isinstance(said, NoAnswer)
         assert not said.final
@@ -158,7 +146,7 @@ async def test_15_what_is_no_whole_answer(answer: bytes) -> None:
 
 
 async def test_15_a_reset_connection() -> None:
-    async with raw_server(b"HTTP/1.1 200 OK\r\n", reset=True) as url, Gateway(url) as gateway:
+    async with answering(b"HTTP/1.1 200 OK\r\n", ends_by_reset=True) as url, Gateway(url) as gateway:
         assert isinstance(await gateway.post(PATH, {}, b"{}", 90), NoAnswer)
 
 
@@ -172,7 +160,7 @@ async def test_15_nobody_listens_or_the_name_does_not_resolve(host: str) -> None
 
 async def test_a_chunked_answer_without_an_end() -> None:
     endless = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1000\r\n" + b"x" * 4096 + b"\r\n"
-    async with raw_server(endless) as url, Gateway(url, max_answer=4000) as gateway:
+    async with answering(endless) as url, Gateway(url, max_answer=4000) as gateway:
         said = await gateway.post(PATH, {}, b"{}", 90)
         assert said == NoAnswer("the answer is larger than 4000 bytes", final=True)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,23 +18,14 @@ from epp.envoy.json_values import Address
 from epp.outliers.settings import Failure
 from tests.epp.envoy.test_envoy import LOCAL, Picker
 from tests.eventually import eventually
+from tests.raw_server import Serve, answers, raw_server
 
 TIMEOUT_HEADER = "x-envoy-upstream-rq-timeout-ms"
-
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.readuntil(b"\r\n\r\n")
     writer.transport.abort()
-
-
-def answers(head: bytes) -> Serve:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(head + b"Content-Length: 0\r\n\r\n")
-
-    return serve
 
 
 async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,26 +39,13 @@ async def worker(serve: Serve | None) -> AsyncIterator[str]:
         with socket.socket() as bound:
             bound.bind(("127.0.0.1", 0))
             yield f"127.0.0.1:{bound.getsockname()[1]}"
-        return
-    tasks: set[asyncio.Task[None]] = set()
+    else:
+        async with raw_server(serve) as port:
+            yield f"127.0.0.1:{port}"
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            await serve(reader, writer)
-        finally:
-            writer.close()
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+def without_a_body(head: bytes) -> Serve:
+    return answers(head + b"Content-Length: 0\r\n\r\n", keep=False)
 
 
 @pytest.fixture
@@ -111,9 +89,9 @@ async def test_a_worker_that_is_not_reached_or_resets_is_told_of(
 @pytest.mark.parametrize(
     "serve",
     [
-        answers(b"HTTP/1.1 503 Service Unavailable\r\ndate: now\r\nserver: uvicorn\r\n"),
-        answers(b"HTTP/1.1 502 Bad Gateway\r\n"),
-        answers(b"HTTP/1.1 200 OK\r\n"),
+        without_a_body(b"HTTP/1.1 503 Service Unavailable\r\ndate: now\r\nserver: uvicorn\r\n"),
+        without_a_body(b"HTTP/1.1 502 Bad Gateway\r\n"),
+        without_a_body(b"HTTP/1.1 200 OK\r\n"),
     ],
     ids=["503", "502", "200"],
 )
@@ -139,7 +117,7 @@ async def test_an_attempt_that_envoy_repeated_elsewhere_is_told_of(
     async with AsyncExitStack() as stack:
         gone, other = [
             await stack.enter_async_context(worker(serve))
-            for serve in (None, answers(b"HTTP/1.1 200 OK\r\n"))
+            for serve in (None, without_a_body(b"HTTP/1.1 200 OK\r\n"))
         ]
         director.outcome = picking(gone, other)
         picker = Picker(TransportKind.HTTP2, director)

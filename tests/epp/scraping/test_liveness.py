@@ -4,9 +4,8 @@ import asyncio
 import random
 import signal
 import socket
-import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -19,6 +18,7 @@ from epp.scraping.scraper import Scraper, ScrapeSettings
 from tests.eventually import eventually
 from tests.free_port import free_port
 from tests.model_server_process import PAGE, model_server
+from tests.raw_server import raw_server, reset
 
 SELDOM = ScrapeSettings(intervals=ScrapeIntervals.fixed(3600.0), timeout=60.0)
 """So seldom that nothing but the kept connection can tell that a worker is gone."""
@@ -34,39 +34,21 @@ class PageServer:
         self.gets = 0
         self.connections = 0
         self.port = 0
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            await self._answer(reader, writer)
-        finally:
-            writer.transport.abort()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
-            while True:
-                await reader.readuntil(b"\r\n\r\n")
-                self.gets += 1
-                writer.write(OK)
-                await writer.drain()
-                if self.after is not None:
-                    await self.after(writer)
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            self.gets += 1
+            writer.write(OK)
+            await writer.drain()
+            if self.after is not None:
+                await self.after(writer)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["PageServer"]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        self.port = server.sockets[0].getsockname()[1]
-        try:
+        async with raw_server(self._serve, port=self.port) as self.port:
             yield self
-        finally:
-            server.close()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -87,13 +69,6 @@ def add(store: Datastore, port: int, metrics_port: int | None = None) -> Endpoin
 
 def scraped(store: Datastore) -> bool:
     return store.pool(0.0).age[0] != float("inf")
-
-
-def reset(writer: asyncio.StreamWriter) -> None:
-    """Close with a reset in place of a FIN (SO_LINGER 0)."""
-    plain = writer.get_extra_info("socket")
-    plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
 
 
 async def test_a_killed_worker_is_noticed_by_its_kept_connection() -> None:
@@ -289,24 +264,16 @@ async def test_a_worker_that_is_killed_while_it_is_stopped_is_noticed() -> None:
 @asynccontextmanager
 async def serving(answer: bytes | None, asked: list[bytes]) -> AsyncIterator[Endpoint]:
     """A worker that answers this to everything, None: nothing; the metrics are on another port."""
-    open_connections: list[asyncio.StreamWriter] = []
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        open_connections.append(writer)
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.append(await reader.readuntil(b"\r\n\r\n"))
-        if answer is not None:
-            writer.write(answer)
+        writer.write(answer or b"")
+        await reader.read()
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    try:
+    async with raw_server(serve) as port:
         yield Endpoint(
             id="w", incarnation="1", address="127.0.0.1", port=port, metrics_port=9, scheme="https"
         )
-    finally:
-        server.close()
-        for writer in open_connections:
-            writer.transport.abort()
 
 
 def response(status: str, body: bytes = b"") -> bytes:

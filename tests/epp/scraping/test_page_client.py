@@ -1,39 +1,15 @@
 import asyncio
-import socket
-import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import pytest
 from yarl import URL
 
 from epp.scraping.page_client import NoAnswerError, NoListenerError, PageClient, PageError
 from tests.in_time import TooLateError, with_more_time
+from tests.raw_server import Serve, answers, raw_server, reset
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@asynccontextmanager
-async def serving(serve: Serve, host: str = "127.0.0.1") -> AsyncIterator[int]:
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.add(asyncio.current_task())  # type: ignore[arg-type]  # a handler is a task
-        try:
-            with suppress(OSError, asyncio.IncompleteReadError):
-                await serve(reader, writer)
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(handle, host, 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+OKAY = OK + b"ok"
 
 
 def client(port: int, path: str = "/metrics", host: str = "127.0.0.1", timeout: float = 60.0) -> PageClient:
@@ -52,7 +28,7 @@ async def test_one_connection_is_asked_again_and_again() -> None:
             seen.append(await reader.readuntil(b"\r\n\r\n"))
             writer.write(OK + b"%02d" % len(seen))
 
-    async with serving(serve) as port:
+    async with raw_server(serve) as port:
         page = client(port, "/m?a=b#c")
         try:
             assert [bytes(await page.get()) for _ in range(3)] == [b"01", b"02", b"03"]
@@ -69,9 +45,9 @@ async def test_an_ipv6_address() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         assert f"Host: [::1]:{port}\r\n".encode() in head
-        writer.write(OK + b"ok")
+        writer.write(OKAY)
 
-    async with serving(serve, "::1") as port:
+    async with raw_server(serve, "::1") as port:
         page = client(port, host="[::1]")
         assert await page.get() == b"ok"
         page.close()
@@ -80,38 +56,26 @@ async def test_an_ipv6_address() -> None:
 async def test_a_page_larger_than_the_buffer_comes_whole() -> None:
     body = bytes(range(250)) * 4
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        await writer.drain()
-        await reader.read()
-
-    async with serving(serve) as port:
+    async with raw_server(
+        answers(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    ) as port:
         page = client(port)
         assert await page.get() == body
         page.close()
 
 
-async def test_a_connection_that_was_closed_meanwhile_is_made_again() -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(OK + b"ok")
-
-    async with serving(serve) as port:
-        page = client(port)
-        for _ in range(5):
-            assert await page.get() == b"ok"
-        page.close()
+async def ends_when_asked_again(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readexactly(1)
+    writer.transport.abort()
 
 
-async def test_a_connection_that_is_closed_on_being_asked_again_is_made_again() -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(OK + b"ok")
-        await reader.readexactly(1)
-        writer.transport.abort()
-
-    async with serving(serve) as port:
+@pytest.mark.parametrize(
+    "serve",
+    [answers(OKAY, keep=False), answers(OKAY, then=ends_when_asked_again), answers(OKAY + OK + b"no")],
+    ids=["closed meanwhile", "closed on being asked again", "more than was asked for"],
+)
+async def test_a_connection_that_is_of_no_more_use_is_made_again(serve: Serve) -> None:
+    async with raw_server(serve) as port:
         page = client(port)
         for _ in range(5):
             assert await page.get() == b"ok"
@@ -126,7 +90,7 @@ async def test_who_answers_nothing_at_all_is_asked_once() -> None:
         await reader.readuntil(b"\r\n\r\n")
         asked += 1
 
-    async with serving(serve) as port:
+    async with raw_server(serve) as port:
         with pytest.raises(PageError, match="closed before the answer was complete"):
             await client(port).get()
     assert asked == 1
@@ -139,11 +103,11 @@ async def test_half_an_answer_is_not_asked_for_again() -> None:
         nonlocal asked
         await reader.readuntil(b"\r\n\r\n")
         asked += 1
-        writer.write(OK + b"ok")
+        writer.write(OKAY)
         await reader.readuntil(b"\r\n\r\n")
         writer.write(OK + b"o")
 
-    async with serving(serve) as port:
+    async with raw_server(serve) as port:
         page = client(port)
         assert await page.get() == b"ok"
         with pytest.raises(PageError, match="closed before"):
@@ -160,28 +124,10 @@ async def test_half_an_answer_is_not_asked_for_again() -> None:
     ],
 )
 async def test_what_is_no_page(answer: bytes, said: str) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        await reader.read()
-
-    async with serving(serve) as port:
+    async with raw_server(answers(answer)) as port:
         page = client(port)
         with pytest.raises(PageError, match=said):
             await page.get()
-        page.close()
-
-
-async def test_more_than_was_asked_for_ends_the_connection() -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(OK + b"ok" + OK + b"no")
-        await reader.read()
-
-    async with serving(serve) as port:
-        page = client(port)
-        for _ in range(5):
-            assert await page.get() == b"ok"
         page.close()
 
 
@@ -190,14 +136,14 @@ async def test_what_nobody_asked_for_ends_the_connection() -> None:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(OK + b"ok")
+        writer.write(OKAY)
         await taken.wait()
         writer.write(OK + b"no")
         with suppress(OSError):
             await reader.read()
         closed.set()
 
-    async with serving(serve) as port, asyncio.timeout(90):
+    async with raw_server(serve) as port, asyncio.timeout(90):
         page = client(port)
         assert await page.get() == b"ok"
         taken.set()
@@ -209,14 +155,14 @@ async def test_what_nobody_asked_for_ends_the_connection() -> None:
 @pytest.mark.parametrize("first", [b"", OK + b"o"], ids=["silent", "half an answer"])
 @with_more_time(300)
 async def test_silence_ends_and_the_next_question_has_a_connection_of_its_own(first: bytes, ms: int) -> None:
-    answers = [first, OK + b"ok"]
+    answers = [first, OKAY]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answers.pop(0))
         await reader.read()
 
-    async with serving(serve) as port:
+    async with raw_server(serve) as port:
         page = client(port, timeout=ms / 1000)
         silent = f"no complete answer within {ms / 1000:g} s"
         with pytest.raises(PageError, match=silent):
@@ -233,7 +179,7 @@ async def test_silence_ends_and_the_next_question_has_a_connection_of_its_own(fi
 
 
 async def test_nobody_is_there() -> None:
-    async with serving(lambda reader, writer: asyncio.sleep(0)) as port:
+    async with raw_server(lambda reader, writer: asyncio.sleep(0)) as port:
         pass
     with pytest.raises(NoListenerError, match="^Connection refused$"):
         await client(port).get()
@@ -249,7 +195,7 @@ async def test_a_process_that_ends_within_an_answer_is_told_from_a_connection_th
         await cut(reader, writer)
         writer.close()
 
-    async with serving(cut) as port:
+    async with raw_server(cut) as port:
         with pytest.raises(NoAnswerError) as caught:
             await client(port).get()
     assert not isinstance(caught.value, NoListenerError)
@@ -264,14 +210,12 @@ async def test_a_listener_is_told_how_the_kept_connection_ended(ends: str) -> No
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(OK + b"ok")
+        writer.write(OKAY)
         await taken.wait()
         if ends == "reset":
-            option = struct.pack("ii", 1, 0)
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
-            writer.transport.abort()
+            reset(writer)
 
-    async with serving(serve) as port, asyncio.timeout(90):
+    async with raw_server(serve) as port, asyncio.timeout(90):
         page, told = client(port), asyncio.get_running_loop().create_future()
         page.listen(told.set_result)
         assert await page.get() == b"ok"
@@ -285,12 +229,7 @@ async def test_a_listener_is_told_how_the_kept_connection_ended(ends: str) -> No
 
 
 async def test_what_this_process_ends_is_told_to_nobody() -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(OK + b"ok")
-        await reader.read()
-
-    async with serving(serve) as port:
+    async with raw_server(answers(OKAY)) as port:
         page, told = client(port), []
         page.listen(told.append)
         assert await page.get() == b"ok"
@@ -302,12 +241,7 @@ async def test_what_this_process_ends_is_told_to_nobody() -> None:
 
 @pytest.mark.parametrize("status", [404, 503])
 async def test_an_error_has_the_status_of_the_answer(status: int) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % status)
-        await reader.read()
-
-    async with serving(serve) as port:
+    async with raw_server(answers(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % status)) as port:
         page = client(port)
         with pytest.raises(PageError) as caught:
             await page.get()
@@ -322,7 +256,7 @@ async def test_a_fault_of_who_is_told_ends_the_wait() -> None:
     def told() -> bool:
         raise LookupError("a fault")
 
-    async with serving(serve) as port:
+    async with raw_server(serve) as port:
         page = client(port, timeout=0.05)
         page.on_overdue = told
         try:

@@ -8,6 +8,7 @@ import pytest
 
 from registry.disaggregation.allowed_workers import AllowedWorkers
 from registry.disaggregation.prefill import PrefillLimits
+from tests.raw_server import raw_server
 from tests.registry.disaggregation.conftest import BODY, CHAT, Bench, bench
 from tests.registry.disaggregation.workers import CACHED
 
@@ -218,20 +219,17 @@ async def test_blocks_that_were_staged_for_a_client_that_had_gone_are_fetched_wi
         begun.set()
         await release.wait()
         writer.write(body[5:])
-        writer.close()
 
-    server = await asyncio.start_server(slow_answer, "127.0.0.1", 0)
-    at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    headers = {"x-prefiller-host-port": at}
-    await nixl.leave_once(begun.is_set, eventually, body=BODY | {"stream": True}, headers=headers)
-    await eventually(lambda: not nixl.port._running)  # it has noticed
-    release.set()
-    await eventually(lambda: not nixl.blocks.held)
-    await nixl.idle(eventually)
+    async with raw_server(slow_answer) as port:
+        headers = {"x-prefiller-host-port": f"127.0.0.1:{port}"}
+        await nixl.leave_once(begun.is_set, eventually, body=BODY | {"stream": True}, headers=headers)
+        await eventually(lambda: not nixl.port._running)  # it has noticed
+        release.set()
+        await eventually(lambda: not nixl.blocks.held)
+        await nixl.idle(eventually)
     (decode,) = nixl.decode.seen
     assert (decode.body["max_tokens"], decode.body["stream"]) == (1, False)
     assert nixl.metrics.released == 1
-    server.close()
 
 
 async def test_a_body_that_is_no_object_goes_to_the_decode_worker_as_it_is(nixl: Bench) -> None:

@@ -5,45 +5,25 @@ import hashlib
 import io
 import json
 import os
-import socket
-import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 from yarl import URL
 
 from registry.disaggregation.proxy import BodyLimits
+from tests.raw_server import Serve, answers, raw_server, reset
 from tests.registry.disaggregation.conftest import BODY, CHAT, Bench, bench, raw
 
 Eventually = Callable[..., Awaitable[float]]
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
 async def in_front_of(serve: Serve) -> AsyncIterator[Bench]:
     """The sidecar in front of a server that writes bytes of the test's choice."""
-
-    async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            await serve(reader, writer)
-        writer.close()
-
-    server = await asyncio.start_server(run, "127.0.0.1", 0)
-    async with bench(decode_at=("127.0.0.1", server.sockets[0].getsockname()[1])) as made:
+    async with raw_server(serve) as port, bench(decode_at=("127.0.0.1", port)) as made:
         yield made
-    server.close()
-
-
-def answers(data: bytes, *, keep: bool = False) -> Serve:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(data)
-        if keep:
-            await reader.read()
-
-    return serve
 
 
 async def test_other_paths_and_methods_pass(nixl: Bench) -> None:
@@ -80,7 +60,7 @@ async def test_the_header_on_another_path_goes_nowhere(nixl: Bench) -> None:
 async def test_the_bytes_of_an_answer_are_the_servers() -> None:
     head = b"HTTP/1.1 200 OK\r\nX-Odd:  a b \r\nServer: s\r\nTransfer-Encoding: chunked\r\n\r\n"
     body = b"4;x=y\r\nabcd\r\n1\r\n\r\r\n0\r\nTrailer: 1\r\n\r\n"
-    async with in_front_of(answers(head + body, keep=True)) as made:
+    async with in_front_of(answers(head + body)) as made:
         got = await raw(
             made.port.port, b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n", lambda data: data.endswith(body)
         )
@@ -103,7 +83,7 @@ async def test_an_answer_in_single_bytes() -> None:
 
 async def test_hop_by_hop_fields_end_at_the_hop(nixl: Bench) -> None:
     head = b"HTTP/1.1 200 OK\r\nConnection: close, X-Private\r\nKeep-Alive: 5\r\nX-Private: 1\r\nX-Kept: 1\r\nContent-Length: 2\r\n\r\nok"
-    async with in_front_of(answers(head)) as made:
+    async with in_front_of(answers(head, keep=False)) as made:
         request = b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: X-Mine\r\nX-Mine: 1\r\nTE: x\r\n\r\n"
         got = await raw(made.port.port, request, lambda data: data.endswith(b"ok"))
     assert got == b"HTTP/1.1 200 OK\r\nX-Kept: 1\r\nContent-Length: 2\r\n\r\nok"
@@ -119,7 +99,7 @@ async def test_what_the_servers_connection_fields_name_ends_at_the_hop_but_for_t
         b"HTTP/1.1 200 OK\r\nConnection: x-a\r\nConnection: keep-alive, x-b, Content-Length\r\n"
         b"X-A: 1\r\nX-B: 2\r\nX-C: 3\r\nContent-Length: 2\r\n\r\nok"
     )
-    async with in_front_of(answers(given)) as made:
+    async with in_front_of(answers(given, keep=False)) as made:
         got = await raw(
             made.port.port, b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n", lambda got: got.endswith(b"\r\n\r\nok")
         )
@@ -254,7 +234,10 @@ async def test_a_server_that_is_not_there() -> None:
     "given", [b"", b"HTTP/1.1 2", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nbad line\r\n\r\n"]
 )
 async def test_a_server_that_gives_no_answer(given: bytes) -> None:
-    async with in_front_of(answers(given)) as made, made.session.post(made.url(), json=BODY) as got:
+    async with (
+        in_front_of(answers(given, keep=False)) as made,
+        made.session.post(made.url(), json=BODY) as got,
+    ):
         assert got.status == 502
 
 
@@ -263,7 +246,7 @@ async def test_a_server_that_gives_no_answer(given: bytes) -> None:
 )
 async def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(framing: bytes) -> None:
     async with (
-        in_front_of(answers(b"HTTP/1.1 200 OK\r\n" + framing)) as made,
+        in_front_of(answers(b"HTTP/1.1 200 OK\r\n" + framing, keep=False)) as made,
         made.session.get(made.url("/a")) as got,
     ):
         with pytest.raises(aiohttp.ClientPayloadError):
@@ -273,7 +256,7 @@ async def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(framing: b
 @pytest.mark.parametrize("own", [b"x-none: 1", b"x-prefiller-host-port: 127.0.0.1:1"])
 async def test_the_end_of_the_sidecar_puts_no_answer_into_another_one(own: bytes) -> None:
     given = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf"
-    async with in_front_of(answers(given, keep=True)) as made:
+    async with in_front_of(answers(given)) as made:
         reader, writer = await asyncio.open_connection("127.0.0.1", made.port.port)
         writer.write(
             b"POST %s HTTP/1.1\r\nHost: x\r\n%s\r\nContent-Length: 2\r\n\r\n{}" % (CHAT.encode(), own)
@@ -292,9 +275,7 @@ async def test_a_reset_is_not_the_end_of_an_answer_without_a_length(ask: bytes) 
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\n\r\nhalf")
         await broken.wait()
-        raw_socket = writer.get_extra_info("socket")
-        raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.transport.abort()
+        reset(writer)
 
     async with in_front_of(serve) as made:
         reader, writer = await asyncio.open_connection("127.0.0.1", made.port.port)
@@ -308,7 +289,7 @@ async def test_a_reset_is_not_the_end_of_an_answer_without_a_length(ask: bytes) 
 
 async def test_a_stream_that_lost_its_length_on_the_way_to_an_old_client_breaks_with_a_reset() -> None:
     given = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 1000\r\n\r\ndata: a\n\n"
-    async with in_front_of(answers(given)) as made:
+    async with in_front_of(answers(given, keep=False)) as made:
         body = json.dumps(BODY).encode()
         own = b"Host: x\r\nx-prefiller-host-port: %s\r\n" % made.prefill.address.encode()
         head = b"POST %s HTTP/1.0\r\n%sContent-Length: %d\r\n\r\n" % (CHAT.encode(), own, len(body))
@@ -328,7 +309,7 @@ async def test_how_to_read_a_prefill_workers_refusal(
     given: bytes, expected: tuple[str, str | None], nixl: Bench
 ) -> None:
     data = b"HTTP/1.1 400 Bad\r\n%s\r\nContent-Length: 2\r\n\r\nno" % given
-    async with in_front_of(answers(data)) as made:  # its server is the prefill worker here
+    async with in_front_of(answers(data, keep=False)) as made:  # its server is the prefill worker here
         host, port = made.port._parts.decode._host_port
         own = {"x-prefiller-host-port": f"{host}:{port}"}
         async with nixl.session.post(nixl.url(), json=BODY, headers=own) as got:

@@ -22,6 +22,7 @@ from discovery.kubernetes.slices.source import ServiceSelection
 from registry.kubernetes.membership import KubernetesMembership, ServiceCheck, open_pod
 from registry.registration import Announcement
 from tests.free_port import free_port
+from tests.raw_server import raw_server
 from tests.registry.kubernetes.services import KEY, LABELS, service
 
 
@@ -320,16 +321,5 @@ def proposal() -> Instance:
 @asynccontextmanager
 async def silent_server() -> AsyncIterator[str]:
     """Takes connections and says nothing."""
-    done = asyncio.Event()
-
-    async def hold(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await done.wait()
-        writer.close()
-
-    server = await asyncio.start_server(hold, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        done.set()
-        server.close()
-        await server.wait_closed()
+    async with raw_server(lambda reader, writer: asyncio.sleep(3600)) as port:
+        yield f"http://127.0.0.1:{port}"
