@@ -104,6 +104,14 @@ class Picker:
             await stream.done_writing()
             return answer
 
+    async def goes_to(self, worker: Worker, messages: Any) -> None:
+        """Until the next request does."""
+
+        async def is_chosen() -> bool:
+            return await self.pick(messages) == worker.destination
+
+        await eventually(is_chosen)
+
     async def page(self, path: str) -> str:
         async with aiohttp.ClientSession() as session, session.get(f"http://{self.metrics}{path}") as answer:
             return await answer.text()
@@ -113,6 +121,15 @@ class Picker:
 
     async def successful(self) -> bool:
         return "llm_d_epp_config_last_reload_successful 1.0\n" in await self.page("/metrics")
+
+    async def says(self, problem: str) -> None:
+        """Until /status has these words for what is wrong with the file; "": until nothing is."""
+
+        async def is_said() -> bool:
+            said = (await self.status())["problem"] or ""
+            return problem in said and bool(problem) == bool(said)
+
+        await eventually(is_said)
 
     async def inflight(self) -> int:
         described = json.loads(await self.page("/debug/endpoints"))["endpoints"]
@@ -148,6 +165,14 @@ async def picker(path: Path, *listed: Worker, endpoints: Path | None = None) -> 
         yield Picker(server, addresses["grpc"], addresses["metrics"])
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Of a file that sends requests to the shortest queue."""
+    made = tmp_path / "picker.yaml"
+    made.write_text(BY_QUEUE)
+    return made
+
+
 def write(path: Path, text: str) -> None:
     """Whole, as most editors do."""
     fresh = path.with_name(f"{path.name}.fresh")
@@ -164,19 +189,13 @@ def swap(folder: Path, name: str, text: str) -> None:
     fresh.replace(folder / "..data")
 
 
-async def test_a_changed_file_decides_the_next_picks(messages: Any, tmp_path: Path) -> None:
-    path = tmp_path / "picker.yaml"
-    path.write_text(BY_QUEUE)
+async def test_a_changed_file_decides_the_next_picks(messages: Any, path: Path) -> None:
     async with workers() as (queueing, full), picker(path, queueing, full) as running:
         assert await running.pick(messages) == full.destination
         before = (await running.status())["in_force_since"]
         for text, chosen in ((BY_CACHE, queueing), (BY_QUEUE, full)):
             write(path, text)
-
-            async def is_chosen(chosen: Worker = chosen) -> bool:
-                return await running.pick(messages) == chosen.destination
-
-            await eventually(is_chosen)
+            await running.goes_to(chosen, messages)
         status = await running.status()
         assert (status["file"], status["problem"]) == (str(path), None)
         assert status["in_force_since"] > before
@@ -195,11 +214,7 @@ async def test_a_config_map_that_the_kubelet_swaps(messages: Any, tmp_path: Path
     path.symlink_to("..data/picker.yaml")
     async with workers() as (queueing, full), picker(path, queueing, full) as running:
         swap(tmp_path, "..2026_02", BY_CACHE)
-
-        async def is_chosen() -> bool:
-            return await running.pick(messages) == queueing.destination
-
-        await eventually(is_chosen)
+        await running.goes_to(queueing, messages)
 
 
 @pytest.mark.parametrize(
@@ -219,17 +234,11 @@ async def test_a_config_map_that_the_kubelet_swaps(messages: Any, tmp_path: Path
     ],
 )  # fmt: skip
 async def test_a_file_that_cannot_be_used_leaves_the_old_one_in_force(
-    messages: Any, tmp_path: Path, text: str, said: str, caplog: pytest.LogCaptureFixture
+    messages: Any, path: Path, text: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "picker.yaml"
-    path.write_text(BY_QUEUE)
     async with workers() as (queueing, full), picker(path, queueing, full) as running:
         write(path, text)
-
-        async def refused() -> bool:
-            return said in ((await running.status())["problem"] or "")
-
-        await eventually(refused)
+        await running.says(said)
         assert not await running.successful()
         for _ in range(3):  # it is read again, and is no better
             write(path, text)
@@ -238,38 +247,22 @@ async def test_a_file_that_cannot_be_used_leaves_the_old_one_in_force(
         [line] = [one for one in caplog.messages if "is not in force, the old configuration stays" in one]
         assert said in line
         write(path, BY_CACHE)
-
-        async def in_force() -> bool:
-            return await running.pick(messages) == queueing.destination
-
-        await eventually(in_force)
+        await running.goes_to(queueing, messages)
         assert (await running.status())["problem"] is None
 
 
-async def test_a_file_that_is_gone_and_comes_back(messages: Any, tmp_path: Path) -> None:
-    path = tmp_path / "picker.yaml"
-    path.write_text(BY_QUEUE)
+async def test_a_file_that_is_gone_and_comes_back(messages: Any, path: Path) -> None:
     async with workers() as (queueing, full), picker(path, queueing, full) as running:
         path.unlink()
-
-        async def problem() -> bool:
-            return "cannot be read: No such file" in ((await running.status())["problem"] or "")
-
-        await eventually(problem)
+        await running.says("cannot be read: No such file")
         assert await running.pick(messages) == full.destination
         path.write_text(BY_QUEUE)
-
-        async def healed() -> bool:
-            return (await running.status())["problem"] is None
-
-        await eventually(healed)
+        await running.says("")
 
 
 async def test_a_stream_in_flight_ends_under_the_configuration_that_it_began_with(
-    messages: Any, tmp_path: Path
+    messages: Any, path: Path
 ) -> None:
-    path = tmp_path / "picker.yaml"
-    path.write_text(BY_QUEUE)
     async with (
         workers() as (queueing, full),
         picker(path, queueing, full) as running,
@@ -277,11 +270,7 @@ async def test_a_stream_in_flight_ends_under_the_configuration_that_it_began_wit
     ):
         assert await begin(stream, messages) == full.destination
         write(path, BY_CACHE)
-
-        async def is_chosen() -> bool:
-            return await running.pick(messages) == queueing.destination
-
-        await eventually(is_chosen)
+        await running.goes_to(queueing, messages)
         assert await running.inflight() == 1
         await stream.read()  # the answer to the body
         await stream.write(messages.response_headers())
@@ -296,11 +285,7 @@ async def test_a_stream_in_flight_ends_under_the_configuration_that_it_began_wit
         await eventually(released)
 
 
-async def test_requests_meet_one_configuration_or_the_other_and_never_none(
-    messages: Any, tmp_path: Path
-) -> None:
-    path = tmp_path / "picker.yaml"
-    path.write_text(BY_QUEUE)
+async def test_requests_meet_one_configuration_or_the_other_and_never_none(messages: Any, path: Path) -> None:
     async with workers() as (queueing, full), picker(path, queueing, full) as running:
         seen: list[str] = []
 
@@ -322,10 +307,8 @@ async def test_requests_meet_one_configuration_or_the_other_and_never_none(
 
 
 async def test_a_plugin_that_sets_headers_of_answers_does_so_for_streams_that_begin_later(
-    messages: Any, tmp_path: Path
+    messages: Any, path: Path
 ) -> None:
-    path = tmp_path / "picker.yaml"
-    path.write_text(BY_QUEUE)
     sessions = (
         BY_QUEUE + "- {type: session-affinity-scorer, parameters: {strategy: encoded_endpoint_header}}\n"
     )
@@ -354,9 +337,7 @@ async def test_a_plugin_that_sets_headers_of_answers_does_so_for_streams_that_be
         assert await set_headers(running, old) == []
 
 
-async def test_pages_are_read_elsewhere_when_the_file_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "picker.yaml"
-    path.write_text(BY_QUEUE)
+async def test_pages_are_read_elsewhere_when_the_file_says_so(path: Path) -> None:
     async with workers() as (first, second), picker(path, first) as running:
 
         async def waiting(count: int) -> bool:
@@ -379,8 +360,7 @@ async def test_pages_are_read_elsewhere_when_the_file_says_so(tmp_path: Path) ->
         await eventually(lambda: first.pages > pages + 2)
 
 
-async def test_models_are_asked_for_as_the_file_says(tmp_path: Path) -> None:
-    path = tmp_path / "picker.yaml"
+async def test_models_are_asked_for_as_the_file_says(path: Path) -> None:
     path.write_text(BY_QUEUE + "- {type: models-data-source, parameters: {path: /models, interval: 1s}}\n")
     async with workers() as (worker, _), picker(path, worker):
         await eventually(lambda: "/models" in worker.listed)
@@ -389,9 +369,7 @@ async def test_models_are_asked_for_as_the_file_says(tmp_path: Path) -> None:
 
 
 @with_more_time(500)
-async def test_a_file_is_read_only_when_it_stays_the_same(tmp_path: Path, ms: int) -> None:
-    path = tmp_path / "picker.yaml"
-    path.write_text(BY_QUEUE)
+async def test_a_file_is_read_only_when_it_stays_the_same(path: Path, ms: int) -> None:
     prepared: list[str] = []
 
     async def prepare(text: str) -> Callable[[], None]:
@@ -417,7 +395,7 @@ async def test_a_file_is_read_only_when_it_stays_the_same(tmp_path: Path, ms: in
     ids=["unchanged", "as bad as before"],
 )
 async def test_a_file_that_is_read_on_request_says_its_outcome_each_time(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, said: str
+    path: Path, caplog: pytest.LogCaptureFixture, text: str, said: str
 ) -> None:
     def outcomes() -> int:
         return sum(said in message for message in caplog.messages)
@@ -426,7 +404,6 @@ async def test_a_file_that_is_read_on_request_says_its_outcome_each_time(
         raise ConfigError("", "line 4")
 
     caplog.set_level("INFO")
-    path = tmp_path / "picker.yaml"
     path.write_text(text)
     live = LiveConfig(path, BY_QUEUE)
     running = asyncio.ensure_future(live.run(prepare))
@@ -446,9 +423,8 @@ async def test_a_file_that_is_read_on_request_says_its_outcome_each_time(
     ids=["of the text", "of a plugin", "of another file"],
 )
 async def test_a_refused_text_is_prepared_again_only_if_another_file_may_be_at_fault(
-    tmp_path: Path, error: Exception, times: int
+    path: Path, error: Exception, times: int
 ) -> None:
-    path = tmp_path / "picker.yaml"
     path.write_text(BAD)
     live = LiveConfig(path, BY_QUEUE, settle=0.01)
     prepared: list[str] = []
@@ -470,9 +446,7 @@ async def test_a_refused_text_is_prepared_again_only_if_another_file_may_be_at_f
     assert len(prepared) == times + (times > 1)
 
 
-async def test_a_large_file_is_parsed_beside_the_event_loop(tmp_path: Path) -> None:
-    path = tmp_path / "picker.yaml"
-    path.write_text(BY_QUEUE)
+async def test_a_large_file_is_parsed_beside_the_event_loop(path: Path) -> None:
     large = "a: [" + "1," * 60_000 + "]"
     began = time.perf_counter()
     with pytest.raises(ConfigError, match="more than 50,000 keys and values"):
@@ -487,15 +461,13 @@ async def test_a_large_file_is_parsed_beside_the_event_loop(tmp_path: Path) -> N
             await asyncio.sleep(0.001)
             longest = max(longest, time.perf_counter() - began)
 
-    async with workers() as (queueing, full), picker(path, queueing, full) as running:
-        async with background(time_turns(), "time turns"):
-            write(path, large)
-
-            async def refused() -> bool:
-                return bool((await running.status())["problem"])
-
-            await eventually(refused)
-        assert "more than 50,000 keys and values" in (await running.status())["problem"]
+    async with (
+        workers() as (queueing, full),
+        picker(path, queueing, full) as running,
+        background(time_turns(), "time turns"),
+    ):
+        write(path, large)
+        await running.says("more than 50,000 keys and values")
     assert longest < parsing / 2
 
 
@@ -528,9 +500,7 @@ LOCAL = [
 
 
 @pytest.mark.parametrize("has_file", [True, False])
-async def test_sighup_reads_the_file_and_ends_no_picker(tmp_path: Path, has_file: bool) -> None:
-    path = tmp_path / "picker.yaml"
-    path.write_text(BY_QUEUE)
+async def test_sighup_reads_the_file_and_ends_no_picker(path: Path, has_file: bool) -> None:
     given = [f"--config-file={path}"] if has_file else []
     pipe = asyncio.subprocess.PIPE
     running = await asyncio.create_subprocess_exec(
@@ -561,11 +531,7 @@ async def test_sighup_reads_the_file_and_ends_no_picker(tmp_path: Path, has_file
             await running.communicate()
 
 
-async def test_outlier_detection_is_switched_on_and_off_while_requests_go(
-    messages: Any, tmp_path: Path
-) -> None:
-    path = tmp_path / "picker.yaml"
-    path.write_text(BY_QUEUE)
+async def test_outlier_detection_is_switched_on_and_off_while_requests_go(messages: Any, path: Path) -> None:
     async with workers() as (queueing, full), picker(path, queueing, full) as running:
         for section, there in (("outlierDetection: {}\nslowStart: {}\n", True), ("", False)):
             write(path, BY_QUEUE + section)
