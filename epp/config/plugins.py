@@ -21,12 +21,14 @@ from epp.scheduling.plugin import DataProducer
 
 P = TypeVar("P")
 S = TypeVar("S", bound=Section)
+R = TypeVar("R")
 
 
 class _Use(NamedTuple):
     """One call of a plugin to its context, and the result."""
 
-    verb: str
+    verb: Callable[..., Any]
+    """A method of `Plugins`."""
     arguments: tuple[Any, ...]
     result: Any
 
@@ -318,7 +320,7 @@ class Plugins:
             return False
         for use in kept.uses:
             try:
-                now = getattr(self, use.verb)(plugin, *use.arguments)
+                now = use.verb(self, plugin, *use.arguments)
             except ParameterError as error:
                 raise ConfigError(f"{plugin.place}.parameters.{error.field}", str(error)) from error
             if not _is_same(now, use.result):
@@ -374,29 +376,25 @@ class Context:
 
     @property
     def profiles(self) -> tuple[str, ...]:
-        found: tuple[str, ...] = self._use("profile_names")
-        return found
+        return self._use(Plugins.profile_names)
 
     def producer(self, name: str | None, expected: type[P], *, default: str = "", field: str = "") -> P:
-        found: P = self._use("producer", name, expected, default, field)
+        found: P = self._use(Plugins.producer, name, expected, default, field)
         return found
 
     def parameters(
         self, name: str | None, expected: type[S], *, default: str = "", field: str = ""
     ) -> S | None:
-        found: S | None = self._use("parameters", name, expected, default, field)
-        return found
+        return self._use(Plugins.parameters, name, expected, default, field)
 
     def metric(self, key: str, producer: str | None, *, field: str) -> WorkerMetric:
-        found: WorkerMetric = self._use("metric", key, producer, field)
-        return found
+        return self._use(Plugins.metric, key, producer, field)
 
     def is_wanted(self, type: str, field: str) -> bool:
-        wanted: bool = self._use("is_wanted", type, field)
-        return wanted
+        return self._use(Plugins.is_wanted, type, field)
 
     def shared(self, kind: type[P], part: object, build: Callable[[], P]) -> P:
-        built: P = self._use("shared", kind, part, build)
+        built: P = self._use(Plugins.shared, kind, part, build)
         return built
 
     def follow(self, follower: DataProducer) -> None:
@@ -405,8 +403,8 @@ class Context:
     def set_response_headers(self, headers: ResponseHeaders) -> None:
         self._plugin.response_headers.append(headers)
 
-    def _use(self, verb: str, *arguments: Any) -> Any:
-        result = getattr(self._plugins, verb)(self._plugin, *arguments)
+    def _use(self, verb: Callable[..., R], *arguments: Any) -> R:
+        result = verb(self._plugins, self._plugin, *arguments)
         self._plugin.uses.append(_Use(verb, arguments, result))
         return result
 
