@@ -64,7 +64,7 @@ class PluginGroup:
         return InstalledPlugin(name, _package(entry_point), value)
 
     def open(self, scheme: str, url: str, *, expected: str, members: Sequence[str]) -> Any | None:
-        """What the plugin opens from a URL; None if no package declares the scheme.
+        """Return what the plugin opens from a URL; None if no package declares the scheme.
 
         `expected`: the protocol of the plugin, for errors. `members`: the attributes that the result must have; empty: it
         must be callable. Raises ValueError for a URL that the plugin rejects, PluginError for a fault of the plugin.

@@ -1,4 +1,4 @@
-"""What a metrics page says of one watched component: who is there, what changed, whether the source is up to date. Pure."""
+"""The metrics of one watched component: who is there, what changed, whether the source is up to date. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping

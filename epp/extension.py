@@ -1,4 +1,4 @@
-"""What an installed package imports to add plugins to the picker; docs/extending.md has an example of each kind.
+"""The names that an installed package imports to add plugins to the picker; docs/extending.md has an example of each kind.
 
 The package declares entry points in the group `adsum.plugins`: the name of one is the plugin type in the
 configuration, its object is a `PluginDeclaration`.

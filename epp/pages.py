@@ -1,4 +1,4 @@
-"""What the metrics port and --debug-address show of a picker: metrics, /status, its page, decisions."""
+"""The pages of a picker on the metrics port and on --debug-address: metrics, /status, its page, decisions."""
 
 import secrets
 import time

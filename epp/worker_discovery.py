@@ -203,7 +203,7 @@ class WorkerDiscovery(ResourceOwner):
 
 
 def endpoint_defaults(config: PickerConfig, settings: Settings) -> EndpointDefaults:
-    """What counts for workers that do not say it."""
+    """The defaults for workers that do not say it."""
     return replace(config.defaults, serving_port_name=settings.serving_port_name)
 
 

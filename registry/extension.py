@@ -1,4 +1,4 @@
-"""What an installed package imports to add a registry: a store of its own that workers register in (docs/extending.md).
+"""The names that an installed package imports to add a registry: a store of its own that workers register in (docs/extending.md).
 
 The package declares entry points in the group `adsum.registries`. Each is named by a URL scheme in lower-case letters
 and refers to an `OpenMembership`. A source of the same scheme (`discovery.extension`) finds these workers.

@@ -19,7 +19,7 @@ from registry.server import ContractServer
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What the instances of one registry announce, as `registry.open` takes it; validated, ValueError or TypeError.
+    """The announcement of the instances of one registry, as `registry.open` takes it; validated, ValueError or TypeError.
 
     `address` None: reachable from this machine only. `port` 0: any free one. `contract` None: served on a port of ours.
     """

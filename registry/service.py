@@ -59,7 +59,7 @@ class InstanceHandle(Protocol):
 
 
 class Registration(Protocol):
-    """What `register_instance` returns: `await` it for the handle, or enter it (`async with`) to close it at the end."""
+    """The result of `register_instance`: `await` it for the handle, or enter it (`async with`) to close it at the end."""
 
     def __await__(self) -> Generator[Any, None, InstanceHandle]: ...
     async def __aenter__(self) -> InstanceHandle: ...

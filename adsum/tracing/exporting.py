@@ -190,7 +190,7 @@ _FLAGS: Final = trace.TraceFlags(trace.TraceFlags.SAMPLED)
 
 
 def ended(processor: SpanProcessor, resource: Resource, scope: str) -> Ended:
-    """What gives spans to `processor`. `resource`: the program; `scope`: the code that makes the spans."""
+    """A callback that gives spans to `processor`. `resource`: the program; `scope`: the code that makes the spans."""
     origin = InstrumentationScope(scope)
     return lambda span, at: processor.on_end(_readable(span, at, resource, origin))
 

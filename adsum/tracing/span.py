@@ -164,7 +164,7 @@ class Span:
 
 
 class Trace:
-    """What a tracer decided about one request.
+    """A tracer's decision about one request.
 
     `span`: None if nothing is recorded. `traceparent`: goes to the next process in place of the one that came; None: that
     one stays. `begins`: no valid one came.

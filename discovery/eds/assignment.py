@@ -113,7 +113,7 @@ def version(cluster: str, endpoints: Iterable[LbEndpoint]) -> str:
 
 
 def file_bytes(cluster: str, endpoints: Iterable[LbEndpoint]) -> bytes:
-    """What Envoy reads of `path_config_source`: a DiscoveryResponse in JSON."""
+    """The file that Envoy reads as `path_config_source`: a DiscoveryResponse in JSON."""
     endpoints = tuple(endpoints)
     one = {"@type": TYPE_URL, **resource(cluster, endpoints)}
     response = {"version_info": version(cluster, endpoints), "resources": [one]}

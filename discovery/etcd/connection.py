@@ -36,7 +36,7 @@ _MAX_REASON: Final = 300
 _BEFORE_REASON: Final = re.compile(
     r"^failed to connect to all addresses; last error: [A-Z]+: \S+ (Failed to connect to remote host: )?"
 )
-"""What gRPC says, with the address, before the reason."""
+"""gRPC's text, with the address, before the reason."""
 _MAX_FILE: Final = 1024 * 1024
 
 
@@ -139,7 +139,7 @@ class EtcdConnection:
         return EtcdStream(self, call(metadata=metadata))
 
     def error(self, code: str, text: str) -> DiscoveryError:
-        """What was answered, as an error; `code`: the name of a gRPC status, "" if unknown."""
+        """The answer as an error; `code`: the name of a gRPC status, "" if unknown."""
         reason = printable(_BEFORE_REASON.sub("", text) or code, _MAX_REASON)
         kind, advice = classify(code, text), remedy(text)
         return kind(f"etcd at {self.member}: {reason}" + (f"; {advice}" if advice else ""))

@@ -1,4 +1,4 @@
-"""What a call to etcd raises, beside `InputFileError`, and what to do about it (pure).
+"""The errors of a call to etcd, beside `InputFileError`, and advice about each (pure).
 
 The texts are those of etcd's api/v3rpc/rpctypes/error.go.
 """
@@ -70,12 +70,12 @@ _REMEDIES: Final = (
     ("Handshake read failed (Socket closed)", "it may speak no TLS: then leave out cacert= and tls=true"),
     ("Socket closed", "it may speak TLS only: then cacert= has to name its authority"),
 )
-"""What to do, by a part of a text; the first that fits. The last ones are grpcio's, of a connection that it could not open."""
+"""Advice by a part of a text; the first that fits. The last ones are grpcio's, of a connection that it could not open."""
 _NO_CONNECTION: Final = "failed to connect to all addresses"
 
 
 def remedy(text: str) -> str | None:
-    """What somebody may do about the fault that a gRPC call tells as `text`."""
+    """Advice about the fault that a gRPC call reports as `text`."""
     for part, advice in _REMEDIES:
         if part in text and (part.startswith("etcdserver") or _NO_CONNECTION in text):
             return advice

@@ -1,4 +1,4 @@
-"""What an `etcd://` URL and etcdctl's environment say: members, prefix, user, TLS, the lease (pure)."""
+"""The contents of an `etcd://` URL and of etcdctl's environment: members, prefix, user, TLS, the lease (pure)."""
 
 import os
 from collections.abc import Mapping

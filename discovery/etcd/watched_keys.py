@@ -18,7 +18,7 @@ _MAX_NAME: Final = 512
 
 
 def component_prefix(prefix: str, key: ComponentKey) -> bytes:
-    """What the keys of all instances of one component begin with; `prefix` has a slash at both ends."""
+    """The beginning of the keys of all instances of one component; `prefix` has a slash at both ends."""
     return f"{prefix}{key.namespace}/{key.component}/".encode()
 
 
@@ -78,7 +78,7 @@ class WatchedKeys:
             self._put(stored)
 
     def end_range(self, revision: int) -> None:
-        """What was in no page is gone."""
+        """An instance that was in no page is gone."""
         known = (name.encode() for name in self._known)
         for name in {*known, *self._rejected} - self._present:
             self._remove(name)

@@ -70,7 +70,7 @@ class ComponentFollower:
         return self._changes, self._health, self._reasons.version
 
     def state(self) -> ComponentState:
-        """What is known now, without I/O."""
+        """The present state, without I/O."""
         began = time.time() - (time.monotonic() - self._health.since)
         return ComponentState(
             self.key,

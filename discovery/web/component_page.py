@@ -1,4 +1,4 @@
-"""What the page of a component shows, as JSON: each candidate with its state and the reason for it (pure)."""
+"""The page of a component, as JSON: each candidate with its state and the reason for it (pure)."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ MOST_LABELS: Final = 20
 
 
 class CandidateState(StrEnum):
-    """What a candidate is to those who watch with metadata."""
+    """The state of a candidate to a watcher with metadata."""
 
     READY = "ready"
     UNREACHABLE = "unreachable"
@@ -43,7 +43,7 @@ _ORDER: Final = {
         )
     )
 }
-"""What somebody should look at comes first."""
+"""The states that somebody should look at come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ComponentState:
 
 
 class _Facts(NamedTuple):
-    """What one row says."""
+    """The fields of one row."""
 
     known: Instance | None
     published: Instance | None

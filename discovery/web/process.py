@@ -41,7 +41,7 @@ async def serve(options: argparse.Namespace) -> int:
 
 
 def without_secrets(url: str) -> str:
-    """What the page may show of the URL: a scheme of an installed package may hold a password or a token."""
+    """The part of the URL that the page may show: a scheme of an installed package may hold a password or a token."""
     scheme, _, rest = url.partition("://")
     built_in = scheme.lower() in SOURCES.built_in
     hosts, slash, path = (rest if built_in else rest.partition("?")[0]).partition("/")

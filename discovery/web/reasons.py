@@ -22,7 +22,7 @@ _SHARE: Final = 10
 
 
 class CandidateReasons:
-    """What the open watch knows of each candidate, and over it what the last explanation found."""
+    """The open watch's knowledge of each candidate, and over it the findings of the last explanation."""
 
     def __init__(self, service: SourceDiscovery, key: ComponentKey) -> None:
         self._service = service
@@ -70,7 +70,7 @@ class CandidateReasons:
         return tuple(self._explanation.remarks())
 
     def watched(self) -> dict[str, str]:
-        """What the open watch knows, without what was explained."""
+        """The open watch's knowledge alone, without the explanation."""
         namespace, component = self._key
         return {
             **self._service.without_document(namespace, component),

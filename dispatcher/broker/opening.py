@@ -30,7 +30,7 @@ class OpenBroker(Protocol):
 
 
 def opened(url: str) -> AbstractAsyncContextManager[Any] | None:
-    """What an installed package opens, not entered; None if none declares the scheme. Raises ValueError."""
+    """The broker of an installed package, not entered; None if none declares the scheme. Raises ValueError."""
     try:
         made: AbstractAsyncContextManager[Any] | None = BROKERS.open(
             scheme_of(url), url, expected=_EXPECTED, members=_ENTERS

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
-    """What all requests of a batch share. `name` makes their idempotency keys, by which a second run is recognised."""
+    """The parts that all requests of a batch share. `name` makes their idempotency keys, by which a second run is recognised."""
 
     name: str
     tenant: str
@@ -61,7 +61,7 @@ class BatchSettings:
         )
 
     def remedy(self) -> str:
-        """What to do if a line was submitted before with another request."""
+        """Advice if a line was submitted before with another request."""
         dated = datetime.fromtimestamp(self.created_ms / 1000, UTC).strftime(f"{self.name}-%Y-%m-%d")
         return f"to ask anew, give this run a name of its own, --batch {dated}, and a results file of its own"
 

@@ -23,7 +23,7 @@ TIMEOUT_HEADER = "x-envoy-upstream-rq-timeout-ms"
 
 DEFAULT_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 
-# What callers may set. A list of what they may not is never complete: proxies, gateways, sidecars and workers obey headers
+# Callers may set these. A list of what they may not is never complete: proxies, gateways, sidecars and workers obey headers
 # such as x-prefiller-host-port (the address that llm-d's sidecar forwards to), x-original-url or x-http-method-override.
 _CALLER_HEADERS = frozenset({"accept", "baggage", "content-type", "traceparent", "tracestate"})
 _CALLER_PREFIX = "openai-"

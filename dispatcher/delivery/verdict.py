@@ -107,7 +107,7 @@ def was_shed(answer: GatewayAnswer | NoAnswer) -> bool:
 
 
 def outcome_of(answer: GatewayAnswer | NoAnswer) -> Outcome:
-    """What the answer tells a gate about the target's load."""
+    """The target's load as a gate learns it from the answer."""
     if isinstance(answer, NoAnswer):
         return Outcome.OTHER
     # 429 without the picker's reason is a limit of this caller (RFC 6585, 4) and says nothing about the pool: were the

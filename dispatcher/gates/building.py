@@ -38,7 +38,7 @@ from dispatcher.gates.parameters import (
 
 @dataclass(frozen=True, slots=True)
 class GateDependencies:
-    """What gates are built from. `concurrency`: requests that this process sends to the target at once; None: unknown."""
+    """The parts that gates are built from. `concurrency`: requests that this process sends to the target at once; None: unknown."""
 
     target: str
     ledger: Ledger

@@ -31,7 +31,7 @@ class RefusedError(Exception):
 
 
 class Outcome(Enum):
-    """What the target's answer says about its load."""
+    """The target's answer, as far as it is about its load."""
 
     ACCEPTED = "accepted"
     OVERLOADED = "overloaded"

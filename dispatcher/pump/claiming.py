@@ -35,7 +35,7 @@ class Batch:
 def in_order(
     candidates: Sequence[DispatchCandidate], answers: Sequence[Admission | RefusedError]
 ) -> tuple[list[Batch], list[Refused]]:
-    """What to claim, and the refusals, in the order of the queue.
+    """The requests to claim, and the refusals, in the order of the queue.
 
     Nothing overtakes: an admission behind a refusal of the whole queue, or of its own tenant, is in no batch.
     """

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LaneSpec:
-    """What a lane is built from. A reload replaces the lanes whose spec changed."""
+    """The parts that a lane is built from. A reload replaces the lanes whose spec changed."""
 
     queue: QueueConfig
     target: TargetConfig
@@ -51,7 +51,7 @@ class RunningLane:
 
 @dataclass(frozen=True, slots=True)
 class LaneContext:
-    """What all lanes of a process share. `owner` names this process in its claims."""
+    """The parts that all lanes of a process share. `owner` names this process in its claims."""
 
     broker: Broker
     quotas: Quotas

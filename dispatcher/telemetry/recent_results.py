@@ -1,4 +1,4 @@
-"""What became of requests in the last minutes, by queue: samples of the counters, taken every few seconds.
+"""The results of requests in the last minutes, by queue: samples of the counters, taken every few seconds.
 
 Requests cost nothing more for it: they only count, as before.
 """

@@ -1,4 +1,4 @@
-"""What the dispatcher's page shows of its queues, as JSON: counts and reasons, never a payload (pure)."""
+"""The dispatcher's page of its queues, as JSON: counts and reasons, never a payload (pure)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,7 +20,7 @@ LONGEST_TEXT: Final = 300
 
 
 class QueueActivity(StrEnum):
-    """What a queue does now, in this process."""
+    """The state of a queue, in this process."""
 
     SENDING = "sending"
     IDLE = "idle"

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class _BrokerAnswer(NamedTuple):
-    """What the broker said of one queue, and what this process had counted when it was asked."""
+    """The broker's numbers of one queue, and what this process had counted when it was asked."""
 
     recent: RecentCounts
     totals: Totals
@@ -68,7 +68,7 @@ class QueueStates:
             await asyncio.wait([self._task], timeout=_TIMEOUT)
 
     def states(self) -> list[QueueState]:
-        """What is known now, without I/O."""
+        """The present state, without I/O."""
         return [self._state(running) for _, running in sorted(self._lanes().items())]
 
     def _in_flight_to(self, target: str) -> int:

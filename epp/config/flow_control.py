@@ -120,7 +120,7 @@ def flow_control_steps(
 
 
 def flow_control_warnings(flow: FlowControl, plugins: Plugins, *, on: bool) -> Iterator[str]:
-    """What of the file has no effect, with flow control or without it."""
+    """The parts of the file without effect, with flow control or without it."""
     if not on and flow.model_fields_set - {"saturation_detector"}:
         yield f"flowControl has no effect without featureGates: [{GATE}], except for its saturationDetector"
     if on:

@@ -131,7 +131,7 @@ class DecisionRing:
 
 
 def _decision_of(entry: Entry) -> Decision:
-    """What was noted of a pick, and what became of it."""
+    """The notes of a pick, and its end."""
     if isinstance(entry, Decision):
         return entry
     decision = entry.decision

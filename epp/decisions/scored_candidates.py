@@ -62,7 +62,7 @@ def candidates(decision: Decision, run: ProfileRun) -> ScoredCandidates:
 
 
 def left_out_by(decision: Decision, steps: Iterable[tuple[str, Indices | None]]) -> list[str | None]:
-    """What left each endpoint out; None: nothing did."""
+    """The step that left each endpoint out; None: none did."""
     count = len(decision.endpoints)
     found: list[str | None] = [None] * count
     left: Mask = np.ones(count, dtype=np.bool_)

@@ -75,7 +75,7 @@ class Endpoint:
     kv_events: KvEventPorts | None = None
     """None: its metadata do not say."""
     ignored: tuple[str, ...] = ()
-    """What its metadata say that is not used, and why."""
+    """The parts of its metadata that are not used, and why."""
     destination: str = field(init=False)
     """`10.0.0.1:8000` or `[fd00::1]:8000`."""
     key: Key = field(init=False)
@@ -153,7 +153,7 @@ _NOTES: Final = 64
 
 
 class SelectedEndpoints:
-    """What is left of a pool when some endpoints are not wanted, remembered from one pick to the next.
+    """The pools that are left when some endpoints are not wanted, remembered from one pick to the next.
 
     `kept`: the rows of `endpoints` in the pool. `within`: selections of this one. Plugins keep what they know of endpoints in
     the order of a tuple of them. If one worker of a thousand is away, each pick would make another tuple of the others, and
@@ -193,7 +193,7 @@ class Selections:
         self._notes: OrderedDict[Hashable, Any] = OrderedDict()
 
     def note(self, about: Hashable, made: Callable[[], T]) -> T:
-        """What `made` returned when it was last asked about this; it depends on the endpoints and `about` only."""
+        """The result of `made` when it was last asked about this; it depends on the endpoints and `about` only."""
         if about in self._notes:
             self._notes.move_to_end(about)
         else:
@@ -363,7 +363,7 @@ class EndpointPool:
         return pool
 
     def note(self, about: Hashable, made: Callable[[], T]) -> T:
-        """What `made` returned for the same endpoints and an equal `about`; it must depend on nothing else."""
+        """The result of `made` for the same endpoints and an equal `about`; it must depend on nothing else."""
         return self._selections().note(about, made)
 
     def row_by_key(self) -> Mapping[Key, int]:

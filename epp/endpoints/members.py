@@ -30,7 +30,7 @@ class EndpointIndex:
         self.restricts = any(self.groups)
         """Whether any endpoint declares or lists a model."""
         self.found: dict[str, Mask | None] = {}
-        """What `serving` returned, by model, to be looked at before it is called."""
+        """The results of `serving`, by model, to be looked at before it is called."""
 
     def serving(self, model: str) -> Mask | None:
         """The endpoints that declare or list the model, or nothing at all; None: all endpoints."""

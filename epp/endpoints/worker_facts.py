@@ -121,7 +121,7 @@ class WorkerFacts:
             self.apply((_REMOVED, key, ("deleted",)))
 
     def apply(self, fact: Fact) -> None:
-        """What another process found out counts here; a worker that is not known is ignored."""
+        """Another process's findings count here; a worker that is not known is ignored."""
         method, key, given = fact
         datastore, known = self._datastore, self._instances.get(key)
         if method in (_MEMBER, _REMOVED):

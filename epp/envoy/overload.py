@@ -1,4 +1,4 @@
-"""What clients can take of Envoy before it takes less from them: connections and memory.
+"""The limits of Envoy, beyond which it takes less from clients: connections and memory.
 
 https://www.envoyproxy.io/docs/envoy/latest/configuration/operations/overload_manager/overload_manager
 """

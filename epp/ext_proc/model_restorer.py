@@ -119,7 +119,7 @@ class ModelRestorer:
         return None if unchanged and not spans else self._replaced(data[:stop], spans)
 
     def end(self, now: float) -> bytes:
-        """What was held back of a body that ends within a name."""
+        """Returns the rest of a body that ends within a name."""
         held, self._held = self._held, b""
         return held
 

@@ -138,7 +138,7 @@ class ResponsePhase:
         return changed
 
     def _end(self, now: float) -> bytes:
-        """What the readers held back, in order; they get nothing more."""
+        """Returns the bytes that the readers held back, in order; they get nothing more."""
         tail = b""
         for reader in self._readers:
             try:
@@ -162,7 +162,7 @@ def _open(
     now: float,
     given_up: Callable[[], None],
 ) -> list[ResponseBodyReader]:
-    """What gives the client its model's name comes last: the others read the worker's."""
+    """The reader that gives the client its model's name comes last: the others read the worker's."""
     readers: list[ResponseBodyReader] = []
     for open_reader in openers:
         try:

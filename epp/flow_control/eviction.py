@@ -111,7 +111,7 @@ class InFlightEviction:
         return now + _LOST_AFTER if self._evicted else math.inf
 
     def pending(self, now: float) -> float:
-        """What was taken back and is not known to be free, as a part of the saturation."""
+        """The requests that were taken back and whose room is not known to be free, as a part of the saturation."""
         return self._taken if self._evicted or now < self._open_at else 0.0
 
     def _evict(self, pick: Pick, now: float) -> bool:

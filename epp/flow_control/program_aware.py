@@ -96,7 +96,7 @@ class ProgramAware(RequestFollower):
         self._serve(fairness_id, 0).waited += max(0.0, self._clock() - since)
 
     def attained(self) -> dict[str, float]:
-        """What each program got, as of now."""
+        """The service that each program got, as of now."""
         now, half_life = self._clock(), self.settings.half_life
         return {name: program.attained(now, half_life) for name, program in self._programs.items()}
 

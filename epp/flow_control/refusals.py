@@ -1,4 +1,4 @@
-"""What clients are told whose requests flow control refuses.
+"""The answers to clients whose requests flow control refuses.
 
 Statuses and reasons: llm-d-router, pkg/epp/requestcontrol/admission.go. 429: there is capacity, and it is in use; 503: there
 is none.

@@ -11,7 +11,7 @@ from epp.flow_control.usage_limits import StaticUsageLimit, UsageLimitPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorityBand:
-    """What may wait at one priority, and in which order it goes. `max_bytes`: of the bodies."""
+    """The limits of the requests that wait at one priority, and their order. `max_bytes`: of the bodies."""
 
     max_requests: int = 5000
     max_bytes: int = 1_000_000_000

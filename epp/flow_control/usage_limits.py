@@ -91,7 +91,7 @@ SOFT_REFLECTIVE_CEILING_POLICY: Final = PluginDeclaration(
 
 
 class PriorityDomain(StrEnum):
-    """What places a priority between the lowest and the highest ceiling: its rank among them, or its number."""
+    """The rule that places a priority between the lowest and the highest ceiling: its rank among them, or its number."""
 
     RANK = "rank"
     VALUE = "value"

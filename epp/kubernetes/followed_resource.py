@@ -38,7 +38,7 @@ _VERSIONS: Final = (
 )
 """Group and version; of those that are served the first is followed, as in the Go picker."""
 _PREFERRED: Final = _VERSIONS[1]
-"""What is tried if the cluster does not let us look."""
+"""The versions that are tried if the cluster does not let us look."""
 
 GroupVersion = tuple[str, str]
 

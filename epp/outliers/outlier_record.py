@@ -1,4 +1,4 @@
-"""What is known of one endpoint's answers, whether it stalls, and whether it is ejected. Pure."""
+"""The record of one endpoint's answers, whether it stalls, and whether it is ejected. Pure."""
 
 from collections.abc import Hashable
 from enum import StrEnum
@@ -113,7 +113,7 @@ class OutlierRecord:
         self.recent = 0
         """A bit for each of them, 1 for a failure; the last one is the lowest."""
         self.shared: frozenset[object] = frozenset()
-        """What all requests have in common that failed in a row, or before the ejection: a fairness id, a prompt."""
+        """The common mark of all requests that failed in a row, or before the ejection: a fairness id, a prompt."""
         self.trial: object | None = None
         """The request that it got on trial."""
         self.unanswered = Unanswered()

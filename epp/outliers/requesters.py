@@ -14,7 +14,7 @@ WorkerKey: TypeAlias = tuple[str, str]
 
 
 class Requester(NamedTuple):
-    """What identifies the sender of a request: its fairness id, and its prompt, which the sender may send again."""
+    """The identity of the sender of a request: its fairness id, and its prompt, which the sender may send again."""
 
     fairness_id: str
     prompt: tuple[object, ...]

@@ -53,7 +53,7 @@ class ParameterError(ValueError):
 
 
 class PluginContext(Protocol):
-    """What a plugin can use while it is built. A plugin is built again only if what it used here changed."""
+    """The parts that a plugin can use while it is built. A plugin is built again only if what it used here changed."""
 
     @property
     def rng(self) -> random.Random:

@@ -49,7 +49,7 @@ def told_by(outcomes: Mapping[str, Any]) -> str:
 
 
 def _facts(request: Mapping[str, Any]) -> Iterator[str]:
-    """What the request was; nothing of one that could not be read: its numbers are not known."""
+    """The request's facts; nothing of one that could not be read: its numbers are not known."""
     asked = request["asked_model"]
     if not request["fairness_id"]:
         return
@@ -157,7 +157,7 @@ def _caches(candidates: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _learnt(learnt: Mapping[str, Any] | None) -> Iterator[str]:
-    """What requests cost, each number with its standard error."""
+    """The costs of requests, each number with its standard error."""
     if learnt is None or learnt["seconds"] is None:
         return
     error = learnt["median_error"]

@@ -11,7 +11,7 @@ import msgspec
 from adsum.quoting import quoted
 
 MAX_BYTES: Final = 4 * 1024 * 1024
-"""What a picker explains."""
+"""The largest request that a picker explains."""
 # bounded: at most 8,192 characters
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,20}) ([^ \r\n]{1,8192}) HTTP/[0-9.]{1,5}\r?\n")
 _PATHS: Final = {"messages": "/v1/chat/completions", "prompt": "/v1/completions", "input": "/v1/embeddings"}

@@ -15,7 +15,7 @@ _RETRY_AFTER: Final = 1.0
 
 
 def header_bytes(headers: Mapping[str, str]) -> int:
-    """What headers count, as in HTTP/2: name, value and 32 bytes for each (RFC 9113 section 6.5.2)."""
+    """The size of headers, as in HTTP/2: name, value and 32 bytes for each (RFC 9113 section 6.5.2)."""
     return 32 * len(headers) + sum(map(len, headers)) + sum(map(len, headers.values()))
 
 

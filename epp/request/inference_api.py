@@ -18,7 +18,7 @@ _MEDIA_FROM: Final = 16 * 1024
 """Bytes of a message's content, from which on it is searched for images."""
 _MEDIA: Final = b";base64,"
 _MEDIA_BYTES: Final = 4096
-"""What an image in a prompt counts as. About 1,000 tokens are a megapixel for Qwen2-VL, which takes 28 x 28 pixels as one."""
+"""The tokens that an image in a prompt counts as. About 1,000 tokens are a megapixel for Qwen2-VL, which takes 28 x 28 pixels as one."""
 _MAX_BLANK: Final = 1024
 """Bytes; a longer list is not searched for anything but whitespace."""
 
@@ -73,7 +73,7 @@ class Prompt(Protocol):
         """The first `limit` bytes, None: all. The next turn of a chat has the same prefix, since closing brackets are left out."""
 
     def extra_key(self) -> bytes:
-        """What must be equal besides the prompt for a prefix cache to be shared: model, cache salt, tools.
+        """The facts that must be equal besides the prompt for a prefix cache to be shared: model, cache salt, tools.
 
         vLLM mixes the same into its block hashes (docs.vllm.ai, Automatic Prefix Caching: extra hashes, cache_salt).
         """

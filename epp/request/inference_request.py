@@ -64,7 +64,7 @@ class PrefixChain:
 
 
 class RequestCount(Protocol):
-    """What a data producer counts for a request from the pick until its end."""
+    """A data producer's counts for a request from the pick until its end."""
 
     def answered(self) -> None:
         """The first piece of a streamed answer came. Only reported where the data plane sends the bodies of answers."""
@@ -165,7 +165,7 @@ class InferenceRequest:
 
 
 class RequestData(Generic[Value]):
-    """What one plugin keeps with each request until it is served or has failed, as values of one type."""
+    """The notes that one plugin keeps with each request until it is served or has failed, as values of one type."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What the picker reads in an answer: the tokens that it says were used.
+"""The reader of answers: the tokens that it says were used.
 
 Here lives what answers say, read from bytes in any pieces. Nothing here waits, changes an answer, or knows of Envoy.
 """

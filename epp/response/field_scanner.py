@@ -46,7 +46,7 @@ _MAX_KEY: Final = 64
 
 
 class _Text(Enum):
-    """What the scanner is inside of."""
+    """The kind of text that the scanner is inside of."""
 
     NONE = auto()
     KEY = auto()

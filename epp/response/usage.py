@@ -23,7 +23,7 @@ class Usage:
     cached: int | None = None
 
     def updated(self, newer: "Usage") -> "Usage":
-        """What a later event of the same answer says counts instead."""
+        """The numbers of a later event of the same answer count instead."""
         return Usage(
             self.input if newer.input is None else newer.input,
             self.output if newer.output is None else newer.output,

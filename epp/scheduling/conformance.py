@@ -1,4 +1,4 @@
-"""What tests of gateways ask of a picker: a filter that a request header steers, and a header that says who served.
+"""Two plugins that tests of gateways ask for: a filter that a request header steers, and a header that says who served.
 
 Headers and formats: llm-d-router, plugins/scheduling/test and plugins/requestcontrol/test, as the conformance suite of the
 Gateway API inference extension has them.

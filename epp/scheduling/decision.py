@@ -29,7 +29,7 @@ FEW: Final = 8
 KeptScores: TypeAlias = Sequence[Any]
 """The scores of each scorer: a column, or by row those that are not 0, FEW at most."""
 Steps: TypeAlias = Sequence[tuple[str, Indices | None]]
-"""What left endpoints out, and the rows that it left; None: all."""
+"""The steps that left endpoints out, and the rows that each left; None: all."""
 PluginLabels: TypeAlias = tuple[str, str, str]
 """Extension point, type and name."""
 
@@ -129,11 +129,11 @@ class ProfileRun:
             self.steps = (("late", _rows_in_all(np.flatnonzero(~late), pool)),)
 
     def filtered(self, at: int, pool: EndpointPool) -> None:
-        """What the filter with that number in the plan has left."""
+        """Note the endpoints that the filter with that number in the plan has left."""
         self.steps = (*self.steps, (self.plan.filters[at][2], rows_of_all(pool)))
 
     def paired(self, pool: EndpointPool) -> None:
-        """What is left of them beside the endpoint of another profile."""
+        """Note the endpoints that are left beside that of another profile."""
         self.columns += 1
         self.steps = (*self.steps, ("revision", rows_of_all(pool)))
 
@@ -259,7 +259,7 @@ class Decision:
     clock: Callable[[], float] | None = None
     span: Span | None = None
     learnt: Mapping[str, Any] | None = None
-    """What the data producer had learnt; only of an explained request."""
+    """The knowledge of the data producer; only of an explained request."""
     caches: Mapping[Key, CacheWord] | None = None
     """By whose word the data producer goes, by endpoint that publishes events; only of an explained request."""
     chosen: tuple[Endpoint, ...] = ()

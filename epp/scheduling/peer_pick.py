@@ -1,4 +1,4 @@
-"""What another picker tells: a request that it scheduled, and what it learnt of costs."""
+"""The messages of another picker: a request that it scheduled, and what it learnt of costs."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

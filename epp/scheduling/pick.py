@@ -1,4 +1,4 @@
-"""What scheduling knows of a request beside what its client sent, and the endpoints that it chose. Pure."""
+"""A request's facts that its client did not send, and the endpoints that it chose. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType

@@ -51,7 +51,7 @@ _PREFILL: Final = "prefill"
 _FAULTS: Final[Mapping[str, Failure | None]] = {
     "unreachable": Failure.CONNECT, "lost": Failure.CONNECT, "timeout": Failure.TIMEOUT, "status": None, "answer": None,
 }  # fmt: skip
-"""What a sidecar gives as the reason, where that is the prefill worker's fault; None: it answered, with an error or nonsense."""
+"""The reasons that a sidecar gives, where that is the prefill worker's fault; None: it answered, with an error or nonsense."""
 
 
 class PicksInFlight:
@@ -254,7 +254,7 @@ def _fell_back(pick: Pick) -> bool:
 
 
 def _judge(outliers: OutlierDetection, pick: Pick, failure: Failure | None, now: float) -> None:
-    """What the answer says of the workers."""
+    """Count the answer for or against the workers."""
     server, status = pick.in_flight_at[0], pick.status
     if status >= 500 and failure is None and _fell_back(pick):
         outliers.ended(pick, now)  # a decode worker that cannot compute prompts, as of SGLang

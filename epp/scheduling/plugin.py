@@ -252,10 +252,10 @@ class PredictingProducer(Protocol):
         """The same at the endpoint where it is soonest, of a request that is not scheduled yet."""
 
     def learnt(self) -> Mapping[str, Any]:
-        """What it knows of the pool, for /debug/endpoints."""
+        """Its knowledge of the pool, for /debug/endpoints."""
 
     def learnt_of(self, endpoint: Endpoint) -> Mapping[str, Any]:
-        """What it knows of one endpoint."""
+        """Its knowledge of one endpoint."""
 
 
 @runtime_checkable
@@ -264,7 +264,7 @@ class TeachingProducer(Protocol):
 
     @property
     def own_fit(self) -> Fit | None:
-        """What it learnt itself; None: nothing that is of use."""
+        """The costs that it learnt itself; None: nothing that is of use."""
 
     def heed_fits(self, fits: Sequence[Fit]) -> None:
         """All that other pickers tell now."""

@@ -111,7 +111,7 @@ class SchedulerProfile:
     def _filter(
         self, context: SchedulingContext, pool: EndpointPool, late: Mask | None, notes: ProfileRun | None
     ) -> EndpointPool:
-        """What the filters leave of the endpoints that are not late; if that is nothing, of all of them."""
+        """The endpoints that the filters leave of those that are not late; if there are none, of all."""
         request = context.request
         if notes is not None:
             notes.begin_filters(pool, late)

@@ -272,7 +272,7 @@ def _cause(error: Exception) -> str:
 
 
 class PageState(Enum):
-    """What the last request for a page came to.
+    """The result of the last request for a page.
 
     READ: a page came and counts. FAILED: the worker answered, with an error or with a page that cannot be used, so it does
     not stand still. SILENT: no answer came; it stays late until one comes. OVERDUE: as SILENT, but the worker holds the
@@ -291,7 +291,7 @@ class PageState(Enum):
 
 @dataclass(slots=True)
 class _Polled:
-    """What the task of one endpoint keeps from one page to the next."""
+    """The state that the task of one endpoint keeps from one page to the next."""
 
     endpoint: Endpoint
     client: PageClient

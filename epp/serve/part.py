@@ -230,7 +230,7 @@ def _describe(code: int) -> str:
 
 
 def _dies_with_parent() -> Callable[[], None] | None:
-    """What a child runs before its program: the kernel then kills it when this process has ended, however it ended."""
+    """A child runs this before its program: the kernel then kills it when this process has ended, however it ended."""
     if sys.platform != "linux":
         return None
     prctl, parent = ctypes.CDLL(None, use_errno=True).prctl, os.getpid()

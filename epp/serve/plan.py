@@ -94,7 +94,7 @@ def as_script(plan: Plan) -> str:
 
 
 def _needs_answers(settings: Settings) -> tuple[str, ...]:
-    """What of the picker's configuration does not work without; the picker says what is wrong with one that cannot be read."""
+    """The parts of the picker's configuration that need answers; none of one that cannot be read, which the picker reports."""
     text = settings.config_text
     with contextlib.suppress(ConfigError, PluginError, ValueError, OSError):
         if settings.config_file is not None:

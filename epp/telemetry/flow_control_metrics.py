@@ -1,4 +1,4 @@
-"""What the metrics page says of the queues of flow control: their lengths, waits, bands, programs, and what was taken back from workers."""
+"""The metrics of the queues of flow control: their lengths, waits, bands, programs, and what was taken back from workers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ _QUEUED: Final = "NotYetFinalized"
 
 
 class FlowControlTally:
-    """What flow control did with requests: numbers by outcome and priority, and how long its turns took.
+    """The requests that flow control let go or refused: numbers by outcome and priority, and how long its turns took.
 
     `enabled`: it is on, so that each request passes it. Priorities are the operator's, so their number is bounded.
     """

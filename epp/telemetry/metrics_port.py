@@ -140,7 +140,7 @@ class MetricsAuth:
         return verdict
 
     def _peer(self, address: str) -> _Address:
-        """What may be asked for that address, as of now. The addresses that came first are forgotten."""
+        """The bucket of that address, as of now. The addresses that came first are forgotten."""
         now = self._clock()
         peer = self._peers.pop(address, None) or _Address(now)
         peer.left = min(STRANGE_TOKENS, peer.left + now - peer.at)
@@ -212,7 +212,7 @@ def _refusal(status: int, reason: str) -> web.Response:
 
 
 GUARDED: Final = ProgramPage.PATHS | {DECISIONS_PATH, EXPLAIN_PATH}
-"""What tells of requests; the picker's other pages tell of workers and counts."""
+"""The pages about requests; the picker's other pages tell of workers and counts."""
 
 
 _OPEN: Final = (

@@ -132,7 +132,7 @@ def add_debug_routes(
     describe_status: Callable[[], Status],
     page: ProgramPage | None,
 ) -> None:
-    """What both the metrics port and that of --debug-address serve."""
+    """The routes that the metrics port and that of --debug-address both serve."""
 
     async def health(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")

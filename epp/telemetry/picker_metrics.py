@@ -1,4 +1,4 @@
-"""What the metrics page says of the picker itself: version, configuration, streams, rewritten models, outcomes and plugins."""
+"""The metrics of the picker itself: version, configuration, streams, rewritten models, outcomes and plugins."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What the metrics page says of the pool: its endpoints, who is avoided, what is in flight, discovery and scraping."""
+"""The metrics of the pool: its endpoints, who is avoided, what is in flight, discovery and scraping."""
 
 import math
 from collections import Counter

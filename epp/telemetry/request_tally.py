@@ -61,7 +61,7 @@ class RequestHistograms:
         self.request_bytes = Histogram(REQUEST_BYTES)
         self.input_tokens = Histogram(TOKENS)
         self.answers: dict[str, Histogram] = {}
-        """What only answers say, by name of the family."""
+        """The numbers that only answers give, by name of the family."""
         self.waits: dict[Dequeued, Histogram] = {}
         self.at_once = 0
         self.enqueued: Histogram | None = None

@@ -1,4 +1,4 @@
-"""What the processes of one picker show together: each serves its part on a Unix socket, and the one that is asked adds them up.
+"""The pages that the processes of one picker show together: each serves its part on a Unix socket, and the one that is asked adds them up.
 
 What processes counted that ended is added up, too.
 """
@@ -64,7 +64,7 @@ class Family(msgspec.Struct, array_like=True):
 
 
 class Counted(msgspec.Struct):
-    """What is known of all processes. `lives`: by the place of a process, the name of its life, and what it counted when it was asked
+    """The state of all processes. `lives`: by the place of a process, the name of its life, and what it counted when it was asked
     last. `ended`: what lives before these counted, all together."""
 
     lives: dict[int, tuple[str, list[Family]]] = {}
@@ -100,7 +100,7 @@ class SiblingPages(ResourceOwner):
     decisions: DecisionPages
     status: Callable[[], Mapping[str, Any]] = dict
     others: dict[int, list[_Picks]] = field(default_factory=dict)
-    """What siblings sent, by their places, as of a few seconds ago."""
+    """The parts that siblings sent, by their places, as of a few seconds ago."""
 
     async def _open(self) -> None:
         self._limited_log = RateLimitedLog(log)
@@ -155,7 +155,7 @@ class SiblingPages(ResourceOwner):
         return _Merged(merged(own, [*reached, *silent, known.ended]))
 
     async def _ask(self, path: str, kind: type[T], *, as_json: bool = False) -> dict[int, T]:
-        """What each sibling that is there answers, by its place."""
+        """The answer of each sibling that is there, by its place."""
         decode = msgspec.json.decode if as_json else msgspec.msgpack.decode
         places = list(self.siblings.others.values())
         answers = await asyncio.gather(*[self._get(place, path) for place in places])

@@ -1,4 +1,4 @@
-"""What happened to the endpoints: who came, who went and why, who is avoided. A bounded ring, without a clock."""
+"""A log of the endpoints: who came, who went and why, who is avoided. A bounded ring, without a clock."""
 
 from collections import deque
 from typing import Any, Final

@@ -49,7 +49,7 @@ _CAUSES: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PickerParts:
-    """What the page reads of a picker, on the event loop. `name`: of the pool. `picks`, `credits`: as of `PickHistory`."""
+    """The parts of a picker that the page reads, on the event loop. `name`: of the pool. `picks`, `credits`: as of `PickHistory`."""
 
     name: str
     pool: Callable[[], EndpointPool]
@@ -129,7 +129,7 @@ class PickerPage:
 
 
 def _queues(controller: FlowController | None, now: float) -> bytes:
-    """What waits at each priority, the highest first; null: flow control is off."""
+    """The requests that wait at each priority, the highest first; null: flow control is off."""
     if controller is None:
         return b"null"
     bands = []

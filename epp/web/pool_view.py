@@ -23,7 +23,7 @@ _MOST_ABSENT: Final = 50
 
 
 class EndpointStatus(IntEnum):
-    """What the picker makes of an endpoint; of several that are true, the last. `epp/web/static/pool.js` has the words."""
+    """The picker's verdict on an endpoint; of several that are true, the last. `epp/web/static/pool.js` has the words."""
 
     READY = 0
     UNSEEN = 1

@@ -62,7 +62,7 @@ class Transport(Protocol):
 
     @property
     def assignments(self) -> Publication:
-        """What Envoys that ask for endpoints are told."""
+        """The answers to Envoys that ask for endpoints."""
 
     @property
     def open_streams(self) -> int:

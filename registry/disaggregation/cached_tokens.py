@@ -18,7 +18,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def cached_tokens(usage: Any) -> int:
-    """What a decoded `usage` says; 0 if it says nothing, as vLLM does then."""
+    """The cached tokens of a decoded `usage`; 0 if it says nothing, as vLLM does then."""
     if isinstance(usage, dict):
         for name in _DETAILS.values():
             details = usage.get(name)
@@ -62,7 +62,7 @@ class EventRewriter:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What may go on to the client."""
+        """Returns the bytes that may go on to the client."""
         if self._held:
             data, self._held = self._held + data, b""
         if not data.endswith(b"\n"):
@@ -72,7 +72,7 @@ class EventRewriter:
         return self._rewrite(data) if b'"usage"' in data else data
 
     def end(self) -> bytes:
-        """What was held back."""
+        """Returns the bytes that were held back."""
         rest, self._held = self._held, b""
         return self._rewrite(rest)
 

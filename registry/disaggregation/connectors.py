@@ -1,4 +1,4 @@
-"""What the prefill worker and the decode worker are told of one request, for each way in which a KV cache moves. Pure.
+"""The requests to the prefill worker and to the decode worker, for each way in which a KV cache moves. Pure.
 
 The fields are contracts: vLLM's `kv_transfer_params`, SGLang's `bootstrap_*`, TensorRT-LLM's `disaggregated_params`. Every
 value that is not ours stays as the client wrote it, byte for byte (`msgspec.Raw`).

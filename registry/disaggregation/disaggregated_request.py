@@ -106,7 +106,7 @@ class ClientRequest:
 
 @dataclass(slots=True)
 class Parts:
-    """What all requests of one port share. `work`: what outlives its client."""
+    """The parts that all requests of one port share. `work`: the tasks that outlive their client."""
 
     decode: ConnectionPool
     prefill: PrefillWorkers

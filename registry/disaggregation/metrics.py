@@ -1,4 +1,4 @@
-"""What the sidecar counts, and its page in Prometheus' text format. Pure but for the clock that it is given."""
+"""The sidecar's counters, and their page in Prometheus' text format. Pure but for the clock that it is given."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

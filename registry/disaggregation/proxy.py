@@ -225,7 +225,7 @@ class _ProxyConnection(PageConnection):
 
 
 class _Relayed(web.StreamResponse):
-    """What a handler returns whose answer is on the wire already: aiohttp writes nothing of it."""
+    """The return value of a handler whose answer is on the wire already: aiohttp writes nothing of it."""
 
     def __init__(self, *, keep: bool) -> None:
         super().__init__()

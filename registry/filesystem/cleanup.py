@@ -42,7 +42,7 @@ _TEMPORARY = re.compile(rf"\..+\.[0-9a-f]{{32}}{re.escape(TEMPORARY_SUFFIX)}", r
 
 
 class _Heartbeat(NamedTuple):
-    """What a living worker changes in its record; unchanged means silent."""
+    """The part of its record that a living worker changes; unchanged means silent."""
 
     incarnation: str
     counter: int

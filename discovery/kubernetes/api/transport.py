@@ -31,7 +31,7 @@ packets dropped in a network namespace."""
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """What a request has beside its URL."""
+    """The parts of a request beside its URL."""
 
     method: str = "GET"
     document: bytes | None = None
@@ -63,7 +63,7 @@ class Response:
 
 
 class ApiTransport(Protocol):
-    """What the source needs of HTTP. Any number of GETs may run at once."""
+    """The source's view of HTTP. Any number of GETs may run at once."""
 
     def open(self, path: str, params: Mapping[str, str]) -> AbstractAsyncContextManager[Response]:
         """Entering sends the request and waits for the headers; TransportError if none arrive. `Response.headers` is

@@ -220,7 +220,7 @@ class SnapshotPublisher(Generic[T]):
                 return restored
 
     async def _replace(self, objects: tuple[T, ...]) -> bool:
-        # What was missing until now and whose grace ends meanwhile may be in a part of this list that is not merged yet
+        # An object that was missing, and whose grace ends meanwhile, may be in a part of this list that is not merged yet
         self._cancel_expiry()
         now = self._timings.clock()
         changed = self._mark_restored(now) or not self._has_synced

@@ -136,7 +136,7 @@ class TargetAccount:
         if reading.headroom <= self._window:
             self._window = None
             return None
-        # What began before the probe is not counted: a long-running request from before would keep the window full.
+        # A request that began before the probe is not counted: a long-running request from before would keep the window full.
         running = sum(entry.began_ms >= self._opened_ms for entry in self._entries.values())
         return Refusal(REASONS["ramp"]) if running >= self._window else None
 

@@ -1,1 +1,1 @@
-"""What every broker promises: queues, ledgers and quotas, what they hold, and what they accept."""
+"""The promises of every broker: queues, ledgers and quotas, what they hold, and what they accept."""

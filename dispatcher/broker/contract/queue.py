@@ -140,7 +140,7 @@ class Queue(Protocol):
         """
 
     async def peek(self, limit: int, *, skip_tenants: Collection[str] = ()) -> Sequence[DispatchCandidate]:
-        """What `claim` would return next, in its order, without bodies. Claims nothing."""
+        """The requests that `claim` would return next, in its order, without bodies. Claims nothing."""
 
     async def claim(self, limit: int, *, owner: str, skip_tenants: Collection[str] = ()) -> Sequence[Claim]:
         """Claim up to `limit` requests. Expired and over-delivered requests get their result instead.

@@ -1,4 +1,4 @@
-"""What a queue accepts, which requests an idempotency key treats as equal, how a result is counted (pure)."""
+"""The rules for what a queue accepts, which requests an idempotency key treats as equal, how a result is counted (pure)."""
 
 import hashlib
 import json

@@ -58,7 +58,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """What decides the place of one request. `number`: counts submissions, and breaks ties of the deadline."""
+    """The key that decides the place of one request. `number`: counts submissions, and breaks ties of the deadline."""
 
     tier: int
     tenant: str

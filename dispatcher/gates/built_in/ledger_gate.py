@@ -25,7 +25,7 @@ PROBE_DELAY_MS: Final = 1000
 
 
 class Gauge(Protocol):
-    """What a ledger gate reads: a `Meter`, several of them, or none."""
+    """The input of a ledger gate: a `Meter`, several of them, or none."""
 
     @property
     def reading_count(self) -> int:

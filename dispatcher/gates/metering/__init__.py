@@ -1,1 +1,1 @@
-"""What metric gates read: the load of a target, from Prometheus or from metrics pages."""
+"""The input of metric gates: the load of a target, from Prometheus or from metrics pages."""

@@ -1,4 +1,4 @@
-"""What each metric gate reads, and how the dispatch budget of a target follows from it."""
+"""The metric that each metric gate reads, and how the dispatch budget of a target follows from it."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class ConstantReader:
 
 @dataclass(frozen=True, slots=True)
 class MetricKind:
-    """What a metric means. `estimate`: D, from its value and max_SYS. `closes_at`: the value where D = B, from max_SYS and B.
+    """The meaning of a metric. `estimate`: D, from its value and max_SYS. `closes_at`: the value where D = B, from max_SYS and B.
 
     Values below 0 or above `max_value` are errors; None: any value is valid.
     """

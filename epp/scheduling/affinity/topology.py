@@ -19,7 +19,7 @@ from epp.scheduling.plugin import Scores
 
 
 class TopologyLevel(IntEnum):
-    """What two endpoints share, the nearest first."""
+    """The places that two endpoints may share, the nearest first."""
 
     HOST = 0
     RACK = 1

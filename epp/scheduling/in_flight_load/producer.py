@@ -54,7 +54,7 @@ class EndpointTokens:
 
 
 class LabelledLoad:
-    """What is in flight with one set of labels."""
+    """The load in flight with one set of labels."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -120,7 +120,7 @@ class InFlightLoadProducer:
 
     @property
     def labelled(self) -> Mapping[LoadLabels, LabelledLoad]:
-        """What is in flight; sets without a request are left out."""
+        """The load in flight; sets without a request are left out."""
         return self._labelled
 
     @property

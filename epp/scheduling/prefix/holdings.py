@@ -92,7 +92,7 @@ class Holdings:
         return len(places)
 
     def _claim_again(self, places: Sequence[int], claim: int, claimed: list[int] | None) -> None:
-        """What is confirmed stays so."""
+        """A confirmed block stays so."""
         for place in places:
             if (claims := self._claims.get(place)) is not None:
                 if claim == NO_CLAIM:

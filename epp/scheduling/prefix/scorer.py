@@ -51,7 +51,7 @@ class PrefixCacheScorer:
 
 
 def units_of_all(matches: Mapping[int, int] | Floats, count: int) -> Floats:
-    """What `PrefixMatchProducer.matches` gave, as a column of so many endpoints."""
+    """The result of `PrefixMatchProducer.matches`, as a column of so many endpoints."""
     if not isinstance(matches, Mapping):
         return matches
     units: Floats = np.zeros(count)
@@ -72,7 +72,7 @@ class PrefixMatch:
 
 
 def prefix_match(request: InferenceRequest, endpoint: Endpoint) -> PrefixMatch | None:
-    """What the endpoint is believed to hold of the prompt; None if no data producer has seen the prompt.
+    """The part of the prompt that the endpoint is believed to hold; None if no data producer has seen the prompt.
 
     That is so if the configuration has neither an `approx-prefix-cache-producer` nor a scorer that needs one, or the
     request has no prompt. With several producers, the longest match counts.

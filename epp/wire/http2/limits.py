@@ -1,4 +1,4 @@
-"""What a peer may make us hold and do, and the token bucket that enforces rates. Pure."""
+"""The limits of what a peer may make us hold and do, and the token bucket that enforces rates. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -87,7 +87,7 @@ class _ExchangeHandler:
         self._opened_at = service.opened_at
         self._status: GrpcStatus | None = None
         self._behind = b""
-        """What stood behind the last piece of the answer that protobuf read: metadata are the same in each message."""
+        """The bytes behind the last piece of the answer that protobuf read: metadata are the same in each message."""
         self._exchange = service.open_exchange()
         self._exchange.on_answer(self._answer, self.fault)
         if call.outcomes == _BY_ACCESS_LOG:
