@@ -49,7 +49,9 @@ _CONNECTION_BUFFER = 256 * 1024
 
 def render(settings: EnvoySettings) -> str:
     """A static bootstrap configuration as YAML, for `envoy --config-path`."""
-    return yaml.safe_dump(bootstrap(settings), sort_keys=False, width=110)
+    # libyaml, if PyYAML was built with it: five times as fast
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return yaml.dump(bootstrap(settings), Dumper=dumper, sort_keys=False, width=110)
 
 
 def bootstrap(settings: EnvoySettings) -> Json:

@@ -177,7 +177,9 @@ async def envoy_running(
     """
     with tempfile.TemporaryDirectory() as folder:
         path, admin_path, log = Path(folder, "envoy.yaml"), Path(folder, "admin"), Path(folder, "log")
-        path.write_text(yaml.safe_dump(patient(yaml.safe_load(config))) if waits else config)
+        if waits:
+            config = yaml.dump(patient(yaml.load(config, yaml.CSafeLoader)), Dumper=yaml.CSafeDumper)
+        path.write_text(config)
         command = [
             "--config-path",
             str(path),
