@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.warm_python import WARM_PYTHON
+
 ROOT = Path(__file__).parents[1]
 PAGE = b"vllm:num_requests_waiting 0\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0.1\n"
 
@@ -38,7 +40,7 @@ async def _serve(port: int, models: list[str]) -> None:
 @asynccontextmanager
 async def model_server(*models: str, port: int = 0) -> AsyncIterator[tuple[Process, int]]:
     """The process, once it listens, and its port; killed at the end."""
-    command = [sys.executable, "-m", "tests.model_server_process", str(port), *models]
+    command = [WARM_PYTHON, "-m", "tests.model_server_process", str(port), *models]
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, cwd=ROOT)
     assert process.stdout is not None
     try:

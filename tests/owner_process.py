@@ -1,10 +1,11 @@
 """A process that owns one instance by its lock and its record only, for tests that kill it."""
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.warm_python import WARM_PYTHON
 
 OWNER = """
 import asyncio, os, sys
@@ -30,7 +31,7 @@ asyncio.run(main())
 def owner(root: Path, instance_id: str, how: str = "alone") -> Iterator[subprocess.Popen[str]]:
     """Yields the process once it owns the instance; kills it at the end."""
     process = subprocess.Popen(
-        [sys.executable, "-c", OWNER, str(root), instance_id, how],
+        [WARM_PYTHON, "-c", OWNER, str(root), instance_id, how],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -21,12 +21,13 @@ from tests.fake_worker import FakeWorker
 from tests.in_process import run_here
 from tests.owner_process import owner
 from tests.raw_server import answers, raw_server
+from tests.warm_python import WARM_PYTHON
 
 run = partial(run_here, main)
 
 
 def run_program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "discovery", *arguments]
+    command = [WARM_PYTHON, "-m", "discovery", *arguments]
     env = os.environ | environment
     return subprocess.run(command, capture_output=True, text=True, timeout=90, env=env)
 
@@ -85,7 +86,7 @@ def test_metadata_without_names_are_refused() -> None:
 
 def test_watch_prints_changes_until_it_is_ended(tmp_path: Path) -> None:
     command = [
-        sys.executable,
+        WARM_PYTHON,
         "-m",
         "discovery",
         "watch",
@@ -148,7 +149,7 @@ async def test_a_watch_with_metadata_prints_documents_and_reachability(
         handle.set_metadata({"transport": {"http": {"port": 8000}}})
         handle.set_ready("ready")
         watching = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "discovery", "watch", "prod", "decode"),
+            *(WARM_PYTHON, "-m", "discovery", "watch", "prod", "decode"),
             *("--metadata", "--discovery", url, *flags),
             stdout=asyncio.subprocess.PIPE,
             env=os.environ | {"ADSUM_TOKEN": "s3cret", "ADSUM_SILENT_AFTER": "60"},
@@ -203,7 +204,7 @@ async def test_list_and_watch_show_where_requests_go(tmp_path: Path) -> None:
         table, lines = await said("--metadata"), await said("--metadata", "--json")
         denied = await said(token="")
         watching = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "discovery", "watch", "prod", "decode", "--discovery", url),
+            *(WARM_PYTHON, "-m", "discovery", "watch", "prod", "decode", "--discovery", url),
             stdout=asyncio.subprocess.PIPE,
             env=os.environ | {"ADSUM_TOKEN": "s3cret"},
         )

@@ -1,9 +1,10 @@
 """A process that claims and holds requests until a test kills it."""
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from tests.warm_python import WARM_PYTHON
 
 OWNER = """
 import asyncio, sys
@@ -35,7 +36,7 @@ def owner(
     """A process that has done its part as far as `stop_after` (claim, retry) and waits for a line, then finishes
     and says how many of its results counted."""
     process = subprocess.Popen(
-        [sys.executable, "-c", OWNER, url, stop_after, str(count), str(lease_ms)],
+        [WARM_PYTHON, "-c", OWNER, url, stop_after, str(count), str(lease_ms)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

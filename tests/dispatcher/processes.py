@@ -3,7 +3,6 @@
 import asyncio
 import re
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ import aiohttp
 
 from dispatcher.__main__ import main
 from tests.in_process import run_here
+from tests.warm_python import WARM_PYTHON
 
 READY_WITHIN = 90.0
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ class Running:
 @asynccontextmanager
 async def dispatcher(config: Path, *arguments: str, module: str = "dispatcher") -> AsyncIterator[Running]:
     """Entered: it said ready. Killed in the end if it still runs."""
-    command = [sys.executable, "-m", module, "--config", str(config), *arguments]
+    command = [WARM_PYTHON, "-m", module, "--config", str(config), *arguments]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=ROOT)
     try:
         assert process.stdout is not None
@@ -72,7 +72,7 @@ async def command(*arguments: str, within: float = 90.0) -> tuple[int, str, str]
     """`python -m dispatcher ARGUMENTS`: exit code, what it printed, what it complained of."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "dispatcher", *arguments, stdout=pipe, stderr=pipe, cwd=ROOT
+        WARM_PYTHON, "-m", "dispatcher", *arguments, stdout=pipe, stderr=pipe, cwd=ROOT
     )
     try:
         async with asyncio.timeout(within):

@@ -1,10 +1,11 @@
 """A process that acquires every slot of a gate and keeps it, for tests to kill."""
 
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from tests.warm_python import WARM_PYTHON
 
 REPLICA = """
 import asyncio, json, sys
@@ -79,7 +80,7 @@ class Replica:
 @contextmanager
 def replica(url: str, lease_ms: int, gate: str) -> Iterator[Replica]:
     """One such process; `gate` is its JSON document."""
-    command = [sys.executable, "-c", REPLICA, url, str(lease_ms), gate]
+    command = [WARM_PYTHON, "-c", REPLICA, url, str(lease_ms), gate]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     running = Replica(process)
     try:

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import signal
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks.ports import free_ports
+from tests.warm_python import WARM_PYTHON
 
 
 class PickerProgram:
@@ -28,7 +28,7 @@ class PickerProgram:
 
     async def start(self) -> None:
         pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-        command = [sys.executable, "-m", "epp", *self._flags]
+        command = [WARM_PYTHON, "-m", "epp", *self._flags]
         self.process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=nowhere)
         assert self.process.stdout is not None
         assert (await self.process.stdout.readline()).startswith(b"ready")

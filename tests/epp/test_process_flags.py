@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import ssl
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,6 +12,7 @@ import pytest
 from epp.__main__ import main
 from tests.epp.config.test_security_flags import handshake
 from tests.in_process import run_here
+from tests.warm_python import WARM_PYTHON
 
 LOCAL = [
     "--host=127.0.0.1",
@@ -28,7 +28,7 @@ async def picker(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Proc
     """The process, once it is ready, and the addresses of its ports."""
     pipe = asyncio.subprocess.PIPE
     running = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "epp", *LOCAL, *arguments, stdout=pipe, stderr=pipe, env=os.environ
+        WARM_PYTHON, "-m", "epp", *LOCAL, *arguments, stdout=pipe, stderr=pipe, env=os.environ
     )
     assert running.stdout is not None
     try:

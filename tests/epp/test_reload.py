@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -26,6 +25,7 @@ from epp.server import PickerServer
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from tests.eventually import eventually
 from tests.in_time import TooLateError, with_more_time
+from tests.warm_python import WARM_PYTHON
 
 HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n"
 BY_QUEUE = HEAD + "- {type: queue-scorer}\n"
@@ -504,7 +504,7 @@ async def test_sighup_reads_the_file_and_ends_no_picker(path: Path, has_file: bo
     given = [f"--config-file={path}"] if has_file else []
     pipe = asyncio.subprocess.PIPE
     running = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "epp", *LOCAL, *given, stdout=pipe, stderr=pipe, env=os.environ
+        WARM_PYTHON, "-m", "epp", *LOCAL, *given, stdout=pipe, stderr=pipe, env=os.environ
     )
     assert running.stdout is not None
     assert running.stderr is not None

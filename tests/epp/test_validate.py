@@ -2,7 +2,6 @@
 
 import random
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from epp.__main__ import main
 from epp.config.catalogue import GO_ONLY, PLUGINS
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
 from tests.in_process import run_here
+from tests.warm_python import WARM_PYTHON
 
 GO_TYPES = (Path(__file__).parent / "go_plugin_types.txt").read_text().split()
 """llm-d-router, cmd/epp/runner/runner.go, August 2026."""
@@ -83,7 +83,7 @@ run = partial(run_here, main)
 
 
 def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "epp", *arguments], capture_output=True, text=True)
+    return subprocess.run([WARM_PYTHON, "-m", "epp", *arguments], capture_output=True, text=True)
 
 
 def test_all_problems_of_a_file_are_told_at_once() -> None:

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from discovery.instance import InstanceStatus
 from epp.config.settings import Settings as PickerSettings
 from examples.simulator.__main__ import _parser, _settings, main
 from tests.in_process import run_here
+from tests.warm_python import WARM_PYTHON
 
 Eventually = Callable[..., Awaitable[float]]
 
@@ -35,7 +35,7 @@ class Worker:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "examples.simulator", *arguments]
+    return [WARM_PYTHON, "-m", "examples.simulator", *arguments]
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -15,12 +14,13 @@ import discovery
 from registry.__main__ import main
 from tests.few_descriptors import LOG, few_descriptors, idle_connections, soft_limit
 from tests.registry.model_server import ModelServer, model_server
+from tests.warm_python import WARM_PYTHON
 
 Eventually = Callable[..., Awaitable[float]]
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "registry", "--namespace", "dynamo", "--component", "vllm", *arguments]
+    return [WARM_PYTHON, "-m", "registry", "--namespace", "dynamo", "--component", "vllm", *arguments]
 
 
 async def test_the_program_registers_drains_and_leaves(

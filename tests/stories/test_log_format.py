@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -15,6 +14,7 @@ from epp.__main__ import main
 from tests.dispatcher.dispatching import document
 from tests.free_port import free_port
 from tests.in_process import run_here
+from tests.warm_python import WARM_PYTHON
 
 JSON = ("--log-format", "json")
 PORTS = (
@@ -29,7 +29,7 @@ PORTS = (
 @contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [WARM_PYTHON, "-m", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         yield process

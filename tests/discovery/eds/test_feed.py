@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -25,6 +24,7 @@ from discovery.source import ComponentKey
 from tests.eventually import eventually
 from tests.in_process import run_here
 from tests.owner_process import owner
+from tests.warm_python import WARM_PYTHON
 
 KEY = ComponentKey("prod", "decode")
 
@@ -156,7 +156,7 @@ def _umask() -> int:
 async def feeding(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, str]]]:
     """The process, and what its ready line says."""
     running = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "discovery", "eds", "prod", "decode", *arguments),
+        *(WARM_PYTHON, "-m", "discovery", "eds", "prod", "decode", *arguments),
         stdout=asyncio.subprocess.PIPE,
     )
     assert running.stdout is not None

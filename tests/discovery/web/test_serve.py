@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from discovery.web.process import without_secrets
 from tests.eventually import eventually
 from tests.in_process import run_here
 from tests.owner_process import owner
+from tests.warm_python import WARM_PYTHON
 
 
 class Served:
@@ -49,7 +49,7 @@ class Served:
 async def serve(*arguments: str) -> AsyncIterator[Served]:
     process = await asyncio.create_subprocess_exec(
         *(
-            sys.executable,
+            WARM_PYTHON,
             "-m",
             "discovery",
             "serve",

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from epp.config.settings import Settings
 from epp.config.worker_source import SourceError, WorkerSource, choose_source, metrics_pool_name
 from tests.epp.epp_program import LOCAL
 from tests.in_process import run_here
+from tests.warm_python import WARM_PYTHON
 
 FILE = FileDiscoveryParameters(path="/etc/endpoints.yaml")
 POOL = {
@@ -34,7 +34,7 @@ async def start(*arguments: str, **variables: str) -> tuple[int | None, str]:
     """Exit code and standard error of a picker that must not start; None if it is ready all the same."""
     pipe = asyncio.subprocess.PIPE
     environment = {name: value for name, value in os.environ.items() if name != "ADSUM_DISCOVERY"} | variables
-    command = [sys.executable, "-m", "epp", *LOCAL, *arguments]
+    command = [WARM_PYTHON, "-m", "epp", *LOCAL, *arguments]
     running = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, env=environment)
     assert running.stdout is not None
     assert running.stderr is not None

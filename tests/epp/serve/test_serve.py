@@ -22,6 +22,7 @@ from epp.serve.__main__ import main
 from epp.serve.plan import Plan
 from tests.free_port import free_port
 from tests.in_process import run_here
+from tests.warm_python import WARM_PYTHON
 
 ADSUM = Path(sys.executable).with_name("adsum")
 ROOT = Path(__file__).parents[3]
@@ -94,7 +95,7 @@ class Served:
         self.worker: subprocess.Popen[bytes] | None = None
 
     def start_worker(self) -> None:
-        self.worker = subprocess.Popen([sys.executable, "-c", WORKER, str(self.worker_port)])
+        self.worker = subprocess.Popen([WARM_PYTHON, "-c", WORKER, str(self.worker_port)])
 
     def wait_ready(self) -> None:
         until(lambda: self.said.read_text() or self.process.poll() is not None)

@@ -4,7 +4,6 @@ import asyncio
 import datetime
 import signal
 import ssl
-import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ from registry.__main__ import main
 from tests.free_port import free_port
 from tests.registry.disaggregation.conftest import BODY, CHAT
 from tests.registry.disaggregation.workers import Blocks, Worker, serving
+from tests.warm_python import WARM_PYTHON
 
 Eventually = Callable[..., Awaitable[float]]
 
@@ -36,7 +36,7 @@ def made_certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
 async def program(*arguments: str) -> AsyncIterator[tuple[Process, str]]:
     """The process, and its port's URL once it is ready."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "registry", "pd-sidecar", "--address", "127.0.0.1", "--port", "0"),
+        *(WARM_PYTHON, "-m", "registry", "pd-sidecar", "--address", "127.0.0.1", "--port", "0"),
         *("--model-server-host", "127.0.0.1", *arguments),
         stdout=PIPE,
         stderr=PIPE,

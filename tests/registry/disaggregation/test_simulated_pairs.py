@@ -3,7 +3,6 @@
 import asyncio
 import random
 import re
-import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -14,6 +13,7 @@ import pytest
 
 from tests.free_port import free_port
 from tests.registry.disaggregation.test_program import program
+from tests.warm_python import WARM_PYTHON
 
 Eventually = Callable[..., Awaitable[float]]
 
@@ -29,7 +29,7 @@ _SAMPLE = re.compile(
 async def simulator(role: str, *arguments: str) -> AsyncIterator[str]:
     """Its `host:port`, once it is ready."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "examples.simulator", "--no-register", "--role", role, *arguments),
+        *(WARM_PYTHON, "-m", "examples.simulator", "--no-register", "--role", role, *arguments),
         stdout=PIPE,
         cwd=ROOT,
     )

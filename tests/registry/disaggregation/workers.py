@@ -16,6 +16,7 @@ from typing import Any
 from aiohttp import web
 
 import registry
+from tests.warm_python import WARM_PYTHON
 
 ROOT = Path(__file__).parents[3]
 CACHED = 7
@@ -163,7 +164,7 @@ async def worker_process(*, held: bool = False, url: str = "") -> AsyncIterator[
     """
     arguments = [url, *(["held"] if held else [])]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.registry.disaggregation.workers", *arguments, stdout=PIPE, cwd=ROOT
+        WARM_PYTHON, "-m", "tests.registry.disaggregation.workers", *arguments, stdout=PIPE, cwd=ROOT
     )
     assert process.stdout is not None
     try:
