@@ -56,8 +56,6 @@ class KeptNews:
 class NamesInUse:
     """Numbers from 1 on for endpoints or models, and which of them were not told yet."""
 
-    __slots__ = ("_most", "_numbers", "fresh")
-
     def __init__(self, most: int) -> None:
         self._most = most
         # bounded: `most`, by `is_full`
@@ -81,8 +79,6 @@ class NamesInUse:
 
 class RecentChains:
     """Finds, for a chain of block hashes, an earlier one that begins alike."""
-
-    __slots__ = ("_blocks", "_by_block", "_chains")
 
     def __init__(self) -> None:
         # bounded: MOST_CHAINS and MOST_BLOCKS, by `add`

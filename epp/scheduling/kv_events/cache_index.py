@@ -56,20 +56,6 @@ class CacheHoldings:
     the block before them is unknown; `refused`: blocks for which there was no room.
     """
 
-    __slots__ = (
-        "aliases",
-        "bit",
-        "block_tokens",
-        "count",
-        "first_scope",
-        "names_kept",
-        "orphans",
-        "references",
-        "refused",
-        "renamed",
-        "teaches",
-    )
-
     def __init__(self, bit: int) -> None:
         self.bit = bit
         self.block_tokens = 0

@@ -49,20 +49,6 @@ class CacheTruth:
     `checks`: comparisons that said something; two that hold nothing of a prompt agree by chance.
     """
 
-    __slots__ = (
-        "_bad",
-        "_began",
-        "_good",
-        "_most",
-        "_prompts",
-        "_said",
-        "_slack",
-        "_tokens",
-        "_usage",
-        "believed",
-        "checks",
-    )
-
     def __init__(self) -> None:
         self.checks = 0
         self.believed = True

@@ -22,8 +22,6 @@ _FULL: Final = 2.0
 class LoadedAdapters:
     """Adapters by endpoint. A model is an adapter while pages name it as one."""
 
-    __slots__ = ("_by_endpoint", "_by_model", "_known", "_slots")
-
     def __init__(self) -> None:
         self._known: OrderedDict[str, None] = OrderedDict()
         self._slots: dict[tuple[str, str], int] = {}
@@ -92,8 +90,6 @@ class LoadedAdapters:
 
 class _PublishedLoads:
     """What pages say of one adapter at some endpoints, computed again when a page says something else."""
-
-    __slots__ = ("_adapters", "_loads", "_slots")
 
     def __init__(self) -> None:
         self._adapters: Sequence[Adapters] | None = None

@@ -52,8 +52,6 @@ class PoolColumns:
 class ScoredPool:
     """What the last scorer read of each endpoint, so that it is not found out again for the one that is chosen."""
 
-    __slots__ = ("missing", "pool", "request", "requests")
-
     def __init__(self) -> None:
         self.request: InferenceRequest | None = None
         self.pool: EndpointPool | None = None

@@ -118,31 +118,6 @@ class CostModel:
     others are in the numbers.
     """
 
-    __slots__ = (
-        "_count",
-        "_due",
-        "_errors",
-        "_fit",
-        "_fits",
-        "_next",
-        "_of_peers",
-        "_pending",
-        "_recent",
-        "_rows",
-        "_workers",
-        "ahead",
-        "beyond",
-        "errors",
-        "in_time",
-        "learnt",
-        "numbers",
-        "peers",
-        "predictions",
-        "rate",
-        "under_way",
-        "variances",
-    )
-
     def __init__(self) -> None:
         self.learnt = False
         self.in_time = False

@@ -33,8 +33,6 @@ _REST: Final = 0.5
 class KindSums:
     """Sums over first bytes, those of one worker or of all of a pool: they mostly run the same program."""
 
-    __slots__ = ("count", "found", "products", "squares")
-
     def __init__(self) -> None:
         self.count = self.found = self.products = self.squares = 0.0
 
@@ -51,18 +49,6 @@ _NO_SUMS: Final = KindSums()
 
 class CounterKind:
     """`begins`: whether it counts prompts with their first tokens; None: not known yet."""
-
-    __slots__ = (
-        "_began_at",
-        "_due",
-        "_heard",
-        "_own",
-        "_pages",
-        "_pool",
-        "_rests_until",
-        "_tokens",
-        "begins",
-    )
 
     def __init__(self, pool: KindSums) -> None:
         self._pool = pool

@@ -56,27 +56,6 @@ class WorkLedger:
     when the last of what was ahead was done, or the first of it came.
     """
 
-    __slots__ = (
-        "_begun",
-        "_computed",
-        "_count",
-        "_most_running",
-        "_sent",
-        "_spare",
-        "ahead",
-        "busy",
-        "done",
-        "grown",
-        "held",
-        "kind",
-        "pace",
-        "read_at",
-        "room",
-        "sent",
-        "since",
-        "slowness",
-    )
-
     def __init__(self, pool: KindSums | None = None) -> None:
         self.ahead = 0.0
         self.since = -inf
@@ -298,8 +277,6 @@ _NOTHING: Final = (0.0, 0.0, 0.0, 0.0)
 
 class PoolTotals:
     """Sums over the ledgers of one pool, kept up to date as they read pages."""
-
-    __slots__ = ("_busy", "_done", "_grown", "_halved_at", "_known", "_sent", "others_send")
 
     def __init__(self) -> None:
         self._done = self._busy = self._sent = self._grown = 0.0

@@ -28,8 +28,6 @@ class TransferTimes:
     waited for a long step, or for room, says little.
     """
 
-    __slots__ = ("_answers", "_recent", "seconds", "token_seconds")
-
     def __init__(self) -> None:
         self.seconds = TRANSFER_SECONDS
         self.token_seconds = TRANSFER_TOKEN_SECONDS
