@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, Protocol
 
 from epp.flow_control.flow_queue import QueuedRequest
-from epp.plugins.declaration import PluginDeclaration, Role
+from epp.plugins.declaration import Role, without_parameters
 
 
 class Flow(Protocol):
@@ -143,12 +143,9 @@ class _Turns:
         self._last = flow.fairness_id
 
 
-GLOBAL_STRICT_FAIRNESS_POLICY: Final = PluginDeclaration(
-    type="global-strict-fairness-policy",
-    role=Role.FAIRNESS,
-    build=lambda given, context: GlobalStrict(),
-    is_default=True,
+GLOBAL_STRICT_FAIRNESS_POLICY: Final = without_parameters(
+    "global-strict-fairness-policy", Role.FAIRNESS, GlobalStrict, is_default=True
 )
-ROUND_ROBIN_FAIRNESS_POLICY: Final = PluginDeclaration(
-    type="round-robin-fairness-policy", role=Role.FAIRNESS, build=lambda given, context: RoundRobin()
+ROUND_ROBIN_FAIRNESS_POLICY: Final = without_parameters(
+    "round-robin-fairness-policy", Role.FAIRNESS, RoundRobin
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
 
 from epp.flow_control.flow_queue import QueuedRequest
-from epp.plugins.declaration import PluginDeclaration, Role
+from epp.plugins.declaration import Role, without_parameters
 from epp.request.control_headers import ttft_slo
 
 
@@ -27,11 +27,8 @@ class FirstComeFirstServed:
         return 0.0
 
 
-FCFS_ORDERING_POLICY: Final = PluginDeclaration(
-    type="fcfs-ordering-policy",
-    role=Role.ORDERING,
-    build=lambda given, context: FirstComeFirstServed(),
-    is_default=True,
+FCFS_ORDERING_POLICY: Final = without_parameters(
+    "fcfs-ordering-policy", Role.ORDERING, FirstComeFirstServed, is_default=True
 )
 
 
@@ -63,9 +60,7 @@ class SloDeadline:
         return round(queued.arrived_at + slo - max(0.0, queued.expected), 6)
 
 
-EDF_ORDERING_POLICY: Final = PluginDeclaration(
-    type="edf-ordering-policy", role=Role.ORDERING, build=lambda given, context: EarliestDeadlineFirst()
-)
-SLO_DEADLINE_ORDERING_POLICY: Final = PluginDeclaration(
-    type="slo-deadline-ordering-policy", role=Role.ORDERING, build=lambda given, context: SloDeadline()
+EDF_ORDERING_POLICY: Final = without_parameters("edf-ordering-policy", Role.ORDERING, EarliestDeadlineFirst)
+SLO_DEADLINE_ORDERING_POLICY: Final = without_parameters(
+    "slo-deadline-ordering-policy", Role.ORDERING, SloDeadline
 )

@@ -8,7 +8,7 @@ from typing import Final, Literal, Protocol
 
 from pydantic import Field, model_validator
 
-from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role, without_parameters
 from epp.plugins.section import Section
 
 
@@ -83,10 +83,8 @@ class SoftReflectiveCeiling:
         return self._calls % period == 0
 
 
-SOFT_REFLECTIVE_CEILING_POLICY: Final = PluginDeclaration(
-    type="soft-reflective-ceiling-policy",
-    role=Role.USAGE_LIMIT,
-    build=lambda given, context: SoftReflectiveCeiling(),
+SOFT_REFLECTIVE_CEILING_POLICY: Final = without_parameters(
+    "soft-reflective-ceiling-policy", Role.USAGE_LIMIT, SoftReflectiveCeiling
 )
 
 

@@ -139,6 +139,14 @@ class PluginDeclaration:
         return frozenset({self.role} if self.also is None else {self.role, self.also})
 
 
+def without_parameters(
+    type: str, role: Role, build: Callable[[], object], *, is_default: bool = False
+) -> PluginDeclaration:
+    return PluginDeclaration(
+        type=type, role=role, build=lambda given, context: build(), is_default=is_default
+    )
+
+
 def only_parameters(type: str, role: Role, parameters: type[Section] = NoParameters) -> PluginDeclaration:
     """A type without code of its own: other parts of the picker read its parameters."""
     return PluginDeclaration(type=type, role=role, parameters=parameters, build=lambda given, context: given)

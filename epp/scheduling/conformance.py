@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from epp.endpoints.endpoint import EndpointPool, Mask
-from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role, without_parameters
 from epp.plugins.section import NoParameters
 from epp.request.inference_request import InferenceRequest
 from epp.request.subset import Subset
@@ -49,10 +49,8 @@ def _tell_served(given: NoParameters, context: PluginContext) -> object:
     return tell_served
 
 
-HEADER_BASED_TESTING_FILTER: Final = PluginDeclaration(
-    type="header-based-testing-filter",
-    role=Role.FILTER,
-    build=lambda given, context: HeaderSelectionFilter(),
+HEADER_BASED_TESTING_FILTER: Final = without_parameters(
+    "header-based-testing-filter", Role.FILTER, HeaderSelectionFilter
 )
 DESTINATION_ENDPOINT_SERVED_VERIFIER: Final = PluginDeclaration(
     type="destination-endpoint-served-verifier", role=Role.RESPONSE_HEADERS, build=_tell_served

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 
 from pydantic import Field
 
-from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role, without_parameters
 from epp.plugins.section import HeaderName, Section
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
@@ -38,11 +38,8 @@ class SingleProfileHandler:
         return Pick(request, found.endpoints, primary=name)
 
 
-SINGLE_PROFILE_HANDLER: Final = PluginDeclaration(
-    type=SingleProfileHandler.type,
-    role=Role.HANDLER,
-    build=lambda given, context: SingleProfileHandler(),
-    is_default=True,
+SINGLE_PROFILE_HANDLER: Final = without_parameters(
+    SingleProfileHandler.type, Role.HANDLER, SingleProfileHandler, is_default=True
 )
 
 

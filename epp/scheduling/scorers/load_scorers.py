@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from epp.endpoints.endpoint import EndpointPool, Floats
-from epp.plugins.declaration import PluginDeclaration, Role
+from epp.plugins.declaration import PluginDeclaration, Role, without_parameters
 from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.scorers.in_flight import DEFAULT_REQUESTS, InFlightScorer
@@ -122,22 +122,14 @@ class ActiveRequestParameters(Section):
     """No effect: requests in flight are always counted."""
 
 
-QUEUE_SCORER: Final = PluginDeclaration(
-    type="queue-scorer", role=Role.SCORER, build=lambda given, context: QueueScorer()
+QUEUE_SCORER: Final = without_parameters("queue-scorer", Role.SCORER, QueueScorer)
+KV_CACHE_UTILIZATION_SCORER: Final = without_parameters(
+    "kv-cache-utilization-scorer", Role.SCORER, KvCacheUtilizationScorer
 )
-KV_CACHE_UTILIZATION_SCORER: Final = PluginDeclaration(
-    type="kv-cache-utilization-scorer",
-    role=Role.SCORER,
-    build=lambda given, context: KvCacheUtilizationScorer(),
+RUNNING_REQUESTS_SIZE_SCORER: Final = without_parameters(
+    "running-requests-size-scorer", Role.SCORER, RunningRequestsSizeScorer
 )
-RUNNING_REQUESTS_SIZE_SCORER: Final = PluginDeclaration(
-    type="running-requests-size-scorer",
-    role=Role.SCORER,
-    build=lambda given, context: RunningRequestsSizeScorer(),
-)
-LORA_AFFINITY_SCORER: Final = PluginDeclaration(
-    type="lora-affinity-scorer", role=Role.SCORER, build=lambda given, context: LoraAffinityScorer()
-)
+LORA_AFFINITY_SCORER: Final = without_parameters("lora-affinity-scorer", Role.SCORER, LoraAffinityScorer)
 LOAD_AWARE_SCORER: Final = PluginDeclaration(
     type="load-aware-scorer",
     role=Role.SCORER,
