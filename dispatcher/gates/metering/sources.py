@@ -17,6 +17,7 @@ from dispatcher.broker.capacity.budget import (
     system_capacity,
     valid_share,
 )
+from dispatcher.gates import parameters
 from dispatcher.gates.metering.meter import Measurement
 from dispatcher.gates.metering.readers import (
     MetricsPageReader,
@@ -24,14 +25,6 @@ from dispatcher.gates.metering.readers import (
     Sample,
     SampleReader,
     WebPage,
-)
-from dispatcher.gates.parameters import (
-    BudgetParameters,
-    GateSourceError,
-    PrometheusParameters,
-    QueryParameters,
-    SaturationParameters,
-    ScrapeParameters,
 )
 
 
@@ -87,7 +80,7 @@ _MAX_SERVERS: Final = 1_000_000
 
 def _check(what: str, value: Fraction, max_value: int) -> None:
     if not 0 <= value <= max_value:
-        raise GateSourceError(f"{what} is {float(value):g}, expected one from 0 to {max_value}")
+        raise parameters.GateSourceError(f"{what} is {float(value):g}, expected one from 0 to {max_value}")
 
 
 _MAX_LOAD: Final = 10**15
@@ -101,7 +94,7 @@ SATURATION: Final = MetricKind(
 BUDGET: Final = MetricKind(lambda value, _: valid_share(value) or ZERO, lambda _, baseline: baseline)
 
 
-def saturation_source(given: SaturationParameters, session: aiohttp.ClientSession) -> TargetSource:
+def saturation_source(given: parameters.SaturationParameters, session: aiohttp.ClientSession) -> TargetSource:
     """D = 1 - S, where S is the saturation that the picker exports."""
     labels = _labels("inference_pool", given)
     names = ("llm_d_epp_flow_control_pool_saturation", "inference_extension_flow_control_pool_saturation")
@@ -109,18 +102,18 @@ def saturation_source(given: SaturationParameters, session: aiohttp.ClientSessio
     return _prometheus_source(f"saturation of {given.pool}", given, [query], SATURATION, session)
 
 
-def budget_source(given: BudgetParameters, session: aiohttp.ClientSession) -> TargetSource:
+def budget_source(given: parameters.BudgetParameters, session: aiohttp.ClientSession) -> TargetSource:
     """D = 1 - load / max_SYS."""
     queries = [given.query] if given.query else load_queries(given)
     return _prometheus_source(f"load of {given.pool or given.query}", given, queries, LOAD, session)
 
 
-def query_source(given: QueryParameters, session: aiohttp.ClientSession) -> TargetSource:
+def query_source(given: parameters.QueryParameters, session: aiohttp.ClientSession) -> TargetSource:
     """D is the result of the query."""
     return _prometheus_source(given.query, given, [given.query], BUDGET, session)
 
 
-def scrape_source(given: ScrapeParameters, session: aiohttp.ClientSession) -> TargetSource:
+def scrape_source(given: parameters.ScrapeParameters, session: aiohttp.ClientSession) -> TargetSource:
     """D = 1 - count / (max_count_per_pod x pods), or 1 - saturation without `max_count_per_pod`."""
     page = WebPage(session, given.url, given.credentials)
     counts = given.max_count_per_pod > 0
@@ -140,7 +133,7 @@ def scrape_source(given: ScrapeParameters, session: aiohttp.ClientSession) -> Ta
     )
 
 
-def load_queries(given: PrometheusParameters) -> list[str]:
+def load_queries(given: parameters.PrometheusParameters) -> list[str]:
     """Queries for the load of a pool in requests; the first with a sample counts.
 
     The first adds the requests in the pool and in the picker's queue. The others are those of llm-d's Go processor: queued
@@ -159,7 +152,7 @@ def load_queries(given: PrometheusParameters) -> list[str]:
     ]
 
 
-def ready_query(given: PrometheusParameters) -> str:
+def ready_query(given: parameters.PrometheusParameters) -> str:
     """The query for the number of ready model servers: the maximum, since each replica of a picker counts all."""
     if given.pods_query:
         return given.pods_query
@@ -169,7 +162,7 @@ def ready_query(given: PrometheusParameters) -> str:
 
 def _prometheus_source(
     name: str,
-    given: PrometheusParameters,
+    given: parameters.PrometheusParameters,
     queries: list[str],
     kind: MetricKind,
     session: aiohttp.ClientSession,
@@ -182,7 +175,7 @@ def _prometheus_source(
     return TargetSource(name, value, ready, given.max_concurrency, given.reserve, kind)
 
 
-def _labels(name: str, given: PrometheusParameters) -> str:
+def _labels(name: str, given: parameters.PrometheusParameters) -> str:
     namespace = f',namespace="{given.namespace}"' if given.namespace else ""
     return f'{{{name}="{given.pool}"{namespace}}}'
 
