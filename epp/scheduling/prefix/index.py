@@ -377,7 +377,8 @@ class PrefixIndex:
                 first = run
 
     def _holders(self, run: int) -> list[Holdings]:
-        mask, found = self._runs.holders[run], list[Holdings]()
+        mask = self._runs.holders[run]
+        found: list[Holdings] = []
         while mask:
             lowest = mask & -mask
             found.append(self._by_slot[lowest.bit_length() - 1])

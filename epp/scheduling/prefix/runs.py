@@ -77,8 +77,10 @@ class RunTable:
             return
         hashes, size, known = chain.hashes, chain.size, 0
         by_first, packed, whole = self._by_first, self._packed, b""
-        chain.state = self.state
-        chain.runs, chain.ends, chain.parted = runs, ends, parted = list[int](), list[int](), list[int]()
+        runs: list[int] = []
+        ends: list[int] = []
+        parted: list[int] = []
+        chain.state, chain.runs, chain.ends, chain.parted = self.state, runs, ends, parted
         while known < size:
             first = hashes[known]
             run = by_first[first % _PARTS].get(first, NO_RUN)
