@@ -116,8 +116,11 @@ class PickerPages(ResourceOwner):
                 predicting=picking.predicting,
                 cache_words=picking.cache_words,
                 others=dict if siblings is None else siblings.sent,
+                of_all=None if siblings is None else siblings.of_all,
             )
         )
+        if siblings is not None:
+            siblings.shared = page.shared
         self.workers.on_event.append(page.discovered)
         self._start(page.run())
         return page

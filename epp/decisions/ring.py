@@ -39,7 +39,7 @@ class DecisionRing:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._kept: deque[Entry] = deque()
-        self._last = 0
+        self._last = self._made = 0
         self._endpoints: tuple[Endpoint, ...] = ()
         self.asked_for: dict[str, None] = {}
 
@@ -50,6 +50,11 @@ class DecisionRing:
     def last(self) -> int:
         """The sequence of the newest decision; 0: there was none."""
         return self._last
+
+    @property
+    def recorded(self) -> int:
+        """How many decisions there were."""
+        return self._last if self.sequences is None else self._made
 
     @property
     def bytes(self) -> int:
@@ -77,6 +82,7 @@ class DecisionRing:
         self._keep(pick, size)
 
     def _next(self) -> int:
+        self._made += 1
         least = self._last + 1
         self._last = least if self.sequences is None else max(least, self.sequences())
         return self._last

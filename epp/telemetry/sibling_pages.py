@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Never, TypeVar
+from typing import Any, Final, Never, TypeAlias, TypeVar
 
 import aiohttp
 import anyio.to_thread
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 TIMEOUT: Final = 2.0
 """Seconds for a process to answer; what one that stands still counted is known from before."""
 _PICKS_INTERVAL: Final = 5.0
+_LOOKED: Final = 3.0
+"""Seconds for which the page counts as open after somebody looked."""
 _COUNTED: Final = "counted"
 """The file of what all processes counted, for whoever answers next."""
 _COUNTED_TYPES: Final = ("counter", "histogram")
@@ -45,6 +47,9 @@ MOST_SAMPLES: Final = 100_000
 
 _OF_BAND: Final = ("waiting", "bytes", "max_requests", "max_bytes")
 """Numbers of one priority that add up."""
+
+SharedTopic: TypeAlias = tuple[Callable[[], bytes], Callable[[list[Any]], Any]]
+"""A topic of the page as one process has it, null where it has none; and what makes one of those of all processes, this one's first."""
 
 T = TypeVar("T")
 Labels = tuple[tuple[str, str], ...]
@@ -101,19 +106,26 @@ class SiblingPages(ResourceOwner):
     status: Callable[[], Mapping[str, Any]] = dict
     others: dict[int, list[_Picks]] = field(default_factory=dict)
     """The parts that siblings sent, by their places, as of a few seconds ago."""
+    shared: Mapping[str, SharedTopic] = field(default_factory=dict)
+    """The topics of this process's page."""
 
     async def _open(self) -> None:
         self._limited_log = RateLimitedLog(log)
+        self._looked = asyncio.Event()
+        self._told: dict[int, dict[str, msgspec.Raw]] = {}
+        """Topics of the siblings, by their places, while somebody looks at the page."""
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/picks", self._picks)
         app.router.add_get("/status", self._status)
+        app.router.add_get("/shared", self._shared)
         self.decisions.add_to(app)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         await web.UnixSite(runner, self.siblings.page_path(self.siblings.place)).start()
         self._start(self._follow_picks())
+        self._start(self._follow_shared())
 
     async def merge(self, gauges: list[Metric]) -> "Collector":
         """The metrics of all, as those of one; `gauges`: this process's."""
@@ -128,6 +140,14 @@ class SiblingPages(ResourceOwner):
         """/status of all, as that of one; `own`: this process's."""
         told = await self._ask("/status", dict[str, Any], as_json=True)
         return status_of_all(own, self.siblings.place, told)
+
+    def of_all(self, name: str) -> bytes:
+        """A topic of `shared`, with what the siblings had when they were asked last: a second ago where a page is open."""
+        self._looked.set()
+        own, of_all = self.shared[name]
+        parts = own(), *[told[name] for told in self._told.values() if name in told]
+        found = [one for one in map(msgspec.json.decode, parts) if one is not None]
+        return msgspec.json.encode(of_all(found) if found else None)
 
     def sent(self) -> Mapping[Key, tuple[int, int, int]]:
         """Picks of the siblings by endpoint, and bytes of their prompts, held and all."""
@@ -189,6 +209,21 @@ class SiblingPages(ResourceOwner):
         while True:
             await asyncio.sleep(_PICKS_INTERVAL)
             self.others.update(await self._ask("/picks", list[_Picks]))
+
+    async def _follow_shared(self) -> Never:
+        while True:
+            try:
+                async with asyncio.timeout(_LOOKED):
+                    await self._looked.wait()
+            except TimeoutError:
+                self._told = {}
+                await self._looked.wait()
+            self._looked.clear()
+            self._told = await self._ask("/shared", dict[str, msgspec.Raw], as_json=True)
+
+    async def _shared(self, _: web.Request) -> web.Response:
+        topics = {name: msgspec.Raw(topic()) for name, (topic, _) in self.shared.items()}
+        return web.Response(body=msgspec.json.encode(topics))
 
     async def _metrics(self, _: web.Request) -> web.Response:
         gauges = list(self.gauges.collect())

@@ -1,8 +1,9 @@
 """The last decisions as the page's list shows them: in short, with the scores of the best endpoints of some of them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -41,7 +42,7 @@ class DecisionView:
         now, wall = self._clock(), self._wall_clock()
         self._score(shown, now)
         rows = [self._row(one, wall - (now - _decided_at(one))) for one in shown]
-        document = {"last": self._ring.last, "capacity": self._ring.most, "decisions": rows}
+        document = {"recorded": self._ring.recorded, "capacity": self._ring.most, "decisions": rows}
         return msgspec.json.encode(document)
 
     def _score(self, shown: list[Decision], now: float) -> None:
@@ -70,6 +71,13 @@ class DecisionView:
             "refusal": decision.refused_message or decision.refused_code or None,
             "scores": self._scores.get(decision.sequence),
         }
+
+
+def decisions_of_all(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One such document of those of several processes."""
+    rows = sorted([row for one in told for row in one["decisions"]], key=itemgetter("sequence"), reverse=True)
+    recorded, capacity = [sum(one[name] for one in told) for name in ("recorded", "capacity")]
+    return {"recorded": recorded, "capacity": capacity, "decisions": rows[:_SHOWN]}
 
 
 def _decided_at(decision: Decision) -> float:

@@ -4,8 +4,10 @@ import asyncio
 import heapq
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Never
@@ -24,7 +26,7 @@ from epp.flow_control.controller import FlowController
 from epp.outliers.outlier_record import Cause, OutlierRecord
 from epp.scheduling.pick import Credit
 from epp.scheduling.plugin import DeliveryFollower, PredictingProducer
-from epp.web.decision_view import DecisionView
+from epp.web.decision_view import DecisionView, decisions_of_all
 from epp.web.event_log import EventLog
 from epp.web.pick_history import INTERVAL, PickHistory
 from epp.web.pool_view import PoolView, absent, learnt, statuses
@@ -70,10 +72,14 @@ class PickerParts:
     cache_words: Callable[[], DeliveryFollower | None] = lambda: None
     others: Callable[[], Mapping[Key, tuple[int, int, int]]] = dict
     """As of `PickHistory`."""
+    of_all: Callable[[str], bytes] | None = None
+    """Returns a topic of `PickerPage.shared` with what other processes have; None: there are none."""
 
 
 class PickerPage:
-    """`page` is to be served; `run` is to run beside it."""
+    """`page` is to be served; `run` is to run beside it. `shared`: topics that are of all processes where there are several,
+    and what makes one of those of several.
+    """
 
     def __init__(self, parts: PickerParts) -> None:
         self._parts = parts
@@ -86,15 +92,22 @@ class PickerPage:
         )
         view.predicting = parts.predicting
         view.cache_words = parts.cache_words
+        self.shared: dict[str, tuple[Callable[[], bytes], Callable[[list[Any]], Any]]] = {
+            "queues": (lambda: _queues(parts.flow_control(), parts.clock()), queues_of_all),
+            "decisions": (DecisionView(parts.decisions, parts.clock).topic, decisions_of_all),
+        }
+        of_all = parts.of_all
         topics: dict[str, Callable[[], bytes | None]] = {
             "status": self._status,
             "members": view.members,
             "load": view.load,
             "absent": lambda: absent(parts.absent()),
             "learnt": lambda: learnt(parts.predicting()),
-            "queues": lambda: _queues(parts.flow_control(), parts.clock()),
-            "decisions": DecisionView(parts.decisions, parts.clock).topic,
             "events": self.events.topic,
+            **{
+                name: own if of_all is None else partial(of_all, name)
+                for name, (own, _) in self.shared.items()
+            },
         }
         self.page = ProgramPage("picker", _STATIC, "picker.js", LiveFeed(topics))
 
@@ -148,3 +161,24 @@ def _queues(controller: FlowController | None, now: float) -> bytes:
             }
         )
     return msgspec.json.encode({"priorities": bands})
+
+
+def queues_of_all(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One such document of those of several processes."""
+    # bounded: by the priorities of our own processes
+    found: dict[int, list[Mapping[str, Any]]] = {}
+    for band in [band for one in told for band in one["priorities"]]:
+        found.setdefault(band["priority"], []).append(band)
+    return {"priorities": [_band_of_all(found[priority]) for priority in sorted(found, reverse=True)]}
+
+
+def _band_of_all(bands: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    flows = Counter[str]()
+    for flow in [flow for band in bands for flow in band["longest"]]:
+        flows[flow["flow"]] += flow["waiting"]
+    return {
+        **bands[0],
+        **{name: sum(band[name] for band in bands) for name in ("waiting", "bytes", "max_requests")},
+        "oldest": max((band["oldest"] for band in bands if band["oldest"] is not None), default=None),
+        "longest": [{"flow": name, "waiting": count} for name, count in flows.most_common(_MOST_FLOWS)],
+    }

@@ -22,6 +22,7 @@ from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from tests.epp.epp_program import LOCAL, epp_program
 from tests.epp.peers.test_peers import BODY, workers
 from tests.epp.picker_programs import PickerProgram, picker_programs
+from tests.epp.web.test_picker_page import events
 from tests.eventually import eventually
 
 
@@ -149,6 +150,15 @@ async def test_one_that_stands_still_gets_no_connections_and_counts_no_more(mess
         await eventually(lambda: _is(of_peers(picker), [4]))  # the pages are those of the first again
 
 
+async def shown(picker: PickerProgram, count: int) -> list[int]:
+    """The sequences of the decisions on the page, once there are so many."""
+    async with asyncio.timeout(60.0), events(picker.metrics.removesuffix("/metrics")) as told:
+        async for topic, said in told:
+            if topic == "decisions" and said["recorded"] == count:
+                return [one["sequence"] for one in said["decisions"]]
+    raise AssertionError("the stream ended")
+
+
 async def test_a_decision_is_found_whoever_made_it(messages: Any) -> None:
     async with workers(2) as ports, group(2, ports) as picker, AsyncExitStack() as stack:
         for _ in range(4):
@@ -160,6 +170,7 @@ async def test_a_decision_is_found_whoever_made_it(messages: Any) -> None:
         after = await picker.page(f"debug/decisions?after={sequences[1]}&limit=1")
         assert [one["sequence"] for one in after["decisions"]] == sequences[2:3]
         assert page["last"] == sequences[-1]
+        assert await shown(picker, 4) == sequences[::-1]
 
 
 async def test_signals_are_for_all_of_them(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ export function decisionList() {
   return {
     show(said) {
       latest = said;
-      setText(byId("decisions-note"), said ? `${count(said.last)} so far, the last ${count(said.capacity)} are kept` : "");
+      setText(byId("decisions-note"), said ? `${count(said.recorded)} so far, the last ${count(said.capacity)} are kept` : "");
       if (!held && found === null) draw(said);
     },
   };

@@ -4,7 +4,7 @@ from typing import Any
 from epp.decisions.ring import DecisionRing
 from epp.endpoints.endpoint import Endpoint
 from epp.scheduling.decision import Decision
-from epp.web.decision_view import DecisionView
+from epp.web.decision_view import DecisionView, decisions_of_all
 
 
 def view(ring: DecisionRing | None) -> Any:
@@ -30,9 +30,21 @@ def test_the_newest_come_first_and_not_all() -> None:
     for number in range(40):
         ring.add(decided(f"r{number}"))
     shown = view(ring)
-    assert shown["last"] == 40
+    assert shown["recorded"] == 40
     assert shown["capacity"] == 100
     assert [one["id"] for one in shown["decisions"]] == [f"r{number}" for number in range(39, 27, -1)]
+
+
+def test_of_several_processes_the_newest_come_first_and_all_count() -> None:
+    rings = [DecisionRing(10), DecisionRing(10)]
+    sequences = iter(range(1_000_001, 1_000_100))
+    for ring in rings:
+        ring.sequences = lambda: next(sequences)
+    for number in range(20):
+        rings[number % 2].add(decided(f"r{number}"))
+    shown = decisions_of_all([view(ring) for ring in rings])
+    assert (shown["recorded"], shown["capacity"]) == (20, 20)
+    assert [one["id"] for one in shown["decisions"]] == [f"r{number}" for number in range(19, 7, -1)]
 
 
 def test_what_became_of_a_request_is_shown_when_it_is_known() -> None:

@@ -15,7 +15,7 @@ from adsum.serving.sockets import ListenError
 from adsum.tasks import background
 from epp.config.settings import Settings
 from epp.server import PickerServer
-from epp.web.picker_page import PickerPage, PickerParts
+from epp.web.picker_page import PickerPage, PickerParts, queues_of_all
 from tests.eventually import eventually
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.api_server import FakeApiServer
@@ -191,3 +191,20 @@ async def test_a_fault_of_the_page_does_not_end_the_picker(caplog: pytest.LogCap
     )  # fmt: skip
     async with background(page.run()):
         await eventually(lambda: "the page cannot follow the pool: LookupError" in caplog.text)
+
+
+def test_what_waits_at_several_processes_is_shown_as_by_one() -> None:
+    def queue(priority: int, oldest: float | None, **flows: int) -> dict[str, Any]:
+        waiting = sum(flows.values())
+        longest = [{"flow": name, "waiting": count} for name, count in flows.items()]
+        sizes = {"waiting": waiting, "bytes": 10 * waiting, "max_requests": 5, "ceiling": 1.0}
+        return {"priority": priority, "oldest": oldest, "longest": longest, **sizes}
+
+    one, other = (
+        {"priorities": [queue(0, 2.0, a=1, b=2)]},
+        {"priorities": [queue(0, 3.0, a=4), queue(-1, None)]},
+    )
+    first, second = queues_of_all([one, other])["priorities"]
+    assert (first["waiting"], first["bytes"], first["max_requests"], first["oldest"]) == (7, 70, 10, 3.0)
+    assert first["longest"] == [{"flow": "a", "waiting": 5}, {"flow": "b", "waiting": 2}]
+    assert second == queue(-1, None)
