@@ -13,8 +13,8 @@ import pytest
 from grpc import aio
 
 from benchmarks.picking.one_pick import picks_over
-from epp.config.settings import Settings
 from epp.server import PickerServer
+from tests.epp.local_picker import addresses, local
 from tests.eventually import eventually
 from tests.examples.test_simulator_process import simulator
 from tests.free_port import free_port
@@ -48,20 +48,11 @@ async def pages_are_read(metrics: str) -> bool:
     return all(endpoint["age"] is not None for endpoint in pool["endpoints"])
 
 
-def local(where: str, **changes: Any) -> Settings:
-    ports = {"grpc_port": 0, "grpc_health_port": 0, "metrics_port": 0}
-    return Settings(host="127.0.0.1", secure_serving=False, discovery=where, **ports, **changes)
-
-
-def addresses(picker: PickerServer) -> dict[str, str]:
-    return dict(word.split("=") for word in picker.ready_line.split()[1:])
-
-
 @asynccontextmanager
 async def picking_from(*ports: int, **changes: Any) -> AsyncIterator[Picks]:
     """A picker of workers at these ports."""
     where = "static://" + ",".join(f"127.0.0.1:{port}" for port in ports)
-    async with PickerServer(local(where, **changes)) as picker:
+    async with PickerServer(local(discovery=where, **changes)) as picker:
         address = addresses(picker)
         async with aio.insecure_channel(address["grpc"]) as channel:
             yield Picks(picks_over(channel), int(address["metrics"].rpartition(":")[2]))
@@ -123,7 +114,7 @@ async def test_a_death_is_one_line_in_the_log(
             )
             for at, port in enumerate(ports)
         ]
-        settings = local(where, namespace="default", component="default")
+        settings = local(discovery=where, namespace="default", component="default")
         picker = await stack.enter_async_context(PickerServer(settings))
         await eventually(lambda: pages_are_read(addresses(picker)["metrics"]))
         workers[0].process.kill()

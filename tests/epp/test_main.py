@@ -5,7 +5,7 @@ import json
 import signal
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,14 @@ from aiohttp.test_utils import TestServer
 
 from discovery import DiscoveryError
 from epp.__main__ import main
-from epp.config import flags
 from epp.envoy.config import render
 from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
 from epp.ext_proc import exchange
 from epp.process import serve
-from epp.server import PickerServer
+from tests.epp import local_picker
 from tests.epp.epp_program import LOCAL, epp_program
+from tests.epp.local_picker import addresses_in, get
 from tests.eventually import eventually
 from tests.in_process import run_here
 from tests.owner_process import owner
@@ -39,9 +39,7 @@ async def ended(*arguments: str) -> tuple[int | None, str]:
 async def ready(running: asyncio.subprocess.Process) -> dict[str, str]:
     assert running.stdout is not None
     async with asyncio.timeout(90):
-        word, *pairs = (await running.stdout.readline()).decode().split()
-    assert word == "ready"
-    return dict(pair.split("=") for pair in pairs)
+        return addresses_in((await running.stdout.readline()).decode())
 
 
 async def _hello(request: web.Request) -> web.Response:
@@ -201,22 +199,12 @@ async def test_a_taken_port_is_one_line_and_exit_1() -> None:
     assert stderr.count("\n") <= 2  # the other line may say that the endpoint has no metrics
 
 
-@asynccontextmanager
-async def picker(*arguments: str) -> AsyncIterator[dict[str, str]]:
-    """A picker of this process with these flags: its addresses by name."""
-    settings, _, _ = flags.parse([*LOCAL, "--secure-serving=false", *arguments])
-    async with PickerServer(settings) as server:
-        yield dict(pair.split("=") for pair in server.ready_line.split()[1:])
+picker = partial(local_picker.picker, "--secure-serving=false")
 
 
 async def said(caplog: pytest.LogCaptureFixture, *parts: str) -> None:
     """Wait for a line of the log that has all of `parts`."""
     await eventually(lambda: any(all(part in line for part in parts) for line in caplog.text.splitlines()))
-
-
-async def get(address: str, path: str) -> str:
-    async with aiohttp.ClientSession() as client, client.get(f"http://{address}{path}") as answer:
-        return await answer.text()
 
 
 async def test_an_empty_pool_names_the_directory_that_was_looked_in(
@@ -234,7 +222,7 @@ async def test_an_empty_pool_says_what_is_registered_under_other_names(
     with owner(tmp_path, "w-0"):
         async with picker("--discovery", f"file://{tmp_path}") as where:
             await said(caplog, hint)
-            assert json.loads(await get(where["metrics"], "/status"))["elsewhere"] == hint
+            assert json.loads((await get(f"http://{where['metrics']}/status"))[1])["elsewhere"] == hint
 
 
 async def test_endpoints_that_do_not_answer_are_named_with_the_reason(
@@ -270,6 +258,6 @@ async def test_envoy_config_prints_what_envoy_reads() -> None:
 
 async def test_without_a_name_the_pool_is_called_as_its_component() -> None:
     async with picker("--endpoint", "127.0.0.1:9", "--component", "decode") as where:
-        page = await get(where["metrics"], "/metrics")
+        _, page = await get(f"http://{where['metrics']}/metrics")
     assert 'llm_d_epp_ready_endpoints{name="decode"}' in page
     assert 'flow_control_pool_saturation{inference_pool="decode"' in page

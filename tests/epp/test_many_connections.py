@@ -2,13 +2,13 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 from grpc import aio
 
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from tests.epp.local_picker import addresses_in, health_over
 from tests.few_descriptors import LOG, few_descriptors, idle_connections, soft_limit
 
 PICKER = (
@@ -20,21 +20,16 @@ PICKER = (
 async def ready(running: asyncio.subprocess.Process) -> dict[str, str]:
     assert running.stdout is not None
     async with asyncio.timeout(90):
-        word, *pairs = (await running.stdout.readline()).decode().split()
-    assert word == "ready"
-    return dict(pair.split("=") for pair in pairs)
+        return addresses_in((await running.stdout.readline()).decode())
 
 
 async def serving(address: str) -> int:
     """What grpc.health.v1 answers on a connection of its own."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     async with aio.insecure_channel(address, options=options) as channel:
-        check: Any = channel.unary_unary(
-            "/grpc.health.v1.Health/Check",
-            request_serializer=HealthCheckRequest.SerializeToString,
-            response_deserializer=HealthCheckResponse.FromString,
+        answer: HealthCheckResponse = await health_over(channel)(
+            HealthCheckRequest(), timeout=90, wait_for_ready=True
         )
-        answer: HealthCheckResponse = await check(HealthCheckRequest(), timeout=90, wait_for_ready=True)
         return answer.status
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,39 +10,22 @@ import pytest
 
 from epp.__main__ import main
 from tests.epp.config.test_security_flags import handshake
+from tests.epp.epp_program import LOCAL, epp_program
+from tests.epp.local_picker import addresses_in
 from tests.in_process import run_here
-from tests.warm_python import WARM_PYTHON
-
-LOCAL = [
-    "--host=127.0.0.1",
-    "--grpc-port=0",
-    "--grpc-health-port=0",
-    "--metrics-port=0",
-    "--endpoint=127.0.0.1:9",
-]
 
 
 @asynccontextmanager
 async def picker(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, str]]]:
     """The process, once it is ready, and the addresses of its ports."""
-    pipe = asyncio.subprocess.PIPE
-    running = await asyncio.create_subprocess_exec(
-        WARM_PYTHON, "-m", "epp", *LOCAL, *arguments, stdout=pipe, stderr=pipe, env=os.environ
-    )
-    assert running.stdout is not None
-    try:
-        async with asyncio.timeout(90):
-            ready = (await running.stdout.readline()).decode()
-            yield running, addresses(ready)
-    finally:
-        if running.returncode is None:
-            running.kill()
-        await running.communicate()
+    async with epp_program(*LOCAL, "--endpoint=127.0.0.1:9", *arguments) as running, asyncio.timeout(90):
+        assert running.stdout is not None
+        yield running, addresses((await running.stdout.readline()).decode())
 
 
 def addresses(ready: str) -> dict[str, str]:
     """What the ready line names; it has the form of the log."""
-    return json.loads(ready) if ready.startswith("{") else dict(pair.split("=") for pair in ready.split()[1:])
+    return json.loads(ready) if ready.startswith("{") else addresses_in(ready)
 
 
 async def logged(*arguments: str) -> list[str]:

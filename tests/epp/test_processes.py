@@ -18,8 +18,8 @@ from grpc import aio
 
 from epp.config.siblings import VARIABLE
 from epp.serve.processes import private_folder
-from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from tests.epp.epp_program import LOCAL, epp_program
+from tests.epp.local_picker import stream_over
 from tests.epp.peers.test_peers import BODY, workers
 from tests.epp.picker_programs import PickerProgram, picker_programs
 from tests.epp.web.test_picker_page import events
@@ -60,11 +60,7 @@ async def open_stream(stack: AsyncExitStack, picker: PickerProgram, messages: An
     """A request over a connection of its own, which was picked."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     channel = await stack.enter_async_context(aio.insecure_channel(picker.address, options=options))
-    stream: Any = channel.stream_stream(
-        "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
-        request_serializer=ProcessingRequest.SerializeToString,
-        response_deserializer=ProcessingResponse.FromString,
-    )()
+    stream = stream_over(channel)
     await stream.write(messages.headers())
     await stream.write(messages.body(BODY, end_of_stream=True))
     assert await stream.read() is not aio.EOF

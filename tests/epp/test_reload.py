@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 from grpc import aio
@@ -20,12 +19,12 @@ from adsum.config.problems import ConfigError
 from adsum.tasks import background
 from epp.config.live_config import LiveConfig
 from epp.config.picker_config import parse_config
-from epp.config.settings import Settings
 from epp.server import PickerServer
-from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
+from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
+from tests.epp.epp_program import LOCAL, epp_program
+from tests.epp.local_picker import addresses, addresses_in, get, local, stream_over
 from tests.eventually import eventually
 from tests.in_time import TooLateError, with_more_time
-from tests.warm_python import WARM_PYTHON
 
 HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n"
 BY_QUEUE = HEAD + "- {type: queue-scorer}\n"
@@ -92,11 +91,7 @@ class Picker:
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[Any]:
         async with aio.insecure_channel(self.grpc) as channel:
-            yield channel.stream_stream(
-                "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
-                request_serializer=ProcessingRequest.SerializeToString,
-                response_deserializer=ProcessingResponse.FromString,
-            )()
+            yield stream_over(channel)
 
     async def pick(self, messages: Any) -> str:
         async with self.stream() as stream:
@@ -113,8 +108,7 @@ class Picker:
         await eventually(is_chosen)
 
     async def page(self, path: str) -> str:
-        async with aiohttp.ClientSession() as session, session.get(f"http://{self.metrics}{path}") as answer:
-            return await answer.text()
+        return (await get(f"http://{self.metrics}{path}"))[1]
 
     async def status(self) -> Any:
         return json.loads(await self.page("/status"))["config"]
@@ -149,20 +143,13 @@ async def begin(stream: Any, messages: Any) -> str:
 @asynccontextmanager
 async def picker(path: Path, *listed: Worker, endpoints: Path | None = None) -> AsyncIterator[Picker]:
     """Over these workers, or over those of a file."""
-    ports = {"grpc_port": 0, "grpc_health_port": 0, "metrics_port": 0}
     where = f"static://{endpoints or ','.join(worker.destination for worker in listed)}"
-    settings = Settings(
-        host="127.0.0.1",
-        secure_serving=False,
-        config_file=path,
-        discovery=where,
-        metrics_staleness_threshold=3600.0,  # a machine that stands still makes no page old
-        **ports,
-    )
+    patient = 3600.0  # a machine that stands still makes no page old
+    settings = local(config_file=path, discovery=where, metrics_staleness_threshold=patient)
     async with PickerServer(settings) as server:
-        addresses = dict(pair.split("=") for pair in server.ready_line.split()[1:])
+        where_it_is = addresses(server)
         await eventually(lambda: all(worker.pages > 1 for worker in listed))
-        yield Picker(server, addresses["grpc"], addresses["metrics"])
+        yield Picker(server, where_it_is["grpc"], where_it_is["metrics"])
 
 
 @pytest.fixture
@@ -490,45 +477,25 @@ async def test_a_named_pipe_in_place_of_the_file_holds_nothing_up(tmp_path: Path
         await eventually(lambda: prepared == [BY_CACHE] and not config.problem)
 
 
-LOCAL = [
-    "--host=127.0.0.1",
-    "--grpc-port=0",
-    "--grpc-health-port=0",
-    "--metrics-port=0",
-    "--endpoint=127.0.0.1:9",
-]
-
-
 @pytest.mark.parametrize("has_file", [True, False])
 async def test_sighup_reads_the_file_and_ends_no_picker(path: Path, has_file: bool) -> None:
     given = [f"--config-file={path}"] if has_file else []
-    pipe = asyncio.subprocess.PIPE
-    running = await asyncio.create_subprocess_exec(
-        WARM_PYTHON, "-m", "epp", *LOCAL, *given, stdout=pipe, stderr=pipe, env=os.environ
-    )
-    assert running.stdout is not None
-    assert running.stderr is not None
-    try:
-        async with asyncio.timeout(90):
-            ready = (await running.stdout.readline()).decode()
-            path.write_text(BAD)
-            said = b""
-            wanted = (
-                b"'queue-scorre' is not a plugin type" if has_file else b"no configuration file is read again"
-            )
-            while wanted not in said:
-                running.send_signal(signal.SIGHUP)
-                said += await running.stderr.readline()
-            metrics = dict(pair.split("=") for pair in ready.split()[1:])["metrics"]
-            async with aiohttp.ClientSession() as client, client.get(f"http://{metrics}/healthz") as answer:
-                assert answer.status == 200
-            running.send_signal(signal.SIGTERM)
-            await running.communicate()
+    async with epp_program(*LOCAL, "--endpoint=127.0.0.1:9", *given) as running, asyncio.timeout(90):
+        assert running.stdout is not None
+        assert running.stderr is not None
+        ready = (await running.stdout.readline()).decode()
+        path.write_text(BAD)
+        said = b""
+        wanted = (
+            b"'queue-scorre' is not a plugin type" if has_file else b"no configuration file is read again"
+        )
+        while wanted not in said:
+            running.send_signal(signal.SIGHUP)
+            said += await running.stderr.readline()
+        assert (await get(f"http://{addresses_in(ready)['metrics']}/healthz"))[0] == 200
+        running.send_signal(signal.SIGTERM)
+        await running.communicate()
         assert running.returncode == 0
-    finally:
-        if running.returncode is None:
-            running.kill()
-            await running.communicate()
 
 
 async def test_outlier_detection_is_switched_on_and_off_while_requests_go(messages: Any, path: Path) -> None:

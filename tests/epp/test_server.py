@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from epp.server import PickerServer
 from epp.wire import certificate
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from tests.epp import local_picker
+from tests.epp.local_picker import addresses, health_over, stream_over
 
 TRANSPORTS = pytest.mark.parametrize("transport", list(TransportKind))
 PROMPT = json.dumps({"model": "m", "prompt": "hello"}).encode()
@@ -57,15 +60,8 @@ class Worker:
         return web.Response(text=lines + self.more)
 
 
-def local(**changes: Any) -> Settings:
-    ports = {"grpc_port": 0, "grpc_health_port": 0, "metrics_port": 0}
-    defaults: dict[str, Any] = {
-        "host": "127.0.0.1",
-        "secure_serving": False,
-        "metrics_staleness_threshold": 3600.0,  # a machine that stands still makes no page old
-        **ports,
-    }
-    return Settings(**(defaults | changes))
+local = partial(local_picker.local, metrics_staleness_threshold=3600.0)
+"""A machine that stands still makes no page old."""
 
 
 @pytest.fixture
@@ -74,12 +70,6 @@ def nobody(tmp_path: Path) -> str:
     path = tmp_path / "nobody.yaml"
     path.write_text("endpoints: []\n")
     return f"static://{path}"
-
-
-def ports(server: PickerServer) -> dict[str, str]:
-    word, *pairs = server.ready_line.split()
-    assert word == "ready"
-    return dict(pair.split("=") for pair in pairs)
 
 
 async def pick(address: str, messages: Any, *, credentials: grpc.ChannelCredentials | None = None) -> Any:
@@ -91,11 +81,7 @@ async def pick(address: str, messages: Any, *, credentials: grpc.ChannelCredenti
         else aio.secure_channel(address, credentials, options=options)
     )
     async with channel:
-        stream: Any = channel.stream_stream(
-            "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
-            request_serializer=ProcessingRequest.SerializeToString,
-            response_deserializer=ProcessingResponse.FromString,
-        )()
+        stream = stream_over(channel)
         await stream.write(messages.headers())
         await stream.write(messages.body(PROMPT, end_of_stream=True))
         answer: ProcessingResponse = await stream.read()
@@ -109,11 +95,7 @@ async def pick(address: str, messages: Any, *, credentials: grpc.ChannelCredenti
 async def answers(address: str, asked: list[ProcessingRequest]) -> list[ProcessingResponse]:
     """The first answers of one stream, as many as were asked for."""
     async with aio.insecure_channel(address) as channel:
-        stream: Any = channel.stream_stream(
-            "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
-            request_serializer=ProcessingRequest.SerializeToString,
-            response_deserializer=ProcessingResponse.FromString,
-        )()
+        stream = stream_over(channel)
         found = []
         for message in asked:
             await stream.write(message)
@@ -124,12 +106,7 @@ async def answers(address: str, asked: list[ProcessingRequest]) -> list[Processi
 
 async def check(address: str, service: str) -> int:
     async with aio.insecure_channel(address) as channel:
-        call: Any = channel.unary_unary(
-            "/grpc.health.v1.Health/Check",
-            request_serializer=HealthCheckRequest.SerializeToString,
-            response_deserializer=HealthCheckResponse.FromString,
-        )
-        answer: HealthCheckResponse = await call(HealthCheckRequest(service=service))
+        answer: HealthCheckResponse = await health_over(channel)(HealthCheckRequest(service=service))
         return answer.status
 
 
@@ -147,7 +124,7 @@ async def test_from_fixed_endpoints_to_a_pick(
         where = f"static://{busy.destination},{idle.destination}"
         settings = local(discovery=where, pool_name="pool", transport=transport)
         async with PickerServer(settings) as server:
-            where = ports(server)
+            where = addresses(server)
             await eventually(lambda: busy.scrapes > 1 and idle.scrapes > 1)
             assert [await pick(where["grpc"], messages) for _ in range(3)] == [idle.destination] * 3
             for address in (where["grpc"], where["health"]):
@@ -193,7 +170,7 @@ async def test_a_file_that_changes_ranks_otherwise_and_sets_a_token(
                 """Where a request goes, and whether its answer has a session token."""
                 headers, body = messages.headers(mode="BUFFERED"), messages.body(PROMPT, end_of_stream=True)
                 asked = [headers, body, messages.response_headers("200")]
-                _, routed, last = await answers(ports(server)["grpc"], asked)
+                _, routed, last = await answers(addresses(server)["grpc"], asked)
                 (option,) = routed.request_body.response.header_mutation.set_headers
                 changes = last.response_headers.response.header_mutation.set_headers
                 return option.header.raw_value.decode(), bool(changes)
@@ -223,7 +200,7 @@ async def test_secure_serving(messages: Any, tmp_path: Path, own: bool, transpor
         (tmp_path / "tls.key").write_bytes(pair.key)
         (tmp_path / "tls.crt").write_bytes(pair.certificate)
     async with PickerServer(settings) as server:
-        address = ports(server)["grpc"]
+        address = addresses(server)["grpc"]
         if own:
             credentials = grpc.ssl_channel_credentials(root_certificates=pair.certificate)
             assert await pick(address, messages, credentials=credentials) == 503
@@ -233,13 +210,13 @@ async def test_secure_serving(messages: Any, tmp_path: Path, own: bool, transpor
 
 async def test_the_status_page_says_whether_it_serves(nobody: str) -> None:
     async with PickerServer(local(discovery=nobody)) as server:
-        page = json.loads(await fetch(ports(server)["metrics"], "/status"))
+        page = json.loads(await fetch(addresses(server)["metrics"], "/status"))
         assert page["outliers"] == [], "ejection is on by default"
         assert (page["serving"], page["reason"], page["workers"]) == (True, None, nobody)
         assert page["watch"] == {"state": "synced", "reason": None}
-        assert "/status" in await fetch(ports(server)["metrics"], "/")
+        assert "/status" in await fetch(addresses(server)["metrics"], "/")
         await server.drain()
-        page = json.loads(await fetch(ports(server)["metrics"], "/status"))
+        page = json.loads(await fetch(addresses(server)["metrics"], "/status"))
         assert (page["serving"], page["reason"]) == (False, "it starts or drains")
 
 
@@ -247,10 +224,10 @@ async def test_the_status_page_says_whether_it_serves(nobody: str) -> None:
 async def test_drain_says_so_first(nobody: str, transport: TransportKind) -> None:
     async with PickerServer(local(discovery=nobody, transport=transport)) as server:
         await server.drain()
-        assert await check(ports(server)["health"], "readiness") == HealthCheckResponse.NOT_SERVING
-        assert await check(ports(server)["health"], "liveness") == HealthCheckResponse.SERVING
+        assert await check(addresses(server)["health"], "readiness") == HealthCheckResponse.NOT_SERVING
+        assert await check(addresses(server)["health"], "liveness") == HealthCheckResponse.SERVING
         with pytest.raises(aio.AioRpcError):
-            await check(ports(server)["grpc"], "liveness")
+            await check(addresses(server)["grpc"], "liveness")
 
 
 async def test_a_client_ca_and_a_certificate_that_is_read_again(
@@ -281,7 +258,7 @@ async def test_a_client_ca_and_a_certificate_that_is_read_again(
             return False
 
     async with PickerServer(settings) as server:
-        address = ports(server)["grpc"]
+        address = addresses(server)["grpc"]
         assert await picked(first)
         with pytest.raises(aio.AioRpcError):
             await pick(address, messages, credentials=grpc.ssl_channel_credentials(first.certificate))
@@ -315,7 +292,7 @@ async def test_whoever_has_not_heard_that_a_picker_leaves_is_served(
     nobody: str, messages: Any, transport: TransportKind
 ) -> None:
     async with PickerServer(local(discovery=nobody, transport=transport)) as server:
-        address = ports(server)["grpc"]
+        address = addresses(server)["grpc"]
         assert await pick(address, messages) == 503
         began, served = time.monotonic(), 0
         draining = asyncio.create_task(server.drain())
@@ -339,7 +316,7 @@ async def test_a_drain_takes_no_longer_than_it_may(
     nobody: str, messages: Any, transport: TransportKind
 ) -> None:
     async def somebody_asks(server: PickerServer) -> None:
-        assert await pick(ports(server)["grpc"], messages) == 503
+        assert await pick(addresses(server)["grpc"], messages) == 503
 
     settings = local(discovery=nobody, drain_timeout=0.2, transport=transport)
     assert await drains_without_a_wait(settings, somebody_asks)
@@ -347,16 +324,11 @@ async def test_a_drain_takes_no_longer_than_it_may(
 
 async def test_all_unfinished_bodies_together_are_bounded(nobody: str, messages: Any) -> None:
     settings = local(discovery=nobody, max_body_bytes=1000, max_buffered_bytes=1500)
-    async with PickerServer(settings) as server, aio.insecure_channel(ports(server)["grpc"]) as channel:
-        open_stream: Any = channel.stream_stream(
-            "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
-            request_serializer=ProcessingRequest.SerializeToString,
-            response_deserializer=ProcessingResponse.FromString,
-        )
+    async with PickerServer(settings) as server, aio.insecure_channel(addresses(server)["grpc"]) as channel:
 
         async def begun() -> Any:
             """A stream that holds 1,000 bytes."""
-            stream = open_stream()
+            stream = stream_over(channel)
             await stream.write(messages.headers())
             await stream.write(messages.body(bytes(1000), end_of_stream=False))
             return stream
@@ -386,9 +358,9 @@ async def test_scores_and_the_subset_hint_are_matters_of_flags(
         async with PickerServer(settings) as server:
             get = {":method": "GET"}
             elsewhere = messages.headers(get, end_of_stream=True, context=nowhere)
-            [refused] = await answers(ports(server)["grpc"], [elsewhere])
+            [refused] = await answers(addresses(server)["grpc"], [elsewhere])
             assert refused.HasField("immediate_response") is not changed
-            [picked] = await answers(ports(server)["grpc"], [messages.headers(get, end_of_stream=True)])
+            [picked] = await answers(addresses(server)["grpc"], [messages.headers(get, end_of_stream=True)])
             told = picked.dynamic_metadata.fields["envoy.lb"].struct_value.fields
             assert (SCORES in told) is changed
             if changed:
@@ -444,7 +416,7 @@ schedulingProfiles:
     async with Worker(waiting=0).serving() as worker:
         listed.write_text(f"endpoints: [{{name: w, address: 127.0.0.1, port: {worker.port}}}]\n")
         async with PickerServer(local(config_text=text)) as server:
-            assert await pick(ports(server)["grpc"], messages) == worker.destination
+            assert await pick(addresses(server)["grpc"], messages) == worker.destination
     with pytest.raises(ConfigError, match="give one of them"):
         async with PickerServer(local(config_text=text, discovery="static://127.0.0.1:9")):
             pass

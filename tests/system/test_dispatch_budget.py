@@ -16,7 +16,6 @@ import yaml
 from aiohttp import web
 
 from benchmarks.envoy_process import envoy
-from epp.config.settings import Settings
 from epp.envoy.config import bootstrap
 from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
@@ -24,6 +23,7 @@ from epp.server import PickerServer
 from examples.redis_process import redis_process
 from tests.dispatcher.processes import Running, dispatcher
 from tests.epp.envoy.picker_stage import started_worker
+from tests.epp.local_picker import addresses, local
 from tests.eventually import eventually
 from tests.patient_envoy import patient
 
@@ -146,19 +146,11 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
         ports = [await started_worker(stack, "/v1/completions", workers.answer) for _ in range(WORKERS)]
         config = tmp_path / "picker.yaml"
         config.write_text(CONFIG)
-        given = Settings(
-            discovery="static://" + ",".join(f"127.0.0.1:{port}" for port in ports),
-            host="127.0.0.1",
-            config_file=config,
-            objectives={"batch": -1},
-            grpc_port=0,
-            grpc_health_port=0,
-            metrics_port=0,
-            secure_serving=False,
-        )
+        listed = "static://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        given = local(discovery=listed, config_file=config, objectives={"batch": -1})
         server = await stack.enter_async_context(PickerServer(given))
-        addresses = dict(pair.split("=") for pair in server.ready_line.split()[1:])
-        host, _, port = addresses["grpc"].rpartition(":")
+        where = addresses(server)
+        host, _, port = where["grpc"].rpartition(":")
         shown = EnvoySettings(
             listen=Address(host, 0),
             admin=Address(host, 0),
@@ -171,7 +163,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
         client = await stack.enter_async_context(
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         )
-        yield Stage(workers, f"http://127.0.0.1:{listens}", f"http://{addresses['metrics']}/metrics", client)
+        yield Stage(workers, f"http://127.0.0.1:{listens}", f"http://{where['metrics']}/metrics", client)
 
 
 @asynccontextmanager

@@ -10,9 +10,9 @@ import yaml
 
 from discovery.kubernetes import Cluster as ApiCluster
 from discovery.kubernetes import ClusterTransport
-from epp.config.settings import Settings
 from epp.kubernetes.access_review import AccessReviews, ReviewError
 from epp.server import PickerServer
+from tests.epp.local_picker import addresses, local
 from tests.eventually import eventually
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.api_server import FakeApiServer
@@ -67,10 +67,8 @@ async def kubeconfig(cluster: Cluster, account: str) -> str:
 async def picker(cluster: Cluster) -> AsyncIterator[str]:
     """The URL of the metrics port of a picker with an account named picker."""
     where = f"kubernetes://{cluster.namespace}?kubeconfig={await kubeconfig(cluster, 'picker')}"
-    ports = {"grpc_port": 0, "grpc_health_port": 0, "metrics_port": 0}
-    settings = Settings(host="127.0.0.1", discovery=where, metrics_endpoint_auth=True, **ports)
-    async with PickerServer(settings) as server:
-        yield "http://" + dict(pair.split("=") for pair in server.ready_line.split()[1:])["metrics"]
+    async with PickerServer(local(discovery=where, metrics_endpoint_auth=True)) as server:
+        yield "http://" + addresses(server)["metrics"]
 
 
 async def get(url: str, token: str | None) -> tuple[int, str]:

@@ -12,8 +12,8 @@ import discovery
 import discovery.blocking
 import registry
 import registry.blocking
-from epp.config.settings import Settings
 from epp.server import PickerServer
+from tests.epp.local_picker import local
 from tests.eventually import eventually
 
 POOL = 8
@@ -58,17 +58,7 @@ async def blocking_forms(url: str) -> None:
 
 
 async def a_picker(url: str) -> None:
-    settings = Settings(
-        discovery=url,
-        namespace="prod",
-        component="decode",
-        host="127.0.0.1",
-        grpc_port=0,
-        grpc_health_port=0,
-        metrics_port=0,
-        secure_serving=False,
-    )
-    async with PickerServer(settings):
+    async with PickerServer(local(discovery=url, namespace="prod", component="decode")):
         pass
 
 

@@ -14,10 +14,10 @@ from aiohttp.test_utils import TestServer
 from playwright.async_api import Browser, Page, expect
 
 from adsum.portal import EventLoop
-from epp.config.settings import Settings
 from epp.server import PickerServer
 from examples.demo.cluster import MODEL, DemoCluster
 from examples.demo.load import LoadGenerator
+from tests.epp.local_picker import addresses, local
 from tests.system.browser import PHONE, chromium, overflow, page_of
 
 LOST = "ERR_"
@@ -44,15 +44,6 @@ async def cluster(
     """Of the tests that leave it as it is."""
     async with DemoCluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
-
-
-def local(**changes: Any) -> Settings:
-    ports = {"grpc_port": 0, "grpc_health_port": 0, "metrics_port": 0}
-    return Settings(host="127.0.0.1", secure_serving=False, **ports, **changes)
-
-
-def ports(server: PickerServer) -> dict[str, str]:
-    return dict(pair.split("=") for pair in server.ready_line.split()[1:])
 
 
 def row(worker: str) -> str:
@@ -150,7 +141,7 @@ async def test_names_are_text_whatever_they_are(browser: Browser, cluster: DemoC
 async def test_an_empty_pool_is_a_sentence_and_no_empty_table(browser: Browser) -> None:
     async with (
         PickerServer(local(discovery="static://10.244.7.1:9")) as server,
-        page_of(browser, f"http://{ports(server)['metrics']}/") as page,
+        page_of(browser, f"http://{addresses(server)['metrics']}/") as page,
     ):
         await expect(page.locator("#pool-empty")).to_be_visible()
         await expect(page.locator("#pool")).to_be_hidden()
@@ -160,7 +151,7 @@ async def test_many_endpoints_are_shown_in_parts(browser: Browser) -> None:
     async with plain_servers() as port:
         listed = ",".join(f"10.244.7.{number}:{port}" for number in range(1, 121))
         async with PickerServer(local(discovery=f"static://{listed},10.244.8.1:9")) as server:
-            await parts_of_120(browser, f"http://{ports(server)['metrics']}/")
+            await parts_of_120(browser, f"http://{addresses(server)['metrics']}/")
 
 
 @asynccontextmanager
@@ -194,7 +185,7 @@ async def test_a_name_that_leads_to_this_machine_opens_it_with_the_token_only(
     token.write_text("0123456789abcdef-secret")
     settings = local(discovery="static://10.244.7.1:9", debug_token_file=token)
     async with PickerServer(settings) as server:
-        url = f"http://picker.example:{ports(server)['metrics'].rpartition(':')[2]}/"
+        url = f"http://picker.example:{addresses(server)['metrics'].rpartition(':')[2]}/"
         complaints = ["401", "404"]  # the second is of /favicon.ico, which Chromium wants beside plain text
         async with page_of(browser, url, password="wrong-password-here", complaints=complaints) as page:
             await expect(page.locator("body")).to_contain_text("The token of --debug-token-file is required")

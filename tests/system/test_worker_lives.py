@@ -18,8 +18,8 @@ from discovery import (
 )
 from discovery.metadata.silence import SilenceTimings
 from discovery.opening import open_source
-from epp.config.settings import Settings
 from epp.server import PickerServer
+from tests.epp.local_picker import addresses, local
 from tests.eventually import eventually
 from tests.free_port import free_port
 
@@ -73,22 +73,13 @@ def now() -> float:
 
 async def test_the_picker_leaves_a_killed_worker_alone_at_once(tmp_path: Path) -> None:
     """100 ms is the figure; tests bound it at ten times that. Two workers: the pick has somewhere else to go."""
-    settings = Settings(
-        discovery=f"file://{tmp_path}",
-        namespace="demo",
-        component="decode",
-        host="127.0.0.1",
-        grpc_port=0,
-        grpc_health_port=0,
-        metrics_port=0,
-        secure_serving=False,
-    )
+    settings = local(discovery=f"file://{tmp_path}", namespace="demo", component="decode")
     async with (
         a_worker(tmp_path, "--instance-id", "stays"),
         PickerServer(settings) as picker,
         aiohttp.ClientSession() as session,
     ):
-        metrics = dict(word.split("=") for word in picker.ready_line.split()[1:])["metrics"]
+        metrics = addresses(picker)["metrics"]
 
         async def picked() -> set[str]:
             async with session.get(f"http://{metrics}/debug/endpoints") as answer:

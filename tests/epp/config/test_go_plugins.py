@@ -7,23 +7,18 @@ import pytest
 import yaml
 
 from adsum.config.problems import ConfigError
-from epp.config.picker_config import PickerConfig, load_config
+from epp.config.picker_config import load_config
 from epp.scheduling.affinity.session_affinity import SessionAffinityFilter
 from epp.scheduling.affinity.sessions import SessionBindings
 from epp.scheduling.prefix.producer import PrefixCacheProducer
 from epp.scheduling.prefix.scorer import PrefixCacheScorer
 from epp.scheduling.scorers.no_hit_lru import NoHitLruScorer
-
-HEAD = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}
-
-
-def load(*plugins: dict[str, Any], **sections: Any) -> PickerConfig:
-    return load_config(yaml.safe_dump(HEAD | {"plugins": list(plugins)} | sections), rng=random.Random(1))
+from tests.epp.scheduling.endpoint_pools import config_of
 
 
 def faults(*plugins: dict[str, Any], **sections: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        load(*plugins, **sections)
+        config_of(*plugins, **sections)
     return [f"{one.place}: {one.detail}" for one in caught.value.problems]
 
 
@@ -129,7 +124,7 @@ def test_a_source_of_session_ids_that_nobody_fills_is_told(source: dict[str, str
 def test_a_profile_can_be_named_only_where_it_is_the_only_one() -> None:
     given = plugin("session-affinity-scorer", profileName="a")
     refs = [{"pluginRef": "session-affinity-scorer"}]
-    assert load(given, schedulingProfiles=[{"name": "a", "plugins": refs}]).response_headers is not None
+    assert config_of(given, schedulingProfiles=[{"name": "a", "plugins": refs}]).response_headers is not None
     profiles = [{"name": "a", "plugins": refs}, {"name": "b"}]
     [said] = faults(given, {"type": "header-profile-handler"}, schedulingProfiles=profiles)
     assert "is not supported beside other profiles" in said
@@ -139,7 +134,7 @@ def test_a_plugin_of_two_profiles_is_one() -> None:
     refs = [{"pluginRef": "session-affinity-filter"}]
     given = plugin("session-affinity-filter", strategy="session_id")
     profiles = [{"name": name, "plugins": refs} for name in "ab"]
-    config = load(given, {"type": "header-profile-handler"}, schedulingProfiles=profiles)
+    config = config_of(given, {"type": "header-profile-handler"}, schedulingProfiles=profiles)
     one, other = (profile.filters[0] for profile in config.scheduler.profiles.values())
     assert one is other
     assert isinstance(one, SessionAffinityFilter)
@@ -147,18 +142,18 @@ def test_a_plugin_of_two_profiles_is_one() -> None:
 
 
 def test_a_scorer_of_cold_requests_shares_the_producer_of_the_prefix_scorer() -> None:
-    config = load({"type": "prefix-cache-scorer"}, plugin("no-hit-lru-scorer", lruSize=0))
+    config = config_of({"type": "prefix-cache-scorer"}, plugin("no-hit-lru-scorer", lruSize=0))
     prefix, cold = (one.scorer for one in config.scheduler.profiles["default"].scorers)
     assert isinstance(prefix, PrefixCacheScorer)
     assert isinstance(cold, NoHitLruScorer)
     assert prefix.producer is cold.producer
     assert sorted(map(id, config.scheduler.producers)) == sorted([id(cold.producer), id(cold)])
-    alone = load({"type": "no-hit-lru-scorer"}).scheduler.producers
+    alone = config_of({"type": "no-hit-lru-scorer"}).scheduler.producers
     assert {type(one) for one in alone} == {PrefixCacheProducer, NoHitLruScorer}
 
 
 def test_empty_texts_are_the_defaults_as_in_go() -> None:
-    load(
+    config_of(
         plugin("session-affinity-filter", encodedEndpointHeaderConfig={"header": ""}),
         plugin("topology-affinity-filter", minAffinity=""),
         plugin("topology-extractor", hostname=""),
@@ -167,15 +162,15 @@ def test_empty_texts_are_the_defaults_as_in_go() -> None:
 
 
 def test_agents_say_who_they_are_in_headers_of_their_own() -> None:
-    assert load({"type": "queue-scorer"}).fairness_headers == ()
+    assert config_of({"type": "queue-scorer"}).fairness_headers == ()
     known = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
-    assert load({"type": "agent-identity"}).fairness_headers == known
+    assert config_of({"type": "agent-identity"}).fairness_headers == known
     own = plugin("agent-identity", additionalSessionHeaders=["X-Mine"])
-    assert load(own).fairness_headers == ("x-mine", *known)
+    assert config_of(own).fairness_headers == ("x-mine", *known)
 
 
 def test_what_follows_every_request_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    steps = load({"type": "probabilistic-admitter", "name": "mine"}, {"type": "queue-scorer"}).steps
+    steps = config_of({"type": "probabilistic-admitter", "name": "mine"}, {"type": "queue-scorer"}).steps
     assert steps[0] == "admitter mine (probabilistic-admitter)"
 
 
@@ -216,9 +211,8 @@ def test_a_misspelt_key_hides_nothing_that_is_inside() -> None:
 
 
 def test_a_sound_file_with_one_misspelt_key_has_one_problem() -> None:
-    text = yaml.safe_dump(HEAD | {"Plugins": [{"type": "queue-scorer"}], "5": []})
     with pytest.raises(ConfigError) as caught:
-        load_config(text, rng=random.Random(1))
+        config_of(**{"5": [], "Plugins": [{"type": "queue-scorer"}]})
     assert [problem.detail.partition(";")[0] for problem in caught.value.problems] == [
         "unknown field '5'",
         "unknown field 'Plugins'",
@@ -243,10 +237,10 @@ def test_a_models_data_source_has_the_go_pickers_parameters() -> None:
         "scheme": "https", "path": "/v1/models", "interval": "5m", "insecureSkipVerify": False,
         "caCertPath": "/ca.pem", "clientCertPath": "/client.pem", "clientKeyPath": "/client.key",
     }  # fmt: skip
-    models = load(plugin("models-data-source", **given)).models
+    models = config_of(plugin("models-data-source", **given)).models
     assert models is not None
     assert models.model_dump(by_alias=True) == given | {"interval": 300.0}
-    assert load(plugin("queue-scorer")).models is None
+    assert config_of(plugin("queue-scorer")).models is None
     check_fault(
         plugin("models-data-source", interval="1ms"), "plugins[0].parameters.interval", "greater than"
     )

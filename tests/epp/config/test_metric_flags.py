@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -16,15 +15,8 @@ from epp.config import flags
 from epp.config.metric_flags import with_metrics
 from epp.config.picker_config import load_config
 from epp.scraping.engines import ENGINES, Engine, Series
-from epp.server import PickerServer
+from tests.epp.local_picker import get, picker
 
-LOCAL = [
-    "--host=127.0.0.1",
-    "--grpc-port=0",
-    "--grpc-health-port=0",
-    "--metrics-port=0",
-    "--secure-serving=false",
-]
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 
 
@@ -48,16 +40,14 @@ async def worker(page: str) -> AsyncIterator[str]:
 async def known(page: str, *arguments: str) -> dict[str, Any]:
     """What the picker with these flags has read off such a page."""
     async with worker(page) as destination:
-        settings, _, _ = flags.parse([*LOCAL, "--endpoint", destination, *arguments])
-        async with PickerServer(settings) as server, aiohttp.ClientSession() as session:
-            where = dict(pair.split("=") for pair in server.ready_line.split()[1:])
-            async with asyncio.timeout(90):
-                while True:
-                    async with session.get(f"http://{where['metrics']}/debug/endpoints") as answer:
-                        found: list[dict[str, Any]] = json.loads(await answer.text())["endpoints"]
-                    if found and found[0]["age"] is not None:
-                        return found[0]
-                    await asyncio.sleep(0.05)
+        plain = picker("--secure-serving=false", "--endpoint", destination, *arguments)
+        async with plain as where, asyncio.timeout(90):
+            while True:
+                _, page = await get(f"http://{where['metrics']}/debug/endpoints")
+                found: list[dict[str, Any]] = json.loads(page)["endpoints"]
+                if found and found[0]["age"] is not None:
+                    return found[0]
+                await asyncio.sleep(0.05)
 
 
 async def test_the_numbers_are_read_under_the_names_given() -> None:

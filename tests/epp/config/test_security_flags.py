@@ -3,8 +3,7 @@
 import asyncio
 import datetime
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +16,18 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from epp.config import flags
 from epp.envoy.config import render
 from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
-from epp.server import PickerServer
 from epp.wire import certificate
 from epp.wire.certificate import CertificateError, KeyPair
+from tests.epp import local_picker
 from tests.eventually import eventually
 
-LOCAL = ["--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0"]
 AES_256 = "ECDHE-ECDSA-AES256-GCM-SHA384"
 
 
-@asynccontextmanager
-async def picker(*arguments: str, endpoint: str = "127.0.0.1:9") -> AsyncIterator[dict[str, str]]:
-    """Where the ports are of a picker with these flags."""
-    settings, _, _ = flags.parse([*LOCAL, "--endpoint", endpoint, *arguments])
-    async with PickerServer(settings) as server:
-        yield dict(pair.split("=") for pair in server.ready_line.split()[1:])
+picker = partial(local_picker.picker, "--endpoint=127.0.0.1:9")
 
 
 async def handshake(address: str, *, version: ssl.TLSVersion, ciphers: str = "") -> str | None:
@@ -253,7 +245,7 @@ async def test_a_picker_of_tls_1_3_serves_the_envoy_that_is_configured_by_us(run
     any_port = Address("127.0.0.1", 0)
     async with (
         TestServer(app) as worker,
-        picker("--tls-min-version=VersionTLS13", endpoint=f"127.0.0.1:{worker.port}") as where,
+        local_picker.picker("--tls-min-version=VersionTLS13", f"--endpoint=127.0.0.1:{worker.port}") as where,
     ):
         settings = EnvoySettings(listen=any_port, admin=any_port, pickers=(Address.parse(where["grpc"]),))
         async with running_envoy(render(settings)) as envoy, aiohttp.ClientSession() as client:

@@ -20,7 +20,8 @@ from epp.decisions.query import MOST_ROWS, DecisionQuery
 from epp.server import PickerServer
 from epp.telemetry.decision_pages import MAX_BYTES, DecisionPages, parse_explained
 from tests.epp.decisions.test_decisions import Picker, store_of
-from tests.epp.test_server import Worker, local, pick, ports
+from tests.epp.local_picker import addresses
+from tests.epp.test_server import Worker, local, pick
 
 SECRET = "SECRET-OF-A-CLIENT"
 
@@ -42,7 +43,7 @@ async def test_from_a_pick_to_its_decision(messages: Any, eventually: Any) -> No
     async with Worker(waiting=9).serving() as busy, Worker(waiting=0).serving() as idle:
         where = f"static://{busy.destination},{idle.destination}"
         async with PickerServer(local(discovery=where)) as server:
-            address = ports(server)["metrics"]
+            address = addresses(server)["metrics"]
             await eventually(lambda: busy.scrapes > 1 and idle.scrapes > 1)
             status, explained = await explain(
                 address, {"path": "/v1/completions", "body": {"model": "m", "prompt": "hello"}}
@@ -50,7 +51,7 @@ async def test_from_a_pick_to_its_decision(messages: Any, eventually: Any) -> No
             assert (status, explained["outcome"]["state"]) == (200, "would be sent")
             assert (await get(address))[1]["last"] == 0, "nothing is kept of it"
             choices = f"{idle.destination},{busy.destination}"
-            assert await pick(ports(server)["grpc"], messages) == choices
+            assert await pick(addresses(server)["grpc"], messages) == choices
             status, page = await get(address)
             assert (status, page["capacity"], page["last"]) == (200, 1000, 1)
             [decision] = page["decisions"]
@@ -79,7 +80,7 @@ async def test_from_a_pick_to_its_decision(messages: Any, eventually: Any) -> No
 
 async def test_without_decisions_the_page_says_so_and_requests_are_still_explained(nobody: str) -> None:
     async with PickerServer(local(discovery=nobody, decisions=0)) as server:
-        address = ports(server)["metrics"]
+        address = addresses(server)["metrics"]
         status, page = await get(address)
         assert (status, page) == (
             404,
@@ -102,7 +103,7 @@ def nobody(tmp_path: Path) -> str:
 @pytest.fixture
 async def address(nobody: str) -> Any:
     async with PickerServer(local(discovery=nobody)) as server:
-        yield ports(server)["metrics"]
+        yield addresses(server)["metrics"]
 
 
 @pytest.mark.parametrize(

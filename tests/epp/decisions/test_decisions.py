@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.routing.arms import ARMS, COUNTED
-from discovery import Instance, InstanceAddedEvent, InstanceUpdatedEvent
+from discovery import Instance, InstanceUpdatedEvent
 from epp.config.picker_config import load_config
 from epp.decisions.query import DecisionQuery, DecisionReader
 from epp.decisions.recorder import PickRecorder
@@ -32,6 +32,7 @@ from epp.scheduling.request_reader import Policy
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.waiting import WaitingRequest
+from tests.epp.scheduling.endpoint_pools import add_worker
 from tests.epp.scheduling.fifo import Fifo
 
 NOW = 100.0
@@ -59,8 +60,7 @@ def store_of(count: int, **documents: Any) -> Datastore:
     """Workers w0, w1, ... at 10.0.0.1, ..., idle and scraped just now."""
     store = Datastore()
     for i in range(count):
-        instance = Instance(f"w{i}", "ns", "c", f"10.0.0.{i + 1}", 8000, "a")
-        store.apply(InstanceAddedEvent(instance), documents.get(f"w{i}", {}))
+        add_worker(store, document=documents.get(f"w{i}"), is_seen=False)
         store.observe(store.endpoints[i], Load(waiting=0, running=0, kv_usage=0), NOW)
     return store
 
@@ -407,7 +407,7 @@ def test_a_request_that_waits_keeps_no_endpoints_and_says_in_the_end_which_there
     decision = waiting.context.decision
     assert decision is not None
     assert (decision.pool, decision.steps) == (None, ()), "it may wait for minutes, and so may many"
-    picker.store.apply(InstanceAddedEvent(Instance("w2", "ns", "c", "10.0.0.9", 8000, "a")), {})
+    add_worker(picker.store, address="10.0.0.9", is_seen=False)
     picker.now += 6.0 if how == "expired" else 1.0
     if how == "abandoned":
         waiting.abandon(picker.now)

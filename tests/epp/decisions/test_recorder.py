@@ -15,11 +15,10 @@ from epp.decisions.spans import PickSpans
 from epp.request.control_headers import RECORD
 from epp.request.rejection import Rejection
 from epp.scheduling.decision import Decision
-from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
-from epp.scheduling.request_reader import Policy
 from epp.telemetry.picker_metrics import PluginDurations
 from tests.epp.decisions.test_decisions import CONFIGURATIONS, FILTERED, NOW, Picker, store_of
+from tests.epp.scheduling.endpoint_pools import director_of
 from tests.epp.scheduling.test_director import load
 from tests.noted_spans import Noted
 
@@ -62,7 +61,7 @@ class Recorded:
         self.durations = PluginDurations()
         self.durations.expect(self.scheduler)
         self.store = store_of(3)
-        self.director = Director(self.store, built.scheduler, built.detector, Policy(), random.Random(2))
+        self.director = director_of(built, self.store)
         self.ring = DecisionRing(1000)
         readers = (self.durations.read, PickSpans(clock, lambda: 0).read)
         self.director.decisions = PickRecorder(self.ring, readers, clock, whole_a_second)

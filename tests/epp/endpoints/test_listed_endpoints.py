@@ -6,12 +6,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
-from epp.config.settings import Settings
 from epp.server import PickerServer
+from tests.epp.local_picker import addresses, get, local
 from tests.fake_worker import hang
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -60,35 +59,9 @@ class Server:
         return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
 
 
-async def models(server: PickerServer) -> list[list[str]]:
-    """Those of each endpoint."""
-    metrics = dict(word.split("=") for word in server.ready_line.split()[1:])["metrics"]
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"http://{metrics}/debug/endpoints") as answer,
-    ):
-        return [e["models"] for e in json.loads(await answer.text())["endpoints"]]
-
-
-def local(where: str) -> Settings:
-    return Settings(
-        discovery=where,
-        host="127.0.0.1",
-        grpc_port=0,
-        grpc_health_port=0,
-        metrics_port=0,
-        secure_serving=False,
-    )
-
-
-async def endpoints(server: PickerServer) -> set[str]:
-    """Those that are known and reachable."""
-    metrics = dict(word.split("=") for word in server.ready_line.split()[1:])["metrics"]
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"http://{metrics}/debug/endpoints") as answer,
-    ):
-        return {e["destination"] for e in json.loads(await answer.text())["endpoints"] if e["reachable"]}
+async def endpoints(server: PickerServer) -> list[dict[str, Any]]:
+    _, page = await get(f"http://{addresses(server)['metrics']}/debug/endpoints")
+    return list(json.loads(page)["endpoints"])
 
 
 @pytest.mark.parametrize("source", ["static", "file"])
@@ -111,13 +84,14 @@ async def test_whatever_they_answer_they_are_scraped_and_routed_also_after_a_res
         for _ in range(2):
             for one in servers:
                 one.scrapes = 0
-            async with PickerServer(local(where)) as picker:
+            async with PickerServer(local(discovery=where)) as picker:
 
                 async def all_reachable() -> bool:  # at once, unless the machine is busy
-                    return await endpoints(picker) == {f"127.0.0.1:{one.port}" for one in servers}
+                    reachable = {e["destination"] for e in await endpoints(picker) if e["reachable"]}
+                    return reachable == {f"127.0.0.1:{one.port}" for one in servers}
 
                 async def all_listed() -> bool:
-                    return await models(picker) == [["m"]] * len(servers)
+                    return [e["models"] for e in await endpoints(picker)] == [["m"]] * len(servers)
 
                 await eventually(all_reachable)
                 await eventually(lambda: all(one.scrapes for one in servers))
@@ -129,7 +103,7 @@ async def test_one_line_says_that_a_worker_has_no_document(
 ) -> None:
     async with Server(says(401)).serving() as denying, Server(says(404)).serving() as plain:
         where = f"static://127.0.0.1:{denying.port},127.0.0.1:{plain.port}"
-        async with PickerServer(local(where)):
+        async with PickerServer(local(discovery=where)):
             await eventually(lambda: "has no metadata document" in caplog.text)
             await eventually(lambda: denying.scrapes > 10)
     lines = [m for m in (r.getMessage() for r in caplog.records) if "metadata document" in m]

@@ -8,16 +8,15 @@ from discovery import Instance, InstanceAddedEvent
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Adapters, EndpointPool
 from epp.endpoints.load import Load
+from tests.epp.scheduling.endpoint_pools import add_worker
 
 COUNT = 6
 
 
 def store_of(count: int = COUNT) -> Datastore:
     store = Datastore()
-    for number in range(count):
-        store.apply(
-            InstanceAddedEvent(Instance(f"w{number}", "ns", "c", f"10.0.0.{number + 1}", 8000, "a")), {}
-        )
+    for _ in range(count):
+        add_worker(store, is_seen=False)
     return store
 
 

@@ -19,6 +19,7 @@ from epp.scheduling.published_only import check_published_only
 from epp.scraping.engines import ENGINES, engines_of, other_series
 from epp.scraping.metrics_page import detect_engine, read_load
 from epp.telemetry.pool_metrics import PoolGauges
+from tests.epp.scheduling.endpoint_pools import add_worker
 
 NOW = 100.0
 HITS = WorkerMetric(
@@ -53,8 +54,8 @@ def scrape(store: Datastore, row: int, content: bytes, now: float = NOW) -> Load
 
 def store_of(count: int) -> Datastore:
     store = Datastore(metrics=METRICS)
-    for i in range(count):
-        store.apply(InstanceAddedEvent(Instance(f"w{i}", "ns", "c", f"10.0.0.{i + 1}", 8000, "a")), {})
+    for _ in range(count):
+        add_worker(store, is_seen=False)
     return store
 
 

@@ -10,10 +10,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from aiohttp.typedefs import Handler
 
-from epp.config.settings import Settings
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import render
 from epp.server import PickerServer
+from tests.epp.local_picker import addresses, local
 
 
 async def started_worker(stack: AsyncExitStack, path: str, answer: Handler) -> int:
@@ -32,13 +32,10 @@ async def picker_behind_envoy(
     `descriptors`: that Envoy may open.
     """
     listed = "static://" + ",".join(f"127.0.0.1:{port}" for port in ports)
-    given = Settings(
-        discovery=settings.pop("discovery", listed), host="127.0.0.1",
-        grpc_port=0, grpc_health_port=0, metrics_port=0, secure_serving=False, **settings,
-    )  # fmt: skip
+    given = local(**{"discovery": listed} | settings)
     async with PickerServer(given) as server:
-        addresses = dict(pair.split("=") for pair in server.ready_line.split()[1:])
-        own = ["--listen-port=0", "--admin-port=0", "--secure=false", f"--epp={addresses['grpc']}"]
+        where = addresses(server)
+        own = ["--listen-port=0", "--admin-port=0", "--secure=false", f"--epp={where['grpc']}"]
         with TemporaryDirectory() as folder:
             file = given.config_file or Path(folder) / "picker.yaml"
             if given.config_text is not None:
@@ -47,4 +44,4 @@ async def picker_behind_envoy(
                 own.append(f"--picker-config={file}")
             config = render(envoy_flags.parse([*own, *flags]))
         async with running_envoy(config, descriptors=descriptors) as envoy:
-            yield envoy, addresses
+            yield envoy, where

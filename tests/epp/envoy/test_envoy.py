@@ -35,14 +35,12 @@ from epp.ext_proc.outcomes import OutcomeLedger
 from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.request.rejection import Rejection
-from epp.scheduling.director import Director
 from epp.scheduling.disaggregation.handler import PREFILL_HEADER as PREFILLER
-from epp.scheduling.request_reader import Policy
 from epp.wire import certificate
 from epp.wire.certificate import Certificate
 from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
-from tests.epp.scheduling.endpoint_pools import add_worker
+from tests.epp.scheduling.endpoint_pools import add_worker, director_of
 
 GO_FILES = Path(__file__).parents[1] / "config" / "go_files"
 ANY = Address("127.0.0.1", 0)
@@ -253,10 +251,10 @@ async def test_headers_that_clients_must_not_set_reach_no_picker(mesh: Mesh, pic
 async def test_a_worker_is_told_its_prefill_worker_and_never_the_client_s(mesh: Mesh) -> None:
     """The decode worker has the prompt from the second request on."""
     worker, store = await mesh.worker(), Datastore()
-    add_worker(store, "decode", "decode", "127.0.0.1", worker.port)
-    add_worker(store, "prefill", "prefill", "127.0.0.1", 9)
+    add_worker(store, "decode", "decode", address="127.0.0.1", port=worker.port)
+    add_worker(store, "prefill", "prefill", address="127.0.0.1", port=9)
     config = load_config((GO_FILES / "pd-epp-config.yaml").read_text(), rng=random.Random(1))
-    mesh.director = Director(store, config.scheduler, config.detector, Policy(), random.Random(2))
+    mesh.director = director_of(config, store)
     picker = await mesh.picker()
     envoy = await mesh.envoy(render(_settings(picker)))
     client = await mesh.client()

@@ -10,11 +10,12 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from epp.config.settings import Settings, TransportKind
+from epp.config.settings import TransportKind
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import render
 from epp.server import PickerServer
 from tests.epp.envoy.picker_stage import started_worker
+from tests.epp.local_picker import addresses, local
 
 CONFIG = """
 apiVersion: llm-d.ai/v1
@@ -70,21 +71,16 @@ class Stage:
         self.config = self._path / "config.yaml"
         self.config.write_text(f"{CONFIG % (request_ttl, no_endpoint_ttl)}  {more}\n")
         self.list_worker(listed)
-        settings = Settings(
+        settings = local(
             discovery=f"static://{self._listing}",
-            host="127.0.0.1",
             transport=self._transport,
             config_file=self.config,
             objectives={"high": 10, "low": -1},
-            grpc_port=0,
-            grpc_health_port=0,
-            metrics_port=0,
-            secure_serving=False,
         )
         self.server = await stack.enter_async_context(PickerServer(settings))
-        addresses = dict(pair.split("=") for pair in self.server.ready_line.split()[1:])
-        self._metrics = f"http://{addresses['metrics']}/metrics"
-        flags = ["--listen-port=0", "--admin-port=0", "--secure=false", f"--epp={addresses['grpc']}"]
+        where = addresses(self.server)
+        self._metrics = f"http://{where['metrics']}/metrics"
+        flags = ["--listen-port=0", "--admin-port=0", "--secure=false", f"--epp={where['grpc']}"]
         flags.append(f"--picker-config={self.config}")
         self._envoy = await stack.enter_async_context(self._running_envoy(render(envoy_flags.parse(flags))))
         self._client = await stack.enter_async_context(aiohttp.ClientSession())

@@ -7,38 +7,20 @@ from typing import Any
 import aiohttp
 import pytest
 
-from epp.config.settings import Settings, TransportKind
-from epp.envoy import flags as envoy_flags
-from epp.envoy.config import render
-from epp.server import PickerServer
+from epp.config.settings import TransportKind
+from tests.epp.envoy.picker_stage import picker_behind_envoy
 from tests.eventually import eventually
 from tests.model_server_process import model_server
-
-ANY_PORT: dict[str, Any] = {"grpc_port": 0, "grpc_health_port": 0, "metrics_port": 0}
 
 
 @asynccontextmanager
 async def models_of(
     running_envoy: Any, *ports: int, **changes: Any
-) -> AsyncIterator[tuple[PickerServer, aiohttp.ClientSession, str]]:
-    """A picker of the workers at these ports, and the URL of `/v1/models` at the Envoy before it."""
-    where = "static://" + ",".join(f"127.0.0.1:{port}" for port in ports)
-    settings = Settings(host="127.0.0.1", secure_serving=False, discovery=where, **ANY_PORT, **changes)
-    async with PickerServer(settings) as picker, aiohttp.ClientSession() as client:
-        grpc = dict(word.split("=") for word in picker.ready_line.split()[1:])["grpc"]
-        flags = [
-            "--epp",
-            grpc,
-            "--listen-port",
-            "0",
-            "--admin-port",
-            "0",
-            "--secure=false",
-            "--access-log",
-            "",
-        ]
-        async with running_envoy(render(envoy_flags.parse(flags))) as envoy:
-            yield picker, client, envoy.url("/v1/models")
+) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+    """A client, and the URL of `/v1/models` at the Envoy before a picker of the workers at these ports."""
+    stage = picker_behind_envoy(running_envoy, ports, "--access-log=", **changes)
+    async with stage as (envoy, _), aiohttp.ClientSession() as client:
+        yield client, envoy.url("/v1/models")
 
 
 @pytest.mark.parametrize("transport", list(TransportKind))
@@ -49,7 +31,7 @@ async def test_the_picker_answers_with_the_models_of_all_workers(
     async with (
         model_server("m", "x") as (_, one),
         model_server("m", "y") as (_, other),
-        models_of(running_envoy, one, other, transport=transport) as (_, client, url),
+        models_of(running_envoy, one, other, transport=transport) as (client, url),
     ):
         await eventually(lambda: caplog.text.count("as its /v1/models says") == 2)
         async with client.get(url) as answer:
@@ -64,7 +46,7 @@ async def test_turned_off_a_worker_answers(running_envoy: Any, caplog: pytest.Lo
     caplog.set_level("INFO")
     async with (
         model_server("m") as (_, port),
-        models_of(running_envoy, port, models_endpoint=False) as (_, client, url),
+        models_of(running_envoy, port, models_endpoint=False) as (client, url),
     ):
         await eventually(lambda: "as its /v1/models says" in caplog.text)
         async with client.get(url) as answer:

@@ -11,13 +11,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from epp.config.settings import Settings
-from epp.envoy import flags as envoy_flags
-from epp.envoy.config import render
 from epp.scheduling.affinity.sessions import TOKEN_HEADER
 from epp.scheduling.conformance import SERVED_HEADER
 from epp.scheduling.profile_handlers import RANK_HEADER
-from epp.server import PickerServer
+from tests.epp.envoy.picker_stage import picker_behind_envoy
 
 PROMPT = {"model": "m", "prompt": "x"}
 
@@ -53,28 +50,11 @@ class Setup:
         )
 
     async def start(self, ports: list[int], text: str, *, override_host: bool = False) -> None:
-        listed = ",".join(f"127.0.0.1:{port}" for port in ports)
-        settings = Settings(
-            host="127.0.0.1",
-            secure_serving=False,
-            grpc_port=0,
-            grpc_health_port=0,
-            metrics_port=0,
-            discovery=f"static://{listed}",
-            config_text=text,
-        )
-        picker = await self._stack.enter_async_context(PickerServer(settings))
-        grpc = dict(pair.split("=") for pair in picker.ready_line.split()[1:])["grpc"]
-        (self._folder / "picker.yaml").write_text(text)
-        flags = ["--epp", grpc, "--listen-port", "0", "--admin-port", "0", "--secure=false"]
-        flags.append(f"--picker-config={self._folder / 'picker.yaml'}")
+        flags: list[str] = []
         if override_host:
-            flags += [
-                "--mode",
-                "override-host",
-                *(word for port in ports for word in ("--endpoint", f"127.0.0.1:{port}")),
-            ]
-        envoy = await self._stack.enter_async_context(self._running_envoy(render(envoy_flags.parse(flags))))
+            flags = ["--mode=override-host", *(f"--endpoint=127.0.0.1:{port}" for port in ports)]
+        stage = picker_behind_envoy(self._running_envoy, ports, *flags, config_text=text)
+        envoy, _ = await self._stack.enter_async_context(stage)
         await self._stack.enter_async_context(self._client)
         self._url = envoy.url("/v1/completions")
 

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from epp.config.settings import Settings, TransportKind
+from epp.config.settings import TransportKind
 from epp.envoy.config import render
 from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
@@ -19,6 +19,7 @@ from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.request.body import MemoryBudget
 from epp.server import PickerServer
 from tests.decoded_exchange import DecodedExchange
+from tests.epp.local_picker import addresses, local
 
 ANY = Address("127.0.0.1", 0)
 SMALL = {"model": "m", "prompt": "x" * 10_000}
@@ -65,12 +66,9 @@ async def open_picker(request: pytest.FixtureRequest, running_envoy: Any) -> Asy
 
         async def picker(**changes: Any) -> Any:
             address = await stack.enter_async_context(worker())
-            ports = {"grpc_port": 0, "grpc_health_port": 0, "metrics_port": 0, "secure_serving": False}
-            settings = Settings(
-                discovery=f"static://{address}", host="127.0.0.1", transport=request.param, **ports, **changes
-            )
+            settings = local(discovery=f"static://{address}", transport=request.param, **changes)
             server = await stack.enter_async_context(PickerServer(settings))
-            grpc = server.ready_line.split()[1].partition("=")[2]
+            grpc = addresses(server)["grpc"]
             envoy = EnvoySettings(
                 listen=ANY, admin=ANY, pickers=(Address.parse(grpc),), secure=False, request_timeout="0s"
             )

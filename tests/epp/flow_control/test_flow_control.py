@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
+from discovery import Instance, InstanceRemovedEvent
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
 from epp.flow_control.controller import FlowController, FlowControlSwitch
@@ -19,6 +19,7 @@ from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import UtilizationDetector
+from tests.epp.scheduling.endpoint_pools import add_worker
 from tests.epp.scheduling.test_admission import Client, Picker, client_of
 from tests.epp.scheduling.test_director import NOW, store_of
 
@@ -52,9 +53,8 @@ class Held(Picker):
         self.turns()
 
 
-def add_worker(store: Datastore, number: int, now: float, model: str = "") -> None:
-    instance = Instance(f"w{number}", "ns", "c", f"10.0.0.{number + 1}", 8000, "a")
-    store.apply(InstanceAddedEvent(instance), {"model": {"name": model}} if model else {})
+def add_idle(store: Datastore, now: float, model: str = "") -> None:
+    add_worker(store, document={"model": {"name": model}} if model else {}, is_seen=False)
     store.observe(store.endpoints[-1], Load(waiting=0, running=0, kv_usage=0), now)
 
 
@@ -184,7 +184,7 @@ def test_requests_wait_for_the_first_worker(picker: Any) -> None:
     assert went(waiting) == [False] * 3
     it.now += 59
     it.turns()
-    add_worker(it.store, 0, it.now)
+    add_idle(it.store, it.now)
     it.turns()
     assert went(waiting) == [True] * 3
 
@@ -193,7 +193,7 @@ def test_one_that_nobody_can_serve_takes_nobody_s_turn(picker: Any) -> None:
     it = picker(0)
     lost = [it.ask(f"{number}", model="other") for number in range(2 * ROOM)]
     served = [it.ask(f"served {number}", model="m") for number in range(ROOM)]
-    add_worker(it.store, 0, it.now, "m")
+    add_idle(it.store, it.now, "m")
     it.turns()
     assert [client.status for client in lost] == [404] * (2 * ROOM)
     assert went(served) == [True] * ROOM
@@ -208,7 +208,7 @@ def test_an_empty_subset_of_an_empty_pool_forbids_no_worker_that_comes(
     waiting = it.director.direct({":path": "/v1/completions"}, body, Subset.of(named), it.now)
     outcomes: list[Any] = []
     waiting.subscribe(lambda outcome, now: outcomes.append(outcome))
-    add_worker(it.store, 0, it.now)
+    add_idle(it.store, it.now)
     it.turns()
     (outcome,) = outcomes
     assert (None if isinstance(outcome, Pick) else outcome.status) == status
@@ -229,7 +229,7 @@ def test_the_wait_counts_anew_when_the_first_worker_comes_or_the_last_one_goes(p
     waiting = [it.ask(f"{number}") for number in range(ROOM + 2)]
     it.turns()
     it.now += 9
-    add_worker(it.store, 0, it.now)
+    add_idle(it.store, it.now)
     it.turns()
     assert went(waiting) == [True] * ROOM + [False] * 2
     it.now += 1.5
@@ -251,7 +251,7 @@ def test_a_pool_that_comes_and_goes_lets_nobody_wait_for_ever(picker: Any) -> No
     it.turns()
     for _ in range(9):
         assert client.said == []
-        add_worker(it.store, 0, it.now)
+        add_idle(it.store, it.now)
         it.page(waiting=ROOM)  # others fill it
         it.now += 0.5
         remove_workers(it.store)

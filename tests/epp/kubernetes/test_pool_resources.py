@@ -10,10 +10,10 @@ import pytest
 
 from discovery.kubernetes import Cluster, ClusterTransport, Timings
 from discovery.kubernetes.pods.selection import POOL_GROUP
-from epp.config.settings import Settings
 from epp.kubernetes.inference_resources import PoolIdentity
 from epp.kubernetes.pool_resources import PoolResources, ResourceReaders, open_pool_resources
 from epp.server import PickerServer
+from tests.epp.local_picker import addresses, local
 from tests.eventually import eventually
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.api_server import FakeApiServer
@@ -65,15 +65,9 @@ async def following(api: FakeApiServer, told: Told) -> AsyncIterator[PoolResourc
 
 
 async def test_a_picker_serves_while_its_pool_exists(api: FakeApiServer) -> None:
-    settings = Settings(
-        discovery=f"kubernetes://default?pool=vllm&server={api.url}",
-        host="127.0.0.1",
-        grpc_port=0,
-        grpc_health_port=0,
-        metrics_port=0,
-    )
+    settings = local(discovery=f"kubernetes://default?pool=vllm&server={api.url}")
     async with PickerServer(settings) as picker, aiohttp.ClientSession() as client:
-        metrics = dict(pair.split("=") for pair in picker.ready_line.split()[1:])["metrics"]
+        metrics = addresses(picker)["metrics"]
 
         async def status() -> tuple[bool, str | None]:
             async with client.get(f"http://{metrics}/status") as answer:

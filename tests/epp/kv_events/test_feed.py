@@ -22,7 +22,6 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
 from epp.flow_control.controller import FlowControlSwitch
 from epp.kv_events.feed import KvEventFeed, _Pauses
-from epp.scheduling.director import Director
 from epp.scheduling.kv_events.event_stream import Knowledge
 from epp.scheduling.kv_events.producer import PrecisePrefixCacheProducer
 from epp.scheduling.kv_events.prompt_tokens import pack_tokens
@@ -32,6 +31,7 @@ from epp.scheduling.waiting import WaitingRequest
 from examples.simulator.kv_messages import full, stored, vllm
 from tests.epp.kv_events.model_files import write_model
 from tests.epp.kv_events.publishing_worker import SIZE, PublishingWorker
+from tests.epp.scheduling.endpoint_pools import director_of, text_of
 from tests.eventually import eventually
 
 pytestmark = pytest.mark.anyio
@@ -42,18 +42,13 @@ OTHER = PROMPT[::-1]
 
 
 def config(**parameters: Any) -> str:
-    document = {
-        "apiVersion": "llm-d.ai/v1",
-        "kind": "EndpointPickerConfig",
-        "plugins": [
-            {"type": "precise-prefix-cache-producer", "parameters": {"tokenWaitMs": 5000} | parameters},
-            {
-                "type": "prefix-cache-scorer",
-                "parameters": {"prefixMatchInfoProducerName": "precise-prefix-cache-producer"},
-            },
-        ],
-    }
-    return yaml.safe_dump(document)
+    return text_of(
+        {"type": "precise-prefix-cache-producer", "parameters": {"tokenWaitMs": 5000} | parameters},
+        {
+            "type": "prefix-cache-scorer",
+            "parameters": {"prefixMatchInfoProducerName": "precise-prefix-cache-producer"},
+        },
+    )
 
 
 def with_flow_control(text: str) -> str:
@@ -71,7 +66,7 @@ class Pool:
     def __init__(self, workers: Sequence[Any], text: str) -> None:
         self.store = Datastore()
         loaded = load_config(text, rng=random.Random(1))
-        self.director = Director(self.store, loaded.scheduler, loaded.detector, Policy(), random.Random(2))
+        self.director = director_of(loaded, self.store)
         (self.producer,) = [
             one for one in self.director.producers if isinstance(one, PrecisePrefixCacheProducer)
         ]
@@ -520,7 +515,9 @@ async def test_workers_may_connect_to_the_picker_and_name_themselves_in_topics()
 def test_it_is_said_when_no_scorer_reads_it() -> None:
     read = config()
     assert not load_config(read, rng=random.Random(1)).warnings
-    text = read.replace("prefixMatchInfoProducerName: precise-prefix-cache-producer", "matchLengthWeight: 0")
+    text = read.replace(
+        '"prefixMatchInfoProducerName": "precise-prefix-cache-producer"', '"matchLengthWeight": 0'
+    )
     [warning] = load_config(text, rng=random.Random(1)).warnings
     assert warning.startswith("precise-prefix-cache-producer has no effect")
 

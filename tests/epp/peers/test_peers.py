@@ -18,9 +18,9 @@ from benchmarks.ports import free_ports
 from epp.ext_proc.access_log_entry import ACCESS_LOG
 from epp.ext_proc.protocol import EXT_PROC
 from epp.peers.messages.peers_pb2 import Hello, News
-from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from tests.epp.epp_program import LOCAL, epp_program
 from tests.epp.ext_proc.test_outcomes import entry, message
+from tests.epp.local_picker import stream_over
 from tests.epp.peers.test_subscriber import add
 from tests.epp.picker_programs import PickerProgram, picker_programs
 from tests.eventually import eventually
@@ -47,11 +47,7 @@ async def requests(picker: PickerProgram, count: int, messages: Any) -> AsyncIte
     async with aio.insecure_channel(picker.address) as channel:
         streams: list[Any] = []
         for _ in range(count):
-            stream: Any = channel.stream_stream(
-                "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
-                request_serializer=ProcessingRequest.SerializeToString,
-                response_deserializer=ProcessingResponse.FromString,
-            )()
+            stream = stream_over(channel)
             await stream.write(messages.headers())
             await stream.write(messages.body(BODY, end_of_stream=True))
             assert await stream.read() is not aio.EOF

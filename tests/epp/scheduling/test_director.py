@@ -26,6 +26,7 @@ from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.profile_handlers import SingleProfileHandler
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
+from tests.epp.scheduling.endpoint_pools import add_worker
 
 NOW = 100.0
 PROMPTS = itertools.count()
@@ -35,9 +36,8 @@ def store_of(*models: str, unreachable: frozenset[int] = frozenset()) -> Datasto
     """Workers w0, w1, ... at 10.0.0.1, ..., idle and scraped just now; an empty name declares nothing."""
     store = Datastore()
     for i, model in enumerate(models):
-        address = f"10.0.0.{i + 1}"
-        instance = Instance(f"w{i}", "ns", "c", address, 8000, "a", reachable=i not in unreachable)
-        store.apply(InstanceAddedEvent(instance), {"model": {"name": model}} if model else {})
+        document = {"model": {"name": model}} if model else {}
+        add_worker(store, document=document, is_seen=False, reachable=i not in unreachable)
         load(store, i)
     return store
 

@@ -15,13 +15,12 @@ from epp.outliers.settings import OutlierSettings
 from epp.peers.messages.peers_pb2 import News
 from epp.peers.publisher import PickPublisher
 from epp.request.control_headers import PREFILL_FALLBACK
-from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.picks_in_flight import _FAULTS
-from epp.scheduling.request_reader import Policy
 from epp.scheduling.work_ahead.producer import WorkAheadProducer
 from registry.disaggregation.disaggregated_request import FALLBACK
 from tests.decoded_exchange import DecodedExchange
+from tests.epp.scheduling.endpoint_pools import director_of
 from tests.epp.scheduling.test_roles import NOW, body_of, store_of
 
 
@@ -31,7 +30,7 @@ class Pool:
     def __init__(self, *roles: str, **settings: Any) -> None:
         self.store = store_of(*roles)
         made = load_config(None, rng=random.Random(1))
-        self.director = Director(self.store, made.scheduler, made.detector, Policy(), random.Random(2))
+        self.director = director_of(made, self.store)
         self.outliers = OutlierDetection(self.store, OutlierSettings(**settings))
         self.director.picks.outliers = self.outliers
         self._asked = 0

@@ -1,6 +1,5 @@
 """Our plugins choose what the Go picker's source says, case by case (go_choices.yaml)."""
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,12 @@ import numpy as np
 import pytest
 import yaml
 
-from epp.config.picker_config import PickerConfig, load_config
+from epp.config.picker_config import PickerConfig
 from epp.endpoints.endpoint import NO_ADAPTERS, Column, Endpoint, EndpointPool, rows_of, unknown_numbers
 from epp.endpoints.worker_metrics import WORKER_METRICS
 from epp.request.inference_request import InferenceRequest, parse_request
 from epp.scheduling.plugin import Scores
+from tests.epp.scheduling.endpoint_pools import config_of
 
 CASES = yaml.load((Path(__file__).parent / "go_choices.yaml").read_text(), yaml.CSafeLoader)
 HEAT = {"name": "vllm", "customMetrics": [{"attributeKey": "Heat", "metricSpec": "heat"}]}
@@ -22,13 +22,8 @@ COLUMNS = ("waiting", "running", "kv_usage", "inflight")
 
 def load(case: dict[str, Any]) -> PickerConfig:
     extractor = {"type": "core-metrics-extractor", "parameters": {"engineConfigs": [HEAT]}}
-    document = {
-        "apiVersion": "llm-d.ai/v1",
-        "kind": "EndpointPickerConfig",
-        "plugins": [case["plugin"], extractor, *case.get("more", ())],
-        "schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": case["plugin"]["type"]}]}],
-    }
-    return load_config(yaml.safe_dump(document), rng=random.Random(1))
+    profiles = [{"name": "default", "plugins": [{"pluginRef": case["plugin"]["type"]}]}]
+    return config_of(case["plugin"], extractor, *case.get("more", ()), schedulingProfiles=profiles)
 
 
 def make_pool(given: list[dict[str, Any]], config: PickerConfig) -> EndpointPool:

@@ -1,19 +1,14 @@
 """Profile handlers of the Go picker: by a header, and for a sidecar that knows the ranks."""
 
-import json
-import random
 from typing import Any
 
 import pytest
 
-from discovery import Instance, InstanceAddedEvent
-from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.load import Load
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
-from epp.scheduling.request_reader import Policy
+from tests.epp.scheduling.endpoint_pools import add_worker, config_of, director_of
 
 NOW = 100.0
 PROFILES = ("decode", "prefill")
@@ -22,28 +17,17 @@ PROFILES = ("decode", "prefill")
 def make_director(handler: str, store: Datastore, profiles: tuple[str, ...], **parameters: Any) -> Director:
     plugins: list[Any] = [{"type": handler, "parameters": parameters}]
     plugins += [{"type": f"{name}-filter"} for name in PROFILES]
-    document = {
-        "apiVersion": "llm-d.ai/v1",
-        "kind": "EndpointPickerConfig",
-        "plugins": plugins,
-        "schedulingProfiles": [
-            {"name": name, "plugins": [{"pluginRef": f"{name}-filter"}] if name in PROFILES else []}
-            for name in profiles
-        ],
-    }
-    config = load_config(json.dumps(document), rng=random.Random(1))
-    return Director(store, config.scheduler, config.detector, Policy(), random.Random(2))
+    listed = [
+        {"name": name, "plugins": [{"pluginRef": f"{name}-filter"}] if name in PROFILES else []}
+        for name in profiles
+    ]
+    return director_of(config_of(*plugins, schedulingProfiles=listed), store)
 
 
 def make_store(*roles: str) -> Datastore:
-    """A worker of each role, at 10.0.0.1:8200, ..., idle and scraped just now."""
     store = Datastore()
-    for at, role in enumerate(roles):
-        instance = Instance(
-            f"w{at}", "ns", "c", f"10.0.0.{at + 1}", 8200, "a", labels={"llm-d.ai/role": role}
-        )
-        store.apply(InstanceAddedEvent(instance), {})
-        store.observe(store.endpoints[at], Load(waiting=0, running=0, kv_usage=0), NOW, period=1e9)
+    for role in roles:
+        add_worker(store, role=role, port=8200)
     return store
 
 

@@ -6,13 +6,12 @@ from collections import Counter
 import pytest
 
 from adsum.config.problems import ConfigError
-from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.scorers.in_flight import InFlightScorer
-from tests.epp.scheduling.endpoint_pools import REQUEST, pool_of
+from tests.epp.scheduling.endpoint_pools import REQUEST, add_worker, pool_of
 from tests.epp.scheduling.test_director import NOW, direct, director, load, store_of
 
 
@@ -47,7 +46,7 @@ def test_what_was_sent_since_the_page_was_read_counts_until_the_next() -> None:
 
 def test_without_a_page_only_what_is_in_flight_counts() -> None:
     store = Datastore()
-    store.apply(InstanceAddedEvent(Instance("w0", "ns", "c", "10.0.0.1", 8000, "a")), {})
+    add_worker(store, is_seen=False)
     it = director(store)
     open_picks = [direct(it) for _ in range(3)]
     it.release(open_picks[0], NOW)

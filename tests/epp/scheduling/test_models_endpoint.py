@@ -5,7 +5,6 @@ import random
 
 import pytest
 
-from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.served_model import ServedModel
@@ -15,6 +14,7 @@ from epp.request.subset import Subset
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.request_reader import Policy
+from tests.epp.scheduling.endpoint_pools import add_worker
 
 GET = {":method": "GET", ":path": "/v1/models"}
 
@@ -30,8 +30,8 @@ def director(
 def store_of(**listed: tuple[str, ...]) -> Datastore:
     """Workers at 10.0.0.1, 10.0.0.2, ... that list these models."""
     store = Datastore()
-    for number, (name, models) in enumerate(listed.items(), 1):
-        store.apply(InstanceAddedEvent(Instance(name, "ns", "c", f"10.0.0.{number}", 8000, "a")), {})
+    for name, models in listed.items():
+        add_worker(store, name, is_seen=False)
         store.set_listed_models(store.endpoints[-1], tuple(ServedModel(id=model) for model in models))
     return store
 
@@ -106,7 +106,7 @@ def test_a_request_goes_where_its_model_is_listed() -> None:
 
 def test_a_model_that_nobody_declares_is_not_found_though_nobody_lists_it() -> None:
     store = Datastore()
-    store.apply(InstanceAddedEvent(Instance("a", "ns", "c", "10.0.0.1", 8000, "a")), {"model": {"name": "m"}})
+    add_worker(store, document={"model": {"name": "m"}}, is_seen=False)
     body = json.dumps({"model": "other", "prompt": "p"}).encode()
     with pytest.raises(Rejection, match="does not exist here"):
         director(store).direct({":method": "POST", ":path": "/v1/completions"}, body, None, 0.0)

@@ -53,7 +53,7 @@ def scheduler_of(handler: ProfileHandler | None = None, **changes: Any) -> Sched
 def store_of(*roles: str) -> Datastore:
     store = Datastore()
     for number, role in enumerate(roles, 1):
-        add_worker(store, f"{role}-{number}", role, f"10.0.0.{number}")
+        add_worker(store, f"{role}-{number}", role)
     return store
 
 

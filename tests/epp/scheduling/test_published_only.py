@@ -4,10 +4,8 @@ import random
 from typing import Any
 
 import pytest
-import yaml
 
 from epp.config.catalogue import PLUGINS
-from epp.config.picker_config import load_config
 from epp.endpoints.endpoint import EndpointPool, Floats
 from epp.extension import check_published_only
 from epp.plugins.declaration import Role
@@ -17,6 +15,7 @@ from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.plugin import Scorer
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.published_only import UnpublishedReadError, is_published_only
+from tests.epp.scheduling.endpoint_pools import config_of
 
 PARAMETERS = {
     "header-label-affinity-scorer": {"headerName": "x-pool", "labelKey": "pool"},
@@ -33,9 +32,7 @@ def build(name: str) -> Scorer:
         {"type": "core-metrics-extractor", "parameters": {"engineConfigs": [HEAT]}},
         {"type": name, "parameters": PARAMETERS.get(name, {})},
     ]
-    head = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}
-    config = load_config(yaml.safe_dump(head | {"plugins": plugins}), rng=random.Random(1))
-    [weighted] = config.scheduler.profiles["default"].scorers
+    [weighted] = config_of(*plugins).scheduler.profiles["default"].scorers
     return weighted.scorer
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
+from discovery import Instance, InstanceRemovedEvent
 from epp.config.picker_config import PickerConfig, load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool
@@ -26,6 +26,7 @@ from epp.scheduling.saturation import ProbabilisticAdmitter
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.scorers.no_hit_lru import NoHitLruScorer
 from epp.scheduling.work_ahead.producer import WorkAheadProducer
+from tests.epp.scheduling.endpoint_pools import add_worker, director_of
 
 NOW = 100.0
 HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n"
@@ -34,10 +35,8 @@ PREFIX = "- {type: prefix-cache-scorer}\n"
 
 def store_of(count: int) -> Datastore:
     store = Datastore()
-    for number in range(count):
-        instance = Instance(f"w{number}", "ns", "c", f"10.0.0.{number + 1}", 8000, "a")
-        store.apply(InstanceAddedEvent(instance), {})
-        store.observe(store.endpoints[number], Load(waiting=0, running=0, kv_usage=0), NOW)
+    for _ in range(count):
+        add_worker(store)
     return store
 
 
@@ -151,7 +150,7 @@ def test_the_columns_of_custom_metrics_stay() -> None:
 def test_a_prompt_goes_where_it_is_cached_also_after_a_change() -> None:
     store = store_of(8)
     first = config(PREFIX)
-    it = Director(store, first.scheduler, first.detector, Policy(), random.Random(2))
+    it = director_of(first, store)
     prompt = "a long prompt " * 1000
     pick = direct(it, prompt)
     it.responded(pick, 200, NOW)
@@ -231,7 +230,7 @@ def test_a_producer_that_is_no_longer_used_follows_the_endpoints_no_longer() -> 
 def test_the_policy_changes_too() -> None:
     store = store_of(1)
     first = config(PREFIX)
-    it = Director(store, first.scheduler, first.detector, Policy(), random.Random(2))
+    it = director_of(first, store)
     it.reconfigure(first.scheduler, first.detector, Policy(passthrough=True))
     pick = it.direct({":path": "/v1/completions"}, b"no JSON", None, NOW)
     assert isinstance(pick, Pick)

@@ -2,12 +2,10 @@
 
 import json
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
@@ -21,6 +19,8 @@ from epp.scheduling.pairing import REVISION_LABEL
 from epp.scheduling.pick import Pick
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.work_ahead.producer import WorkAheadProducer
+from tests.epp.scheduling import endpoint_pools
+from tests.epp.scheduling.endpoint_pools import add_worker
 
 NOW = 100.0
 
@@ -32,11 +32,8 @@ def store_of(
     unreachable."""
     store = Datastore()
     for number, role in enumerate(workers, 1):
-        labels = {"llm-d.ai/role": role} if role else {}
-        if revisions:
-            labels[REVISION_LABEL] = revisions[number - 1]
-        instance = Instance(f"{role}-{number}", "ns", "c", f"10.0.0.{number}", 8000, "a", labels=labels)
-        store.apply(InstanceAddedEvent(replace(instance, reachable=role != gone)), {})
+        labels = {REVISION_LABEL: revisions[number - 1]} if revisions else {}
+        add_worker(store, f"{role}-{number}", role, labels=labels, is_seen=False, reachable=role != gone)
         load = Load(waiting=waiting, running=0, kv_usage=0)
         if role != "prefill":
             load = Load(waiting=0, running=running, kv_usage=0)
@@ -45,8 +42,7 @@ def store_of(
 
 
 def director_of(store: Datastore, config: str = DEFAULT_CONFIG) -> Director:
-    made = load_config(config, rng=random.Random(1))
-    return Director(store, made.scheduler, made.detector, Policy(), random.Random(2))
+    return endpoint_pools.director_of(load_config(config, rng=random.Random(1)), store)
 
 
 def body_of(tokens: int, text: str = "a") -> bytes:
@@ -193,9 +189,7 @@ def test_each_decode_worker_is_compared_with_the_cheapest_prefill_worker_of_its_
 def test_decisions_and_fallbacks_are_counted_once_they_are_picks() -> None:
     def counted(*workers: str, tokens: int = 6000, **more: Any) -> list[tuple[str, str, float]]:
         made = load_config(DEFAULT_CONFIG, rng=random.Random(1))
-        director = Director(
-            store_of(*workers, **more), made.scheduler, made.detector, Policy(), random.Random(2)
-        )
+        director = endpoint_pools.director_of(made, store_of(*workers, **more))
         director.explain({":path": "/v1/completions"}, body_of(tokens), None, NOW)
         ask(director, tokens)
         handler: Any = made.scheduler.handler

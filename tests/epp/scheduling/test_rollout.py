@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 
 from adsum.config.problems import ConfigError
-from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
+from discovery import Instance, InstanceRemovedEvent
 from epp.config.picker_config import PickerConfig, load_config
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.load import Load
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
 from epp.scheduling.disaggregation.rollout import DISAGGREGATEDSET_ROLLOUT_SCREENER as SCREENER
 from epp.scheduling.disaggregation.rollout import RevisionShares, parse_selector
 from epp.scheduling.pick import Pick
-from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
+from tests.epp.scheduling.endpoint_pools import add_worker, director_of
 
 NOW = 100.0
 ROLES = ["prefill", "decode"]
@@ -61,18 +60,11 @@ def store_of(counts: dict[str, dict[str, int]]) -> Datastore:
 
 def add(store: Datastore, name: str, revision: str, role: str) -> None:
     labels = {
-        "llm-d.ai/role": role,
         "disaggregatedset.x-k8s.io/role": role,
         "disaggregatedset.x-k8s.io/revision": revision,
         "app": "vllm",
     }
-    address = f"10.0.0.{len(store.endpoints) + 1}"
-    store.apply(InstanceAddedEvent(Instance(name, "ns", "c", address, 8000, "a", labels=labels)), {})
-    store.observe(store.endpoints[-1], Load(waiting=0, running=0, kv_usage=0), NOW, period=1e9)
-
-
-def director_of(config: PickerConfig, store: Datastore) -> Director:
-    return Director(store, config.scheduler, config.detector, Policy(), random.Random(2))
+    add_worker(store, name, role, labels=labels)
 
 
 def ask(director: Director, **headers: str) -> Pick:

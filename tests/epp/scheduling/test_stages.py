@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from adsum.config.problems import ConfigError
-from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import PickerConfig, load_config
 from epp.decisions.document import describe
 from epp.endpoints.datastore import Datastore
@@ -20,7 +19,8 @@ from epp.scheduling.director import Director
 from epp.scheduling.disaggregation.decisions import disagg_metrics
 from epp.scheduling.pairing import REVISION_LABEL
 from epp.scheduling.pick import Pick
-from epp.scheduling.request_reader import Policy
+from tests.epp.scheduling import endpoint_pools
+from tests.epp.scheduling.endpoint_pools import add_worker, director_of
 
 NOW = 100.0
 CASES = yaml.load((Path(__file__).parent / "go_stages.yaml").read_text(), yaml.CSafeLoader)
@@ -43,32 +43,17 @@ def config_of(case: dict[str, Any], *scheduling: dict[str, Any]) -> PickerConfig
     ]
     filters = [{"type": f"{stage}-filter"} for stage in STAGES]
     every = [{"pluginRef": one["type"]} for one in scheduling]
-    document = {
-        "apiVersion": "llm-d.ai/v1",
-        "kind": "EndpointPickerConfig",
-        "plugins": [*plugins, *filters, *scheduling],
-        "schedulingProfiles": [
-            {"name": stage, "plugins": [{"pluginRef": f"{stage}-filter"}, *every]} for stage in STAGES
-        ],
-    }
-    return load_config(json.dumps(document), rng=random.Random(1))
+    profiles = [{"name": stage, "plugins": [{"pluginRef": f"{stage}-filter"}, *every]} for stage in STAGES]
+    return endpoint_pools.config_of(*plugins, *filters, *scheduling, schedulingProfiles=profiles)
 
 
 def store_of(workers: list[str], revisions: str = "") -> Datastore:
     """A worker for each role, at 10.0.0.1:8200, ..., idle and scraped just now; of a revision each, if any are given."""
     store = Datastore()
     for number, role in enumerate(workers, 1):
-        labels = {"llm-d.ai/role": role} if role else {}
-        if revisions:
-            labels[REVISION_LABEL] = revisions[number - 1]
-        instance = Instance(f"{role}-{number}", "ns", "c", f"10.0.0.{number}", 8200, "a", labels=labels)
-        store.apply(InstanceAddedEvent(instance), {})
-        store.observe(store.endpoints[-1], Load(waiting=0, running=0, kv_usage=0), NOW, period=1e9)
+        labels = {REVISION_LABEL: revisions[number - 1]} if revisions else {}
+        add_worker(store, f"{role}-{number}", role, port=8200, labels=labels)
     return store
-
-
-def director_of(config: PickerConfig, store: Datastore) -> Director:
-    return Director(store, config.scheduler, config.detector, Policy(), random.Random(2))
 
 
 def request_of(given: dict[str, Any]) -> tuple[dict[str, str], bytes]:
@@ -141,10 +126,7 @@ def as_the_go_picker_was_asked(given: dict[str, Any]) -> tuple[dict[str, str], b
 def test_the_go_pickers_configurations_choose_as_its_program_did(file: str, case: dict[str, Any]) -> None:
     store = Datastore()
     for number, (role, waiting, host) in enumerate(case["workers"], 1):
-        labels = {"llm-d.ai/role": role} if role else {}
-        labels["kubernetes.io/hostname"] = host
-        instance = Instance(str(number), "ns", "c", f"10.0.0.{number}", 18000, "a", labels=labels)
-        store.apply(InstanceAddedEvent(instance), {})
+        add_worker(store, str(number), role, port=18000, labels={"kubernetes.io/hostname": host})
         store.observe(store.endpoints[-1], Load(waiting=waiting, running=0, kv_usage=0), NOW, period=1e9)
     director = director_of(load_config((GO_FILES / file).read_text(), rng=random.Random(1)), store)
     for given in case["requests"]:
@@ -195,20 +177,8 @@ def test_no_fallback_is_of_another_revision_than_the_prefill_worker() -> None:
 def test_the_second_stage_is_chosen_near_the_first(order: str) -> None:
     case = ALWAYS if order == "decode-first" else {"handler": {"stageOrder": order}}
     store = Datastore()
-    for number, (role, node) in enumerate(
-        [("prefill", "x"), ("prefill", "y"), ("decode", "y"), ("decode", "x")], 1
-    ):
-        instance = Instance(
-            f"{role}-{number}",
-            "ns",
-            "c",
-            f"10.0.0.{number}",
-            8200,
-            "a",
-            labels={"llm-d.ai/role": role},
-            node=node,
-        )
-        store.apply(InstanceAddedEvent(instance), {})
+    for role, node in (("prefill", "x"), ("prefill", "y"), ("decode", "y"), ("decode", "x")):
+        add_worker(store, role=role, port=8200, is_seen=False, node=node)
     director = director_of(config_of(case, {"type": "topology-affinity-scorer"}), store)
     for _ in range(10):
         pick = direct(director, {})
@@ -283,23 +253,19 @@ def test_a_session_stays_with_both_of_its_workers(strategy: str) -> None:
             encodedEndpointHeaderConfig={"header": "x-token-prefill"},
         ),
     ]
-    document = {
-        "apiVersion": "llm-d.ai/v1",
-        "kind": "EndpointPickerConfig",
-        "plugins": [
-            {
-                "type": "disagg-profile-handler",
-                "parameters": {"deciders": {"prefill": "always-disagg-pd-decider"}},
-            },
-            *[{"type": one} for one in ("always-disagg-pd-decider", "prefill-filter", "decode-filter")],
-            *filters,
-        ],
-        "schedulingProfiles": [
-            {"name": one, "plugins": [{"pluginRef": f"{one}-filter"}, {"pluginRef": f"{one}-session"}]}
-            for one in ("prefill", "decode")
-        ],
-    }
-    config = load_config(json.dumps(document), rng=random.Random(1))
+    plugins = [
+        {
+            "type": "disagg-profile-handler",
+            "parameters": {"deciders": {"prefill": "always-disagg-pd-decider"}},
+        },
+        *({"type": one} for one in ("always-disagg-pd-decider", "prefill-filter", "decode-filter")),
+        *filters,
+    ]
+    profiles = [
+        {"name": one, "plugins": [{"pluginRef": f"{one}-filter"}, {"pluginRef": f"{one}-session"}]}
+        for one in ("prefill", "decode")
+    ]
+    config = endpoint_pools.config_of(*plugins, schedulingProfiles=profiles)
     store = store_of([*["prefill"] * 4, *["decode"] * 4])
     director = director_of(config, store)
     headers, body = request_of({})

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedEvent
-from epp.config.settings import Settings
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
 from epp.scheduling.saturation import UtilizationDetector
@@ -17,6 +16,7 @@ from epp.scraping.engines import Engine, Series
 from epp.scraping.schedule import ScrapeIntervals
 from epp.scraping.scraper import ScrapeSettings
 from epp.server import PickerServer
+from tests.epp.local_picker import local
 from tests.epp.scraping.paged_worker import (
     IDLE,
     IMPATIENT,
@@ -423,11 +423,7 @@ async def test_that_no_certificate_is_verified_is_said_once(
     plugins = [{"type": "metrics-data-source", "parameters": parameters}, {"type": "queue-scorer"}]
     profiles = [{"name": "default", "plugins": [{"pluginRef": "queue-scorer"}]}]
     config = json.dumps(DOCUMENT | {"plugins": plugins, "schedulingProfiles": profiles})
-    ports = {"grpc_port": 0, "grpc_health_port": 0, "metrics_port": 0}
-    settings = Settings(
-        discovery="memory://nobody", host="127.0.0.1", secure_serving=False, config_text=config, **ports
-    )
-    async with PickerServer(settings):
+    async with PickerServer(local(discovery="memory://nobody", config_text=config)):
         pass
     lines = [record.getMessage() for record in caplog.records if "https" in record.getMessage()]
     assert len(lines) == is_said

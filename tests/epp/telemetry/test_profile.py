@@ -5,32 +5,15 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import aiohttp
 import pytest
 
-from epp.config import flags
-from epp.server import PickerServer
-
-LOCAL = [
-    "--host=127.0.0.1",
-    "--grpc-port=0",
-    "--grpc-health-port=0",
-    "--metrics-port=0",
-    "--endpoint=127.0.0.1:9",
-]
+from tests.epp.local_picker import get, picker
 
 
 @asynccontextmanager
 async def page(*arguments: str) -> AsyncIterator[str]:
-    settings, _, _ = flags.parse([*LOCAL, *arguments])
-    async with PickerServer(settings) as server:
-        ports = dict(pair.split("=") for pair in server.ready_line.split()[1:])
-        yield f"http://{ports['metrics']}"
-
-
-async def get(url: str) -> tuple[int, str]:
-    async with aiohttp.ClientSession() as session, session.get(url) as answer:
-        return answer.status, await answer.text()
+    async with picker("--endpoint=127.0.0.1:9", *arguments) as where:
+        yield f"http://{where['metrics']}"
 
 
 def work_for_nothing() -> None:

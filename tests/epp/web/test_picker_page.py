@@ -13,9 +13,9 @@ import pytest
 import registry
 from adsum.serving.sockets import ListenError
 from adsum.tasks import background
-from epp.config.settings import Settings
 from epp.server import PickerServer
 from epp.web.picker_page import PickerPage, PickerParts, queues_of_all
+from tests.epp.local_picker import addresses, get, local
 from tests.eventually import eventually
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.api_server import FakeApiServer
@@ -25,21 +25,8 @@ BROWSER = {"Accept": "text/html"}
 FOREIGN = {"Host": "picker.example"}
 
 
-def local(**changes: Any) -> Settings:
-    ports = {"grpc_port": 0, "grpc_health_port": 0, "metrics_port": 0}
-    defaults: dict[str, Any] = {"host": "127.0.0.1", "secure_serving": False, **ports}
-    return Settings(**(defaults | changes))
-
-
-def addresses(server: PickerServer) -> dict[str, str]:
-    return {
-        name: f"http://{one}" for name, one in (pair.split("=") for pair in server.ready_line.split()[1:])
-    }
-
-
-async def get(url: str, **headers: str) -> tuple[int, str]:
-    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
-        return answer.status, await answer.text()
+def url_of(server: PickerServer, name: str = "metrics") -> str:
+    return f"http://{addresses(server)[name]}"
 
 
 @asynccontextmanager
@@ -64,7 +51,7 @@ def endpoints_file(tmp_path: Path) -> Path:
 
 async def test_a_browser_gets_the_page_and_curl_the_paths(endpoints_file: Path) -> None:
     async with PickerServer(local(discovery=f"static://{endpoints_file}")) as server:
-        url = addresses(server)["metrics"]
+        url = url_of(server)
         assert "adsum" in (await get(f"{url}/", **BROWSER))[1]
         paths = (await get(f"{url}/"))[1].split()
         assert {"/metrics", "/healthz", "/status", "/debug/endpoints"} <= set(paths)
@@ -80,7 +67,7 @@ async def test_the_token_opens_the_page_to_others(endpoints_file: Path, tmp_path
     path.write_text(TOKEN)
     settings = local(discovery=f"static://{endpoints_file}", debug_token_file=path)
     async with PickerServer(settings) as server:
-        url = addresses(server)["metrics"]
+        url = url_of(server)
         assert (await get(f"{url}/", **BROWSER, **FOREIGN))[0] == 401
         assert (await get(f"{url}/", **BROWSER, **FOREIGN, Authorization=f"Bearer {TOKEN}"))[0] == 200
 
@@ -91,7 +78,7 @@ async def test_a_port_of_its_own_for_what_tells_of_requests(
     warning = "pages that tell of requests are served to every client that reaches"
     settings = local(discovery=f"static://{endpoints_file}", debug_address="127.0.0.1:0")
     async with PickerServer(settings) as server:
-        url = addresses(server)["debug"]
+        url = url_of(server, "debug")
         assert (await get(f"{url}/", **BROWSER))[0] == 200
         assert (await get(f"{url}/", **BROWSER, **FOREIGN))[0] == 403, "it is on loopback"
         assert (await get(f"{url}/metrics"))[0] == 404
@@ -125,7 +112,7 @@ async def test_where_the_api_server_reviews_tokens_this_machine_still_sees_the_p
     async with FakeApiServer(api) as cluster:
         where = f"kubernetes://default?server={cluster.url}"
         async with PickerServer(local(discovery=where, metrics_endpoint_auth=True)) as server:
-            url = addresses(server)["metrics"]
+            url = url_of(server)
             assert (await get(f"{url}/", **BROWSER))[0] == 200
             assert (await get(f"{url}/"))[0] == 401
             assert (await get(f"{url}/metrics"))[0] == 401
@@ -151,7 +138,7 @@ async def test_the_page_tells_of_workers_that_come_and_go(tmp_path: Path) -> Non
     shown: dict[str, Any] = {}
     async with (
         PickerServer(local(discovery=where)) as server,
-        events(addresses(server)["metrics"]) as stream,
+        events(url_of(server)) as stream,
         asyncio.timeout(90),
     ):
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import yaml
 
 from adsum.config.problems import ConfigError
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
@@ -18,6 +17,7 @@ from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.waiting import WaitingRequest
+from tests.epp.scheduling.endpoint_pools import director_of, text_of
 
 SCORER = {
     "type": "prefix-cache-scorer",
@@ -27,12 +27,8 @@ SCORER = {
 
 def load(*more: dict[str, Any], before: Any = None, **parameters: Any) -> PickerConfig:
     burst = {"type": "burst-prefix-cache-producer", "parameters": parameters}
-    document = {
-        "apiVersion": "llm-d.ai/v1",
-        "kind": "EndpointPickerConfig",
-        "plugins": [burst, SCORER, *more],
-    }
-    return load_config(yaml.safe_dump(document), rng=random.Random(1), before=before)
+    text = text_of(burst, SCORER, *more)
+    return load_config(text, rng=random.Random(1), before=before)
 
 
 class Picker:
@@ -41,7 +37,7 @@ class Picker:
         for number in range(count):
             document = {"model": {"name": models[number]}} if models else {}
             self.store.apply(InstanceAddedEvent(self.instance(number)), document)
-        self.director = Director(self.store, config.scheduler, config.detector, Policy(), random.Random(2))
+        self.director = director_of(config, self.store)
         self.picked: dict[str, str] = {}
         self.picks: list[Pick] = []
 

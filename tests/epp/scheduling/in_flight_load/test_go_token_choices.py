@@ -1,6 +1,5 @@
 """Tokens in flight count, and decide, as the Go picker's source says, case by case (go_token_choices.yaml)."""
 
-import random
 import re
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,13 @@ import msgspec
 import pytest
 import yaml
 
-from discovery import Instance, InstanceAddedEvent
-from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.request.inference_request import parse_request
 from epp.request.subset import Subset
-from epp.scheduling.director import Director
 from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
-from epp.scheduling.request_reader import Policy
+from tests.epp.scheduling.endpoint_pools import add_worker, config_of, director_of
 
 CASES = yaml.load((Path(__file__).parent / "go_token_choices.yaml").read_text(), yaml.CSafeLoader)
 BLOCK_BYTES = 64 * 4
@@ -36,21 +32,16 @@ class Picker:
     """The picker of one case; its requests by name."""
 
     def __init__(self, case: dict[str, Any]) -> None:
-        document: dict[str, Any] = {
-            "apiVersion": "llm-d.ai/v1",
-            "kind": "EndpointPickerConfig",
-            "plugins": case["plugins"],
-        }
+        sections: dict[str, Any] = {}
         if "detector" in case:
-            document["flowControl"] = {"saturationDetector": {"pluginRef": case["detector"]}}
-        config = load_config(yaml.safe_dump(document), rng=random.Random(1))
+            sections["flowControl"] = {"saturationDetector": {"pluginRef": case["detector"]}}
+        config = config_of(*case["plugins"], **sections)
         self.store = Datastore()
         for number in range(case["endpoints"]):
-            added = Instance(f"e{number}", "ns", "c", f"10.0.0.{number + 1}", 8000, "a")
-            self.store.apply(InstanceAddedEvent(added), {})
+            add_worker(self.store, f"e{number}", is_seen=False)
         self.scheduler = config.scheduler
         self.profile = config.scheduler.profiles["default"]
-        self.director = Director(self.store, config.scheduler, config.detector, Policy(), random.Random(2))
+        self.director = director_of(config, self.store)
         self.picks: dict[str, Pick] = {}
 
     @property

@@ -6,16 +6,14 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
+from discovery import InstanceAddedEvent, InstanceRemovedEvent
 from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
-from epp.endpoints.load import Load
 from epp.request.inference_request import InferenceRequest
 from epp.request.subset import Subset
 from epp.scheduling.director import Director
@@ -27,23 +25,14 @@ from epp.scheduling.profile_handlers import SingleProfileHandler
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.telemetry.picker_metrics import PluginMetrics
-
-TEXT = yaml.safe_dump(
-    {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig", "plugins": [{"type": "token-load-scorer"}]}
-)
+from tests.epp.scheduling.endpoint_pools import add_worker, config_of, text_of
 
 
 class Picker:
     def __init__(self, count: int = 2) -> None:
-        self.config = load_config(TEXT, rng=random.Random(1))
+        self.config = config_of({"type": "token-load-scorer"})
         self.store = Datastore()
-        self.instances = [
-            Instance(f"e{number}", "ns", "c", f"10.0.0.{number + 1}", 8000, "a") for number in range(count)
-        ]
-        for one in self.instances:
-            self.store.apply(InstanceAddedEvent(one), {})
-        for endpoint in self.store.endpoints:  # without a page the pool counts as full
-            self.store.observe(endpoint, Load(waiting=0, running=0, kv_usage=0.0), 0.0)
+        self.instances = [add_worker(self.store, f"e{number}") for number in range(count)]
         policy = Policy(objectives={"low": -1})
         self.director = Director(
             self.store, self.config.scheduler, self.config.detector, policy, random.Random(2)
@@ -177,7 +166,7 @@ def test_the_column_follows_endpoints_that_come() -> None:
     picker = Picker(1)
     picker.send(0)
     assert picker.tokens() == [100]
-    picker.store.apply(InstanceAddedEvent(Instance("e9", "ns", "c", "10.0.0.9", 8000, "a")), {})
+    add_worker(picker.store, "e9", address="10.0.0.9", is_seen=False)
     assert sorted(picker.tokens()) == [0, 100]
     picker.send(0)
     assert sorted(picker.tokens()) == [0, 200]
@@ -250,9 +239,7 @@ def test_a_request_ends_once_with_each_configuration() -> None:
 def test_what_is_in_flight_stays_counted_when_the_configuration_changes_elsewhere() -> None:
     picker = Picker()
     picker.send(0)
-    text = yaml.safe_dump(
-        {**yaml.safe_load(TEXT), "plugins": [{"type": "token-load-scorer"}, {"type": "queue-scorer"}]}
-    )
+    text = text_of({"type": "token-load-scorer"}, {"type": "queue-scorer"})
     changed = load_config(text, rng=random.Random(1), before=picker.config.plugins)
     picker.director.reconfigure(changed.scheduler, changed.detector, Policy())
     assert picker.tokens() == [100, 0]
@@ -261,6 +248,5 @@ def test_what_is_in_flight_stays_counted_when_the_configuration_changes_elsewher
 @pytest.mark.parametrize("listed", [True, False])
 def test_the_count_costs_nothing_where_nobody_asks_for_it(*, listed: bool) -> None:
     plugins = [{"type": "queue-scorer"}, *([{"type": "inflight-load-producer"}] if listed else [])]
-    text = yaml.safe_dump({**yaml.safe_load(TEXT), "plugins": plugins})
-    producers = load_config(text, rng=random.Random(1)).scheduler.producers
+    producers = config_of(*plugins).scheduler.producers
     assert [type(one) for one in producers] == ([InFlightLoadProducer] if listed else [])

@@ -20,6 +20,7 @@ from epp.scheduling.request_reader import Policy
 from epp.scheduling.work_ahead.least_cost import LeastCostScorer
 from epp.scheduling.work_ahead.ledger import TRANSIT
 from epp.scheduling.work_ahead.producer import WorkAheadProducer
+from tests.epp.scheduling.endpoint_pools import add_worker
 
 HEADERS = {":path": "/v1/completions"}
 
@@ -32,9 +33,8 @@ class Pool:
     ) -> None:
         self.now = 100.0
         self.store = Datastore()
-        for number in range(count):
-            instance = Instance(f"w{number}", "ns", "c", f"10.0.0.{number + 1}", 8000, "a")
-            self.store.apply(InstanceAddedEvent(instance), {})
+        for _ in range(count):
+            add_worker(self.store, is_seen=False)
         self.scheduler = load_config(config, rng=random.Random(seed)).scheduler
         built = load_config(config, rng=random.Random(seed))
         self.director = Director(self.store, self.scheduler, built.detector, Policy(), random.Random(seed))

@@ -15,6 +15,7 @@ from epp.wire.certificate import Certificate
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress, Listener
+from tests.epp.local_picker import health_over
 from tests.free_port import free_port
 
 Listening = Callable[..., Listener]
@@ -34,12 +35,7 @@ async def listener(request: pytest.FixtureRequest) -> Listening:
 
 async def check(address: str) -> int:
     async with aio.insecure_channel(address) as channel:
-        call = channel.unary_unary(
-            "/grpc.health.v1.Health/Check",
-            request_serializer=HealthCheckRequest.SerializeToString,
-            response_deserializer=HealthCheckResponse.FromString,
-        )
-        answer: HealthCheckResponse = await call(HealthCheckRequest(service="liveness"))
+        answer: HealthCheckResponse = await health_over(channel)(HealthCheckRequest(service="liveness"))
         return answer.status
 
 

@@ -40,6 +40,7 @@ from epp.wire.opening import open_transport
 from epp.wire.server.grpc_messages import prefixed
 from epp.wire.server.transport import IDLE_TIMEOUT, Http2Transport
 from epp.wire.transport import ListenAddress, Listener
+from tests.epp.local_picker import health_over
 from tests.epp.wire.conftest import HEADERS, PATH
 from tests.in_time import TooLateError, with_more_time
 
@@ -430,12 +431,9 @@ def make_pair(name: str, signer: tuple[x509.Certificate, Any] | None = None) -> 
 async def check(address: str, credentials: grpc.ChannelCredentials) -> int:
     options = [("grpc.ssl_target_name_override", "localhost")]
     async with aio.secure_channel(address, credentials, options=options) as channel:
-        call: Any = channel.unary_unary(
-            "/grpc.health.v1.Health/Check",
-            request_serializer=HealthCheckRequest.SerializeToString,
-            response_deserializer=HealthCheckResponse.FromString,
+        answer: HealthCheckResponse = await health_over(channel)(
+            HealthCheckRequest(service="liveness"), timeout=90
         )
-        answer: HealthCheckResponse = await call(HealthCheckRequest(service="liveness"), timeout=90)
         return answer.status
 
 
