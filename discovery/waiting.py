@@ -47,7 +47,18 @@ async def wait_for_instances(
 
 async def _enter(stream: InstanceEventStream, listing: Coroutine[Any, Any, object]) -> None:
     """Enter within the timeout of `listing`, which waits for the same snapshot: its error says what is wrong."""
-    both = [asyncio.ensure_future(stream.__aenter__()), asyncio.ensure_future(listing)]
+    listed = asyncio.ensure_future(listing)
+
+    async def enter() -> None:
+        while True:
+            try:
+                await stream.__aenter__()
+                return
+            except DiscoveryTimeoutError:  # the discovery's own, which may be shorter
+                if listed.done():
+                    raise
+
+    both = [asyncio.ensure_future(enter()), listed]
     try:
         await asyncio.gather(*both)
     finally:

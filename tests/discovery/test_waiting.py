@@ -44,6 +44,17 @@ async def test_a_source_out_of_reach_is_named_within_the_timeout(store: MemorySt
             await wait_for_instances(service, "prod", "decode", count=1, timeout=0.2)
 
 
+async def test_its_timeout_may_be_longer_than_the_discovery_s(store: MemoryStore, worker: FakeWorker) -> None:
+    class Late(MemorySource):
+        async def run(self, key: ComponentKey, report: Report) -> None:
+            await asyncio.sleep(0.3)
+            await super().run(key, report)
+
+    store.put(worker.instance())
+    async with SourceDiscovery(Late(store), sync_timeout=0.05) as service:
+        assert len(await wait_for_instances(service, "prod", "decode", count=1, timeout=90)) == 1
+
+
 @pytest.mark.parametrize(
     "numbers", [{"count": -1}, {"timeout": -1}, {"stable_for": -0.5}, {"timeout": float("nan")}]
 )
