@@ -2,16 +2,22 @@
 
 import asyncio
 import contextlib
-import shlex
 import socket
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.warm_python import WARM_PYTHON
+
 DESCRIPTORS = 256
 MANY = 400
 """Connections: more than the program may have descriptors."""
+_LIMITED = """
+import resource, runpy, sys
+_, soft, hard, _, *sys.argv = sys.argv
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(soft), int(hard)))
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
 LOG = 20_000
 """Bytes that the program may write to its log at most."""
 
@@ -20,12 +26,11 @@ LOG = 20_000
 async def few_descriptors(
     log: Path, *command: str, soft: int = DESCRIPTORS, hard: int = DESCRIPTORS
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Runs Python with `command` under that limit, its stderr in `log`. Killed at the end."""
-    words = shlex.join([sys.executable, *command])
-    limited = f"ulimit -Sn {soft} && ulimit -Hn {hard} && exec {words}"
+    """Runs Python with `command`, which begins with `-m`, under that limit, its stderr in `log`. Killed at the end."""
+    limited = (WARM_PYTHON, "-c", _LIMITED, str(soft), str(hard), *command)
     with log.open("wb") as written:
         running = await asyncio.create_subprocess_exec(
-            "/bin/sh", "-c", limited, stdout=asyncio.subprocess.PIPE, stderr=written
+            *limited, stdout=asyncio.subprocess.PIPE, stderr=written
         )
     try:
         yield running

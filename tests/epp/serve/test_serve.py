@@ -80,8 +80,7 @@ class Served:
         with self.log.open("wb") as log, self.said.open("wb") as said:
             self.process = subprocess.Popen(
                 [
-                    ADSUM,
-                    "serve",
+                    *(WARM_PYTHON, "-m", "adsum", "serve"),
                     "--endpoint",
                     f"127.0.0.1:{self.worker_port}",
                     "--port",
@@ -90,7 +89,8 @@ class Served:
                 ],
                 stdout=said,
                 stderr=log,
-                env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
+                cwd=ROOT,
+                env=os.environ | {"TMPDIR": str(folder)},
             )
         self.worker: subprocess.Popen[bytes] | None = None
 
