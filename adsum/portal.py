@@ -36,12 +36,8 @@ class Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._process: int | None = None
-        self._closed = False
+        self.closed = False
         self._stop = asyncio.Event()
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     def call(self, function: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arguments) -> Result:
         """Run a coroutine function in the thread's loop and wait for its result; Ctrl-C cancels it there.
@@ -50,13 +46,13 @@ class Portal:
         """
         self.check_process()
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise self._closed_error()
             future = _submit(self._ensure_thread(), function, *arguments)
         try:
             return future.result()
         except CancelledError:
-            if self._closed:
+            if self.closed:
                 raise self._closed_error() from None
             raise
         except BaseException:
@@ -76,7 +72,7 @@ class Portal:
         if self._is_forked():
             return
         with self._lock:
-            self._closed = True
+            self.closed = True
             thread, self._thread = self._thread, None
             loop = self._loop
         atexit.unregister(self.close)

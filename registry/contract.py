@@ -39,7 +39,8 @@ class Contract:
     ) -> None:
         self._authorization = None if token is None else f"Bearer {token}".encode()
         self._max_held = max_held
-        self._held = 0
+        self.held = 0
+        """The number of GETs that are held now."""
         self._max_wait = max_wait
         self._document: PublishedDocument | None = None
         self._bound = False
@@ -50,11 +51,6 @@ class Contract:
         return MappingProxyType(
             {METADATA_PATH: self.metadata, HEALTH_PATH: self.health, LIVE_PATH: self.live}
         )
-
-    @property
-    def held(self) -> int:
-        """The number of GETs that are held now."""
-        return self._held
 
     def bind(self, document: PublishedDocument) -> None:
         """Serve this instance's document. RegistrationError while another instance uses this contract."""
@@ -80,7 +76,7 @@ class Contract:
             header("If-None-Match"), header("Prefer"), max_wait=self._max_wait
         )
         asked = self._document.current
-        response = asked.respond(request, can_hold=self._held < self._max_held)
+        response = asked.respond(request, can_hold=self.held < self._max_held)
         if isinstance(response, DocumentResponse):
             return response
         await self._hold(self._document, asked, response)
@@ -97,13 +93,13 @@ class Contract:
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
         unsubscribe = document.subscribe(lambda: loop.call_soon_threadsafe(changed.set))
-        self._held += 1
+        self.held += 1
         try:
             with anyio.move_on_after(hold.seconds):
                 while document.current is asked:
                     await changed.wait()
         finally:
-            self._held -= 1
+            self.held -= 1
             unsubscribe()
 
     def _is_authorized(self, header: Header) -> bool:

@@ -67,7 +67,7 @@ class RegisteredInstance:
         contract: Contract,
         serving: Serving,
     ) -> None:
-        self._instance = instance
+        self.instance = instance
         self._document = document
         self._membership = membership
         self._contract = contract
@@ -103,15 +103,11 @@ class RegisteredInstance:
         return cls(instance, document, membership, contract, serving)
 
     @property
-    def instance(self) -> Instance:
-        return self._instance
-
-    @property
     def closed(self) -> bool:
         return self._leaving is not None
 
     def instance_id(self) -> str:
-        return self._instance.id
+        return self.instance.id
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
         self._check_open()
@@ -179,8 +175,8 @@ class RegisteredInstance:
         if self._draining:
             return
         before = self._document.current
-        updated = replace(self._instance, status=status)
-        if before.status is status is self._instance.status:
+        updated = replace(self.instance, status=status)
+        if before.status is status is self.instance.status:
             self._document.set_status(status, reason)
             return
         if status is InstanceStatus.READY:
@@ -193,7 +189,7 @@ class RegisteredInstance:
             self._document.set_status(status, reason)
             raise
         self._document.set_status(status, reason)
-        self._instance = updated
+        self.instance = updated
 
     def _begin_drain(self) -> None:
         try:
@@ -227,7 +223,7 @@ class RegisteredInstance:
     def _check_open(self) -> None:
         if self.closed:
             raise RegistrationError(
-                f"the registration of {self._instance.id!r} is closed; register_instance gives a new one"
+                f"the registration of {self.instance.id!r} is closed; register_instance gives a new one"
             )
 
     def _run_in_loop(self, call: Callable[[], None]) -> None:

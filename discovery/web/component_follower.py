@@ -34,7 +34,7 @@ class ComponentFollower:
         self._source = source
         self._reasons = CandidateReasons(service, key)
         self._truth: Truth | None = None
-        self._health = WatchHealth(WatchState.DEGRADED, time.monotonic(), "not synced yet")
+        self.health = WatchHealth(WatchState.DEGRADED, time.monotonic(), "not synced yet")
         self._degraded: str | None = None
         self._known: Mapping[str, Instance] = {}
         self._published: dict[str, Instance] = {}
@@ -51,13 +51,9 @@ class ComponentFollower:
                     async with self._service.truth(*self.key) as truth:
                         await self._follow(truth)
                 except DiscoveryTimeoutError as error:
-                    self._note_health(WatchHealth(WatchState.DEGRADED, self._health.since, str(error)))
+                    self._note_health(WatchHealth(WatchState.DEGRADED, self.health.since, str(error)))
         finally:
             await self._reasons.aclose()
-
-    @property
-    def health(self) -> WatchHealth:
-        return self._health
 
     @property
     def has_synced(self) -> bool:
@@ -67,15 +63,15 @@ class ComponentFollower:
     @property
     def version(self) -> object:
         """It differs once `state` does, and takes less."""
-        return self._changes, self._health, self._reasons.version
+        return self._changes, self.health, self._reasons.version
 
     def state(self) -> ComponentState:
         """The present state, without I/O."""
-        began = time.time() - (time.monotonic() - self._health.since)
+        began = time.time() - (time.monotonic() - self.health.since)
         return ComponentState(
             self.key,
             self._source,
-            self._health,
+            self.health,
             round(began, 1),
             self._known,
             self._published,
@@ -87,7 +83,7 @@ class ComponentFollower:
         )
 
     def metrics(self) -> Iterable[WatchMetric]:
-        return self._metrics.families(self._published, self._health)
+        return self._metrics.families(self._published, self.health)
 
     def look(self) -> None:
         """Somebody looks: find out why candidates are no instances, if that is not known."""
@@ -164,7 +160,7 @@ class ComponentFollower:
         self._outside = outside
 
     def _note_health(self, health: WatchHealth) -> None:
-        self._health = health
+        self.health = health
         degraded = (health.reason or "out of reach") if health.state is WatchState.DEGRADED else None
         if degraded is not None and self._degraded is None:
             self.log.add(time.time(), "degraded", detail=degraded)

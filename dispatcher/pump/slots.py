@@ -9,7 +9,7 @@ class Slots:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._in_use = 0
+        self.in_use = 0
         # Slots of waiters that were woken and have not run yet: a newcomer must not take them.
         self._promised = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -24,27 +24,23 @@ class Slots:
         self._limit = value
         self._wake_waiters()
 
-    @property
-    def in_use(self) -> int:
-        return self._in_use
-
     async def acquire(self, max_count: int) -> int:
         """Wait for a slot, then take up to `max_count`: at least one, at most a fair share while others wait."""
         if self._waiters or self._free() <= 0:
             await self._wait_for_turn()
         # among those that wait and those that were woken; each of these gets one, so a share is never less
         others = self._promised + len(self._waiters)
-        count = max(1, min(max_count, (self._limit - self._in_use) // (1 + others)))
-        self._in_use += count
+        count = max(1, min(max_count, (self._limit - self.in_use) // (1 + others)))
+        self.in_use += count
         self._wake_waiters()
         return count
 
     def release(self, count: int) -> None:
-        self._in_use -= count
+        self.in_use -= count
         self._wake_waiters()
 
     def _free(self) -> int:
-        return self._limit - self._in_use - self._promised
+        return self._limit - self.in_use - self._promised
 
     async def _wait_for_turn(self) -> None:
         turn = asyncio.get_running_loop().create_future()

@@ -37,9 +37,11 @@ class DecisionRing:
         self.most = most
         self.sequences: Callable[[], int] | None = None
         self._max_bytes = max_bytes
-        self._bytes = 0
+        self.bytes = 0
+        """An estimate from above."""
         self._kept: deque[Entry] = deque()
-        self._last = self._made = 0
+        self.last = self._made = 0
+        """The sequence of the newest decision; 0: there was none."""
         self._endpoints: tuple[Endpoint, ...] = ()
         self.asked_for: dict[str, None] = {}
 
@@ -47,19 +49,9 @@ class DecisionRing:
         return len(self._kept)
 
     @property
-    def last(self) -> int:
-        """The sequence of the newest decision; 0: there was none."""
-        return self._last
-
-    @property
     def recorded(self) -> int:
         """How many decisions there were."""
-        return self._last if self.sequences is None else self._made
-
-    @property
-    def bytes(self) -> int:
-        """An estimate from above."""
-        return self._bytes
+        return self.last if self.sequences is None else self._made
 
     def add(self, decision: Decision) -> None:
         decision.sequence = self._next()
@@ -69,23 +61,23 @@ class DecisionRing:
     def add_pick(self, pick: Pick, endpoints: tuple[Endpoint, ...], now: float) -> None:
         """`endpoints`: all of them, candidates or not."""
         # each call counts here: this is what a decision adds to every pick
-        self._last = pick.sequence = self._last + 1 if self.sequences is None else self._next()
+        self.last = pick.sequence = self.last + 1 if self.sequences is None else self._next()
         pick.picked_at, pick.among = now, endpoints
         pick.size = size = _BYTES
         kept = self._kept
         if pick.decision is not None or endpoints is not self._endpoints:
             pick.size = size = self._size(pick.decision, endpoints)
-        elif len(kept) == self.most and self._bytes <= self._max_bytes:  # the common case
+        elif len(kept) == self.most and self.bytes <= self._max_bytes:  # the common case
             kept.append(pick)
-            self._bytes += size - kept.popleft().size
+            self.bytes += size - kept.popleft().size
             return
         self._keep(pick, size)
 
     def _next(self) -> int:
         self._made += 1
-        least = self._last + 1
-        self._last = least if self.sequences is None else max(least, self.sequences())
-        return self._last
+        least = self.last + 1
+        self.last = least if self.sequences is None else max(least, self.sequences())
+        return self.last
 
     def _size(self, decision: Decision | None, endpoints: tuple[Endpoint, ...]) -> int:
         size = _BYTES
@@ -100,13 +92,13 @@ class DecisionRing:
         return size
 
     def _keep(self, entry: Entry, size: int) -> None:
-        kept, held = self._kept, self._bytes + size
+        kept, held = self._kept, self.bytes + size
         kept.append(entry)
         if len(kept) > self.most:
             held -= kept.popleft().size
         while held > self._max_bytes and len(kept) > 1:
             held -= kept.popleft().size
-        self._bytes = held
+        self.bytes = held
 
     def _take(self, endpoints: tuple[Endpoint, ...]) -> int:
         """Bytes of the endpoints that no earlier decision had: it keeps them alive, and workers choose how large they are."""

@@ -55,10 +55,6 @@ class FlowController:
         self._use(settings, detector)
 
     @property
-    def settings(self) -> FlowControlSettings:
-        return self._settings
-
-    @property
     def bands(self) -> Sequence[Band]:
         """All that exist, highest priority first."""
         return self._bands.all
@@ -81,13 +77,9 @@ class FlowController:
         """As it decides about dispatch; as of the last time that it was needed."""
         return self._load.saturation
 
-    @property
-    def detector(self) -> SaturationDetector:
-        return self._detector
-
     def saturations(self, now: float) -> dict[str, float]:
         """The same as of now, for who only looks: of each stage, and "effective", which decides."""
-        return PoolLoad(self._detector, self._pool).by_stage(now)
+        return PoolLoad(self.detector, self._pool).by_stage(now)
 
     def reconfigure(self, settings: FlowControlSettings, detector: SaturationDetector, now: float) -> None:
         """Use these from now on. What waits keeps its place in the order of arrival, whatever the new limits are."""
@@ -135,7 +127,7 @@ class FlowController:
         for other, why in leave:
             other.waiting.refuse(why, now)
         self._arrived += 1
-        queued = QueuedRequest(request, now, self._settings.request_ttl, self._arrived)
+        queued = QueuedRequest(request, now, self.settings.request_ttl, self._arrived)
         queued.waiting = waiting
         if self._foresee is not None and getattr(band.settings.ordering, "foresees", False):
             queued.expected = self._foresee(waiting, now)
@@ -170,7 +162,7 @@ class FlowController:
         due = min(self._expires_at(), self._load.changes_at(now))
         if self._per_request and self._load.saturation < 1.0:
             due = min(due, now + _ASK_AGAIN)
-        if self._settings.eviction and not self._empty and blocked.ceiling > 0.0:
+        if self.settings.eviction and not self._empty and blocked.ceiling > 0.0:
             saturation = self._load.saturation
             in_flight = float(self._pool(now).inflight.sum())
             share = saturation / in_flight if in_flight else 0.0
@@ -192,9 +184,9 @@ class FlowController:
         return now if self._bands.queued else None
 
     def _use(self, settings: FlowControlSettings, detector: SaturationDetector) -> None:
-        self._settings = settings
+        self.settings = settings
         self._per_request = settings.usage_limit.per_request
-        self._detector = detector
+        self.detector = detector
         self._load = PoolLoad(detector, self._pool)
         self.eviction.use(detector)
         self._bands = Bands(settings, self._load)
@@ -240,7 +232,7 @@ class FlowController:
         ttl = self._ttl()
         if not ttl:
             return
-        had = ttl if self._empty_changed_at <= now - ttl else self._settings.longest_wait
+        had = ttl if self._empty_changed_at <= now - ttl else self.settings.longest_wait
         for band in self._bands.all:
             while (oldest := band.oldest()) is not None and oldest.arrived_at <= now - had:
                 self._bands.forget(oldest)
@@ -256,10 +248,10 @@ class FlowController:
                 came_first = min(came_first, oldest.arrived_at)
         if not ttl:
             return math.inf
-        return min(max(came_first, self._empty_changed_at) + ttl, came_first + self._settings.longest_wait)
+        return min(max(came_first, self._empty_changed_at) + ttl, came_first + self.settings.longest_wait)
 
     def _ttl(self) -> float:
-        return self._settings.no_endpoint_ttl if self._empty else self._settings.request_ttl
+        return self.settings.no_endpoint_ttl if self._empty else self.settings.request_ttl
 
 
 def _by_arrival(queued: QueuedRequest) -> int:

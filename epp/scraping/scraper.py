@@ -84,7 +84,8 @@ class Scraper:
         self._is_on = settings is not None
         self._settings = settings or ScrapeSettings()
         self._schedule = ScrapeSchedule(self._settings.intervals, rng)
-        self._tls = tls
+        self.tls = tls
+        """As it is in force now."""
         self._buffer = bytearray(_BUFFER_BYTES)
         self._on_error = on_error
         self._engines: dict[Key, str] = {}
@@ -96,17 +97,12 @@ class Scraper:
         self._changed = asyncio.Event()
         self._rng = rng
 
-    @property
-    def tls(self) -> ssl.SSLContext | None:
-        """As it is in force now."""
-        return self._tls
-
     def reconfigure(self, settings: ScrapeSettings | None, tls: ssl.SSLContext | None) -> None:
         """Scrape by these from now on, None: nothing. The numbers stay until the next scrape."""
         if settings is not None:
             self._settings = settings
             self._schedule = ScrapeSchedule(settings.intervals, self._rng)
-        self._is_on, self._tls = settings is not None, tls
+        self._is_on, self.tls = settings is not None, tls
         for task in self._tasks.values():
             task.cancel()
         self._tasks.clear()
@@ -143,7 +139,7 @@ class Scraper:
         settings = self._settings
         try:
             client = PageClient(
-                target.url(), self._buffer, tls=self._tls, timeout=settings.timeout, limit=settings.limit
+                target.url(), self._buffer, tls=self.tls, timeout=settings.timeout, limit=settings.limit
             )
         except ValueError as error:
             self._report_failure(endpoint, f"its address and path make no URL: {error}", first=True)

@@ -56,7 +56,8 @@ class TargetAccount:
     def __init__(self, lease_ms: int) -> None:
         self.lease_ms = lease_ms
         self._entries: dict[str, _Entry] = {}
-        self._units = 0
+        self.in_flight = 0
+        """Units of all holders."""
         self._rejected_ms = NEVER
         self._retry_ms = NEVER
         self._window: int | None = None
@@ -79,16 +80,11 @@ class TargetAccount:
     def load(cls, lease_ms: int, dumped: Mapping[str, Any]) -> Self:
         account = cls(lease_ms)
         account._entries = {id: _Entry(*entry) for id, entry in dumped["entries"].items()}
-        account._units = sum(entry.units for entry in account._entries.values())
+        account.in_flight = sum(entry.units for entry in account._entries.values())
         account._rejected_ms, account._retry_ms = dumped["rejected_ms"], dumped["retry_ms"]
         account._window, account._probe = dumped["window"], dumped["probe"]
         account._opened_ms = dumped["opened_ms"]
         return account
-
-    @property
-    def in_flight(self) -> int:
-        """Units of all holders."""
-        return self._units
 
     def reserve(self, now: int, reading: Reading, units: int, id: str) -> Reservation | Refusal:
         # A reading from the future was taken before the broker's clock went back (a failover to a replica with another
@@ -103,7 +99,7 @@ class TargetAccount:
         if probe:
             self._probe, self._opened_ms = id, now
         self._entries[id] = _Entry(units, now, now + self.lease_ms)
-        self._units += units
+        self.in_flight += units
         return Reservation(id, units, probe)
 
     def _has_room(self, reading: Reading, units: int) -> bool:
@@ -112,7 +108,7 @@ class TargetAccount:
         The headroom alone counts a request twice that was sent within the metric's lag: as sent, and as shown by the
         reading. At a long lag most of the target would stay unused; the allotment has no such double count.
         """
-        if within_allotment(reading.allotment, self._units, units):
+        if within_allotment(reading.allotment, self.in_flight, units):
             return True
         # what began in the reading's own millisecond may not be in it: counted, so that the error is on the safe side
         unseen = sum(entry.units for entry in self._entries.values() if entry.began_ms >= reading.at_ms)
@@ -145,7 +141,7 @@ class TargetAccount:
         entry = self._entries.get(reservation.id)
         if entry is None:
             entry = self._entries[reservation.id] = _Entry(reservation.units, began_ms, 0)
-            self._units += entry.units
+            self.in_flight += entry.units
         entry.leased_until_ms = now + self.lease_ms
 
     def release(self, id: str, *, accepted: bool) -> bool:
@@ -153,7 +149,7 @@ class TargetAccount:
         entry = self._entries.pop(id, None)
         if entry is None:
             return False
-        self._units -= entry.units
+        self.in_flight -= entry.units
         if accepted and self._window is not None and entry.began_ms >= self._opened_ms:
             self._widen(id)
         return True
@@ -178,5 +174,5 @@ class TargetAccount:
             entry.leased_until_ms = min(entry.leased_until_ms, now + self.lease_ms)
         lapsed = [id for id, entry in self._entries.items() if entry.leased_until_ms <= now]
         for id in lapsed:
-            self._units -= self._entries.pop(id).units
+            self.in_flight -= self._entries.pop(id).units
         return bool(lapsed)

@@ -50,7 +50,7 @@ class MemoryQueue:
     """Implements `Queue` of `broker.contract`. There is no server to lose: the only QueueErrors are those of a refusal."""
 
     def __init__(self, name: str, rules: QueueRules, store: QueueStore, clock_ms: Callable[[], int]) -> None:
-        self._name = name
+        self.name = name
         self._rules = rules
         self._store = store
         self._table = store.table
@@ -59,10 +59,6 @@ class MemoryQueue:
         self._owners: set[str] = set()
         self._cancelled: set[str] = set()
         self._cancellations = Changes()
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     async def submit(self, request: Request, *, idempotency_key: str | None = None) -> Request:
         now = self._now()

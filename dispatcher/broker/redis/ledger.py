@@ -48,7 +48,7 @@ class RedisLedger(ResourceOwner):
         tag = f"adsum:{{target:{target}}}"
         self._keys = [f"{tag}:began", f"{tag}:leases", f"{tag}:state"]
         self._channel = f"{tag}:changed"
-        self._lease_ms = lease_ms
+        self.lease_ms = lease_ms
         self._script = Script(client, SCRIPT.read_text(), address)
         self._subscriptions = Subscriptions(client, {self._channel: None})
         self._changes = self._subscriptions.changes(self._channel)
@@ -61,10 +61,6 @@ class RedisLedger(ResourceOwner):
         await self._call([])
         await self._stack.enter_async_context(self._subscriptions)
         await self._stack.enter_async_context(self._batcher)
-
-    @property
-    def lease_ms(self) -> int:
-        return self._lease_ms
 
     async def now_ms(self) -> int:
         now: int = (await self._call([]))[0]
@@ -126,7 +122,7 @@ class RedisLedger(ResourceOwner):
     async def _call(self, operations: Sequence[Arguments]) -> list[Any]:
         arguments = [argument for operation in operations for argument in operation]
         answer: list[Any] = await self._script(
-            self._keys, [self._channel, self._lease_ms, self._life, *arguments]
+            self._keys, [self._channel, self.lease_ms, self._life, *arguments]
         )
         return answer
 

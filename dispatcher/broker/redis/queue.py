@@ -59,7 +59,7 @@ class RedisQueue(ResourceOwner):
     def __init__(self, client: Redis, address: str, name: str, rules: QueueRules) -> None:
         self._client = client
         self._address = address
-        self._name = name
+        self.name = name
         self._rules = rules
         self._scripts = QueueScripts(client, address, name, rules)
         self._batches = {
@@ -80,10 +80,6 @@ class RedisQueue(ResourceOwner):
         await self._stack.enter_async_context(self._channels)
         for batch in self._batches.values():
             await self._stack.enter_async_context(batch)
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     async def submit(self, request: Request, *, idempotency_key: str | None = None) -> Request:
         validation.check_request(request, self._rules)
@@ -257,7 +253,7 @@ class RedisQueue(ResourceOwner):
                 abandoned += 1
                 log.debug(
                     "queue %s: %r cannot be fetched, its claim ends with its lease: %s",
-                    self._name,
+                    self.name,
                     claim.request.id,
                     error,
                 )
@@ -266,7 +262,7 @@ class RedisQueue(ResourceOwner):
                 complete.append(found)
         if abandoned:
             log.warning(
-                "queue %s: %d claims end with their leases: the broker went away", self._name, abandoned
+                "queue %s: %d claims end with their leases: the broker went away", self.name, abandoned
             )
         return complete
 

@@ -103,7 +103,7 @@ class InFlightLoadProducer:
         output: OutputEstimate | None = None,
     ) -> None:
         self.name = name
-        self._matches = matches
+        self.matches = matches
         self._output = output
         self._asked: RequestData[int] = RequestData()
         """Tokens of the answer."""
@@ -113,10 +113,6 @@ class InFlightLoadProducer:
         """The endpoints of the last whole pool, in the order of `_column`; None: out of date."""
         self._column: Floats = np.zeros(0)
         self._rows: dict[Key, int] = {}
-
-    @property
-    def matches(self) -> PrefixMatchProducer | None:
-        return self._matches
 
     @property
     def labelled(self) -> Mapping[LoadLabels, LabelledLoad]:
@@ -146,10 +142,10 @@ class InFlightLoadProducer:
         if len(pool) <= _FEW:
             return np.array([float(output + self._missing(request, one)) for one in pool.endpoints])
         tokens = request.prompt_tokens
-        chain = None if self._matches is None else self._matches.chain(request)
-        if self._matches is None or chain is None:
+        chain = None if self.matches is None else self.matches.chain(request)
+        if self.matches is None or chain is None:
             return np.full(len(pool), float(output + tokens))
-        held = units_of_all(self._matches.matches(request, pool), len(pool))
+        held = units_of_all(self.matches.matches(request, pool), len(pool))
         indexed = chain.units * chain.unit_tokens
         uncached: Floats = output + max(tokens, indexed) - held * chain.unit_tokens
         return uncached
@@ -231,7 +227,7 @@ class InFlightLoadProducer:
     def _missing(self, request: InferenceRequest, endpoint: Endpoint) -> int:
         """Tokens of the prompt that the endpoint has to compute; its last block counts as a whole one, as in the Go picker."""
         tokens = request.prompt_tokens
-        chain = None if self._matches is None else self._matches.chain(request)
-        if self._matches is None or chain is None:
+        chain = None if self.matches is None else self.matches.chain(request)
+        if self.matches is None or chain is None:
             return tokens
-        return max(tokens, chain.units * chain.unit_tokens) - self._matches.held(request, endpoint)
+        return max(tokens, chain.units * chain.unit_tokens) - self.matches.held(request, endpoint)

@@ -22,16 +22,12 @@ class InFlightScorer:
     published_only: ClassVar[bool] = False
 
     def __init__(self, requests: int = DEFAULT_REQUESTS) -> None:
-        self._requests = float(requests)
+        self.requests = float(requests)
+        """So many that are not shown yet halve the score."""
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
-        scores: Floats = self._requests / (self._requests + pool.unreported)
+        scores: Floats = self.requests / (self.requests + pool.unreported)
         return scores
 
-    @property
-    def requests(self) -> float:
-        """So many that are not shown yet halve the score."""
-        return self._requests
-
     def score_of(self, unreported: float) -> float:
-        return self._requests / (self._requests + unreported)
+        return self.requests / (self.requests + unreported)

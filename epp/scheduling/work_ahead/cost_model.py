@@ -139,7 +139,8 @@ class CostModel:
         self._rows: Any = np.zeros((_KEPT, _SECONDS + 1))
         # bounded: _KEPT, with those of _pending
         self._workers: list[WorkerPace] = []
-        self._next = self._count = 0
+        self._next = self.answers = 0
+        """How many it has learnt from, those that it forgot among them."""
         self._due = -inf
         # bounded: _EVERY
         self._pending: list[Answer] = []
@@ -155,7 +156,7 @@ class CostModel:
     @property
     def own(self) -> Fit | None:
         """What was learnt here, for other pickers; None: nothing that is of use."""
-        return Fit(tuple(self._fit), self._count) if self._fits else None
+        return Fit(tuple(self._fit), self.answers) if self._fits else None
 
     def heed_peers(self, fits: Sequence[Fit]) -> bool:
         """All that other pickers have learnt. Returns whether the numbers are others now.
@@ -190,15 +191,15 @@ class CostModel:
             self.errors.observe(error)
             self.predictions.observe(predicted)
             self._recent.append(error)
-        if self._count >= _FEWEST:
+        if self.answers >= _FEWEST:
             worker.came(_sum(self._fit, known), seconds, slowness)
         missing, ahead, requests, beyond, since = known
         pending, tokens = self._pending, (missing / _THOUSAND, ahead / _THOUSAND)
         pending.append((1.0, *tokens, requests, beyond, since, max(seconds, _SMALL)))
         at = self._next + len(pending)
         self._workers[at - 1 : at] = [worker]
-        self._count += 1
-        count = self._count
+        self.answers += 1
+        count = self.answers
         if len(pending) < (4 if count <= _FEW else _EVERY):
             return False
         self._rows[self._next : at] = pending
@@ -208,11 +209,6 @@ class CostModel:
             return False
         self._solve()
         return True
-
-    @property
-    def answers(self) -> int:
-        """How many it has learnt from, those that it forgot among them."""
-        return self._count
 
     @property
     def error(self) -> float | None:
@@ -259,7 +255,7 @@ class CostModel:
             self._use(fits[0].seconds if fits else self._fit, learnt=bool(fits))
             return
         if self._fits:
-            fits.append(Fit(tuple(self._fit), self._count))
+            fits.append(Fit(tuple(self._fit), self.answers))
         # what is told of more answers than are kept is of those that are kept
         weights = [min(fit.answers, _KEPT) for fit in fits]
         total = sum(weights)
