@@ -42,13 +42,14 @@ async def test_it_names_what_takes_the_time() -> None:
     async with page("--enable-pprof") as url:
         status, table = await get(f"{url}/debug/profile?seconds=1")
         assert status == 200
-        head, _, columns, first, *_ = table.splitlines()
+        head, _, columns, *rows = table.splitlines()
         assert "samples in 1 s" in head
         assert columns.split() == ["own", "with", "calls", "function"]
+        first = next(row for row in rows if "select (" not in row)  # a busy machine gives the loop time late
         assert "work_for_nothing (telemetry/test_profile.py:" in first
         _, stacks = await get(f"{url}/debug/profile?seconds=1&format=collapsed")
     work.cancel()
-    deepest, count = stacks.splitlines()[0].rsplit(" ", 1)
+    deepest, count = next(one for one in stacks.splitlines() if ";select (" not in one).rsplit(" ", 1)
     assert int(count) > 0
     callers = deepest.split(";")
     assert callers[-1].startswith("work_for_nothing (")
@@ -69,7 +70,7 @@ async def test_one_profile_at_a_time_and_none_for_a_client_that_left() -> None:
 
         async def profile_long() -> None:
             while (await get(f"{url}/debug/profile?seconds=60"))[0] == 409:
-                pass
+                await asyncio.sleep(0.01)
 
         long = asyncio.create_task(profile_long())
 
