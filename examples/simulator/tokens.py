@@ -4,7 +4,7 @@ import hashlib
 import re
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain, islice, repeat
 
@@ -41,12 +41,11 @@ def token_id(token: str) -> int:
 def block_digests(salt: str, tokens: Sequence[str], block_size: int) -> tuple[bytes, ...]:
     """One digest for each full block, over it and its predecessor's digest, like vLLM's block hashes: equal digests mean
     equal prefixes."""
-    return tuple(_chain(salt, tokens, block_size))
-
-
-def _chain(salt: str, tokens: Sequence[str], block_size: int) -> Iterator[bytes]:
     digest = salt.encode("utf-8", "surrogatepass")
-    for start in range(0, len(tokens) - block_size + 1, block_size):
-        block = array("I", map(token_id, tokens[start : start + block_size])).tobytes()
-        digest = hashlib.blake2b(digest + b"\0" + block, digest_size=16).digest()
-        yield digest
+    numbers = array("I", map(token_id, tokens))
+    taken, size = numbers.tobytes(), block_size * numbers.itemsize
+    digests = []
+    for start in range(0, len(taken) - size + 1, size):
+        digest = hashlib.blake2b(digest + b"\0" + taken[start : start + size], digest_size=16).digest()
+        digests.append(digest)
+    return tuple(digests)
