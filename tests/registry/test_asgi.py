@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
-import fastapi
 import pytest
 import uvicorn
 
@@ -51,6 +50,8 @@ def hold(document: PublishedDocument) -> dict[str, str]:
 async def test_beside_the_applications_own_routes(
     contract: Contract, document: PublishedDocument, client: aiohttp.ClientSession
 ) -> None:
+    import fastapi  # takes a quarter of a second, which each process that collects tests would spend
+
     app = fastapi.FastAPI()
 
     @app.get("/v1/models")

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import fastapi
 import uvicorn
 
 import discovery
@@ -35,6 +34,8 @@ class Application:
         self.said_ready = asyncio.Event()
         self.start = asyncio.Event()
         contract = registry.Contract()
+
+        import fastapi  # not while tests are collected
 
         @asynccontextmanager
         async def lifespan(app: fastapi.FastAPI) -> AsyncIterator[None]:

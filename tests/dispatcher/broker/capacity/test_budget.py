@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Sequence
 from fractions import Fraction
 from math import floor
@@ -16,7 +17,8 @@ from dispatcher.broker.capacity.budget import (
     system_capacity,
 )
 
-GRID = [(Fraction(f, 100), Fraction(b, 100)) for f in range(101) for b in range(101)]
+PERCENT = [Fraction(percent, 100) for percent in range(101)]
+GRID = list(itertools.product(PERCENT, PERCENT))
 
 
 def dispatchable(capacity: Fraction, budget: Fraction, baseline: Fraction) -> Fraction:
