@@ -62,13 +62,16 @@ class WorkLedger:
         self.done = 0.0
         """Tokens that were computed in the time `busy`, each prompt's fixed part included."""
         self.busy = 0.0
-        """Seconds in which something was ahead."""
+        """Seconds in which something was ahead, until the last of it was done."""
+        self.under_way = 0.0
+        """The same since then."""
         self._sent: deque[SentPrompt] = deque()
         self._count = 0
         self._computed = -1.0
         self.read_at = -inf
         """When the last page came; -inf: there was none."""
-        self._spare = 0.0
+        self._spare = self._unsettled = 0.0
+        self._scale = 1.0
         self.sent = self.grown = _PRIOR
         """Tokens that were sent from here, and by how much the counter grew, both lately."""
         self.held = False
@@ -89,12 +92,14 @@ class WorkLedger:
         self._count += 1
         self.ahead += missing
         self.sent += tokens
+        self._unsettled += tokens
         return prompt
 
     def withdraw(self, prompt: SentPrompt) -> None:
         """It is computed, failed, or went elsewhere. May be called twice."""
         if prompt.tokens:
             self._count -= 1
+            self._unsettled = self._unsettled - prompt.tokens if self._count else 0.0
             self.ahead = max(0.0, self.ahead - prompt.ahead) if self._count else 0.0
             prompt.tokens = prompt.missing = prompt.ahead = 0.0
         while self._sent and not self._sent[0].tokens:  # a page that is never read would leave them here
@@ -171,11 +176,14 @@ class WorkLedger:
             self.since = now
         done, self._begun = done + self._begun, 0.0
         if (self.held or (counted and before >= 0.0)) and now - since < max(_LONGEST_LOOK, 3.0 * period):
-            self.busy += max(0.0, now - max(since, began))
-            self.done += done
+            self.under_way += max(0.0, now - max(since, began))
+            if done:
+                self.busy += self.under_way
+                self.done += done
+                self.under_way = 0.0
         if not self._count:
             self._sent.clear()
-            self._spare = 0.0
+            self._spare = self.under_way = 0.0
 
     def _look_for_room(self, waiting: float, running: float) -> None:
         """It has room for as many as ran at most, once others waited meanwhile."""
@@ -200,6 +208,9 @@ class WorkLedger:
             self.sent,
             self.grown,
             self.since,
+            self.under_way,
+            self._unsettled,
+            self._scale,
         )
         count, prompts = self._count, [(one, one.tokens, one.missing, one.ahead) for one in self._sent]
         others = (self._begun, self._most_running, self.room, self.held, self.slowness)
@@ -207,7 +218,8 @@ class WorkLedger:
 
         def restore() -> None:
             self.ahead, self.done, self.busy, self._computed = numbers[:4]
-            self.read_at, self._spare, self.sent, self.grown, self.since = numbers[4:]
+            self.read_at, self._spare, self.sent, self.grown, self.since = numbers[4:9]
+            self.under_way, self._unsettled, self._scale = numbers[9:]
             self._begun, self._most_running, self.room, self.held, self.slowness = others
             restore_kind()
             self._count = count
@@ -216,6 +228,11 @@ class WorkLedger:
                 one.tokens, one.missing, one.ahead = tokens, missing, ahead
 
         return restore
+
+    def late(self, speed: float) -> float:
+        """Tokens of the time since it should have been done, at this speed, with the first prompt that is ahead."""
+        first = self._sent[0].missing + _BASE_TOKENS if self._sent else 0.0
+        return max(0.0, self.under_way * speed - first)
 
     def forget_half(self) -> None:
         """Count what is known of its speed half."""
@@ -228,8 +245,11 @@ class WorkLedger:
         self.grown = (self.grown + growth) * kept
         if not kept:  # so much at once says nothing of what was sent from here
             self.sent = self.grown = _PRIOR
-        scale = self.sent / self.grown
-        self._spare += growth * min(max(scale, 1.0 / _MAX_SCALE), _MAX_SCALE)
+        # the counter has not grown by what waits yet: the ratio lies between the one without it and the one with it
+        low, high = (self.sent - self._unsettled) / self.grown, self.sent / self.grown
+        scale = self._scale + (high - self._scale) * (1.0 - kept)
+        self._scale = min(max(scale, low, 1.0 / _MAX_SCALE), high, _MAX_SCALE)
+        self._spare += growth * self._scale
         done = 0.0
         while self._sent and self._sent[0].tokens <= self._spare + 0.5:
             prompt = self._sent.popleft()
@@ -329,7 +349,9 @@ class PoolTotals:
         """
         if ledger.held:
             return ledger.pace.slowness
-        slow = (ledger.busy * self.speed + _PRIOR_WORK) / (ledger.done + _PRIOR_WORK)
+        # a prompt is done as a whole, so its time counts when it is, or when it is late: else who computes a long one seems slow
+        busy = ledger.busy * self.speed + ledger.late(self.speed)
+        slow = (busy + _PRIOR_WORK) / (ledger.done + _PRIOR_WORK)
         return min(max(slow, 1.0 / _MOST_DIFFERENT), _MOST_DIFFERENT)
 
     @property

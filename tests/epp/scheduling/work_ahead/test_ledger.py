@@ -137,6 +137,16 @@ def test_a_wrong_guess_of_tokens_does_not_pile_up() -> None:
     assert ledger.ahead == 6000  # and the requests that are there bound it
 
 
+def test_what_waits_does_not_make_the_counter_count_more() -> None:
+    """At the start much is sent before the counter moves; it is not ahead of the counter for that."""
+    ledger = begun()
+    for _ in range(15):
+        ledger.send(6000, 6000, 1.0)
+    ledger.read(6000, 0, MANY, 2.0)
+    ledger.read(12_000, 0, MANY, 3.0)
+    assert ledger.ahead == 13 * 6000
+
+
 def test_what_failed_is_not_taken_for_computed() -> None:
     """A worker refuses every second request: its counter tells of the others as it stands."""
     ledger = begun()

@@ -195,15 +195,16 @@ def test_a_worker_that_takes_requests_and_shows_none_of_them_gets_few() -> None:
 
 def test_a_worker_at_half_speed_costs_twice_as_much() -> None:
     pool = Pool()
-    computed = [0, 0]
+    sent, computed = [0.0, 0.0], [0.0, 0.0]
     for step in range(200):
         for row, speed in enumerate((2000, 1000)):  # tokens in each tenth of a second
-            computed[row] += speed
+            computed[row] = min(sent[row], computed[row] + speed)
         pool.now += 0.1
         for row in range(2):
             pool.page(row, running=100, computed=computed[row])
         for letter in "abc":
             pick = pool.send(f"{letter}{step} " + tokens(1000))
+            sent[int(went(pick)[1:])] += pick.request.prompt_size / 4
             pool.director.responded(pick, 200, pool.now)
             pool.director.release(pick, pool.now)
     slow = pool.slowness()

@@ -29,6 +29,20 @@ def test_one_at_half_speed_takes_twice_as_long_as_the_other() -> None:
     assert totals.slowness(slow) / totals.slowness(fast) == pytest.approx(2.0, rel=0.2)
 
 
+def test_one_in_the_middle_of_a_long_prompt_is_not_slow_until_it_is_late() -> None:
+    """20,000 tokens a second: a prompt of 40,000 takes two."""
+    totals, ledger, now = PoolTotals(), WorkLedger(), 0.0
+    work(WorkLedger(), totals, 20_000, 60)
+    ledger.read(0, 0, 0, now)
+    ledger.send(40_000, 40_000, now)
+    for late in (False, True):
+        for _ in range(17):
+            now += 0.1
+            ledger.read(0, 0, 1, now)
+            totals.update(ledger)
+        assert (totals.slowness(ledger) > 1.0) is late
+
+
 def test_first_bytes_say_how_slow_one_is_where_they_say_what_is_ahead() -> None:
     totals, slow = PoolTotals(), WorkLedger()
     slow.pace.slowness = 1.25
