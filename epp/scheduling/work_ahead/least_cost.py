@@ -1,11 +1,13 @@
 """Picks the endpoint where a request costs least: the work ahead of it, its own missing prompt, and what it delays.
 
-cost = slowness x (a x ahead - c x under way + missing x (1 + interference x requests) + request_tokens x requests + b x beyond + adapter), in
-prompt tokens.
+cost = slowness x (a x ahead - c x under way + missing x (1 + interference x requests) + crowding x again + request_tokens x requests
++ b x beyond + adapter), in prompt tokens.
 
 `ahead`: prompts that were sent there and are not computed yet. `missing`: tokens of this prompt that its cache does not
 hold. `requests`: those that wait or run there; each slows the others down while it answers, and computing a prompt slows
-all of them down, and where prompts only wait for one another, as many that come behind it. `slowness`: how many times longer this worker takes than the average one, learnt. `adapter`: what the
+all of them down, and where prompts only wait for one another, as many that come behind it. `again`: tokens
+that another endpoint holds, and `crowding`: half the square of the share of endpoints with something ahead, since computing them a
+second time delays whoever waits, or comes while others wait. `slowness`: how many times longer this worker takes than the average one, learnt. `adapter`: what the
 average worker computes while a LoRA adapter is loaded, where that must be done first. `beyond`: those of the requests for which
 the worker has no room yet. `under way`: tokens ahead that may be computed since the last were. `a`, `b` and `c` are learnt from the
 times of first bytes (`cost_model.py`); 1, 0 and 0 until then.
@@ -30,6 +32,10 @@ REQUEST_TOKENS: Final = 150.0
 INTERFERENCE: Final = 0.3
 ADAPTER_LOAD_SECONDS: Final = 0.5
 """The costs that a configuration can set. benchmarks/README.md has the grid of values that were tried."""
+_AGAIN: Final = 0.5
+"""By how much computing a prompt again delays others while all endpoints have something ahead. With more, a worker that hides its
+queue gets too much.
+"""
 _SCALE: Final = 8192.0
 """The cost, in tokens, whose score is one half."""
 
@@ -74,10 +80,13 @@ class LeastCostScorer:
         requests = requests_at(pool, decoding)
         missing = self._missing(request, pool)
         self.producer.scored.keep(request, pool, missing, requests)
-        cost: Floats = requests * self.interference
-        cost += 1.0
-        cost *= missing
         columns, rows = self.producer.columns(pool)
+        crowding = _crowding(of_rows(columns.ahead, rows))
+        cost: Floats = requests * self.interference
+        cost += 1.0 + crowding
+        cost *= missing
+        if crowding:
+            cost -= crowding * missing.min()
         ahead, slowness = self.ahead(columns, rows, pool), of_rows(columns.slowness, rows)
         cost += ahead
         elsewhere = CANDIDATE.of(request)
@@ -121,3 +130,8 @@ class LeastCostScorer:
         np.maximum(missing, 1.0, out=missing)
         self.producer.agree(missing, request, chain, held, pool)
         return missing
+
+
+def _crowding(ahead: Floats) -> float:
+    busy = np.count_nonzero(ahead) / max(1, len(ahead))
+    return float(_AGAIN * busy * busy)

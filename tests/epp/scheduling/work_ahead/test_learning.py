@@ -67,7 +67,7 @@ def test_what_is_ahead_counts_as_much_as_was_learnt() -> None:
         pool.now += 0.5
         other = pool.send(tokens(9000, "long"))
         assert went(other) != went(holder)
-        other = pool.send(tokens(12_000, "more"))
+        other = pool.send(tokens(13_000, "more"))
         assert went(other) == went(holder)
         assert (went(pool.send(tokens(4000, "held"))) == went(holder)) is goes_to_the_cache, learnt
 
@@ -99,7 +99,7 @@ def test_an_explanation_says_what_was_learnt_and_where_the_constants_would_have_
     holder = pool.send(tokens(4000, "held"))
     pool.now += 0.5
     pool.send(tokens(9000, "long"))
-    assert went(pool.send(tokens(12_000, "more"))) == went(holder)
+    assert went(pool.send(tokens(13_000, "more"))) == went(holder)
     body = json.dumps({"model": "m", "stream": True, "prompt": tokens(4000, "held")}).encode()
     costs = pool.scorer.producer.columns(pool.store.pool(pool.now))[0].ahead_cost.tolist()
     decision = pool.director.explain(HEADERS, body, None, pool.now)

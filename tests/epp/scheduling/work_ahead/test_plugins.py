@@ -112,6 +112,25 @@ def test_a_prompt_goes_where_its_beginning_is_unless_that_costs_more() -> None:
     assert went(pool.send(tokens(4000, "a"))) != went(first)
 
 
+def test_a_prompt_is_not_computed_again_while_all_have_something_ahead() -> None:
+    """Whoever comes later would wait for it as well: its 4,000 tokens count half again, so 7,000 ahead of its holder are cheaper."""
+    for there, goes_to_the_holder in ((0, False), (1, True)):
+        pool = Pool()
+        first = pool.send(tokens(4000, "a"))
+        row = int(went(first)[1:])
+        pool.now += 0.5
+        pool.page(row, running=there, computed=4000)
+        pool.page(1 - row, running=there)
+        producer = pool.scorer.producer
+        producer.prepare(first.request, pool.store.pool(pool.now))
+        for at, size in ((row, 7000.0), (1 - row, 1000.0 * there)):
+            if size:
+                endpoint = pool.store.endpoints[at]
+                producer._ledger(endpoint).send(size, size, pool.now)
+                producer._update_ahead(endpoint.key, producer._ledger(endpoint))
+        assert (went(pool.send(tokens(4000, "a"))) == went(first)) is goes_to_the_holder
+
+
 def test_requests_that_answer_make_a_worker_dearer() -> None:
     pool = Pool()
     pool.page(0, running=10)
@@ -345,4 +364,4 @@ def test_the_choice_that_the_page_works_through() -> None:
     producer._last[-1].slowness[slow] = 2.0
     cost = pool.scorer.cost(pick.request, pool.store.pool(pool.now))
     # blocks: 112 tokens less are held
-    assert cost[[holder, other, slow]] == pytest.approx([9_360, 12_990, 13_200], rel=0.06)
+    assert cost[[holder, other, slow]] == pytest.approx([9_360, 13_323, 13_867], rel=0.06)
