@@ -18,7 +18,8 @@ from typing import Final
 from benchmarks.routing.arms import ARMS, Arm, PickerChooser
 from benchmarks.routing.chooser import Chooser
 from benchmarks.routing.figures import Answer, Figures
-from benchmarks.routing.machines import WorkerModel
+from benchmarks.routing.machines import MACHINES, OURS, Machine, WorkerModel
+from benchmarks.routing.run import QUICK_SECONDS
 from benchmarks.routing.virtual import Request, Run
 from benchmarks.routing.workloads import WORKLOADS, Workload
 from epp.endpoints.load import Load
@@ -88,13 +89,20 @@ class Way:
 class ToldRun(Run):
     """Each picker is told after `delay` seconds; None: never. `fault`: of `FAULTS`, what happens to the first one in the middle."""
 
-    def __init__(self, workload: Workload, seed: int, delay: float | None, fault: str | None = None) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        seed: int,
+        delay: float | None,
+        fault: str | None = None,
+        machine: Machine = MACHINES[OURS],
+    ) -> None:
         self._delay = delay
         self._publisher: list[TellingChooser] = []
         self._ways: dict[TellingChooser, list[Way]] = {}
         self._is_away = False
         self._back_at = 0.0
-        super().__init__(self._make, workload, seed)
+        super().__init__(self._make, workload, seed, machine)
         for one in self._publisher:
             self._ways[one] = [
                 Way(one, other, other.subscriber()) for other in self._publisher if other is not one
@@ -217,9 +225,13 @@ class ToldRun(Run):
         way.subscriber.hear(news, now)
 
 
-def run(name: str, pickers: int, delay: float | None, fault: str | None, seed: int) -> tuple[Figures, float]:
-    workload = dataclasses.replace(WORKLOADS[name], pickers=pickers)
-    made = ToldRun(workload, seed, delay, fault)
+def run(
+    name: str, pickers: int, delay: float | None, fault: str | None, machine: str, seed: int
+) -> tuple[Figures, float]:
+    workload = dataclasses.replace(WORKLOADS[name], pickers=pickers).times(MACHINES[machine].rate)
+    if machine != OURS:
+        workload = workload.lasting(QUICK_SECONDS)
+    made = ToldRun(workload, seed, delay, fault, MACHINES[machine])
     return made.figures(), made.bytes
 
 
@@ -233,6 +245,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=100, help="the first one (default: 100)")
     parser.add_argument("--seeds", type=int, default=5, help="default: 5")
     parser.add_argument("--fault", choices=FAULTS, help="what happens to one picker; default: nothing")
+    parser.add_argument(
+        "--machine",
+        choices=MACHINES,
+        default=OURS,
+        help="kind of workers (%(default)s); of others 20 s of arrivals",
+    )
     given = parser.parse_args(arguments)
     told = [one / 1000.0 for one in given.delay or (10, 50, 200)]
     delays = [None, *told] if given.fault is None else told
@@ -246,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in given.workload or NAMES:
             alone: list[Figures] = []
             for pickers, delay in rows:
-                found = list(pool.map(partial(run, name, pickers, delay, given.fault), seeds))
+                found = list(pool.map(partial(run, name, pickers, delay, given.fault, given.machine), seeds))
                 figures = [one for one, _ in found]
                 alone = alone or figures
                 print(_row(name, pickers, delay, figures, alone, [told for _, told in found]), flush=True)

@@ -205,6 +205,11 @@ class PickPublisher:
             self._news.helped.append(pick.told)
             self._changed()
 
+    def begun(self, pick: Pick) -> None:
+        if pick.told:  # it may have ended: a data plane that says when the headers came says no more
+            self._news.begun.append(pick.told)
+            self._changed()
+
     def ended(self, pick: Pick) -> None:
         if self._open.pop(pick.told, None) is not None:
             self._news.ended.append(pick.told)

@@ -15,6 +15,7 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool, Key
 from epp.peers.messages.peers_pb2 import Learnt, News, Picks, Queues
 from epp.peers.publisher import HASH_BYTES, MOST_BLOCKS, MOST_CHAINS, unpacked
 from epp.request.control_headers import MOST_TEXT
+from epp.request.inference_request import AwaitedFirstByte
 from epp.scheduling.peer_pick import Fit, PeerPick
 from epp.scheduling.picks_in_flight import PicksInFlight
 from epp.scheduling.plugin import ChainProducer, DataProducer, SharingProducer
@@ -41,6 +42,8 @@ MOST_SECONDS: Final = 3600.0
 """Each of these is less."""
 _ToldHelper: TypeAlias = tuple[Key, int, bool]
 """What it held of the prompt, and whether it computes it."""
+_UNKNOWN: Final = -1.0
+MOST_AWAITED: Final = 4096
 OLD: Final = 5.0
 """Seconds. What is older is claimed in prefix caches and in flight, but no longer ahead of anything."""
 
@@ -51,7 +54,9 @@ class PeerFaultError(Exception):
 
 def _check_size(news: News) -> None:
     """A message of 4 MiB may be a million short numbers, and the work of seconds."""
-    outcomes = sum(map(len, (news.moves, news.unhelped, news.served, news.failed, news.helped, news.ended)))
+    outcomes = sum(
+        map(len, (news.moves, news.unhelped, news.served, news.failed, news.helped, news.begun, news.ended))
+    )
     for count, most, what in (
         (len(news.picks.numbers), MOST_PICKS, "picks"),
         (len(news.picks.helpers), MOST_PICKS, "helpers"),
@@ -108,6 +113,9 @@ class PickSubscriber:
         # bounded: MOST_CHAINS and MOST_BLOCKS, by `_chain`
         self._chains: OrderedDict[int, bytes] = OrderedDict()
         self._blocks = 0
+        # bounded: MOST_AWAITED, by `_end`
+        self._awaited: OrderedDict[int, AwaitedFirstByte] = OrderedDict()
+        """The first bytes that may come after the end of their picks: a data plane may tell of headers last."""
         # bounded: by the picks of one message, and by `most_open`
         self._sent: dict[Endpoint, int] = {}
         self._over: dict[Endpoint, int] = {}
@@ -150,7 +158,7 @@ class PickSubscriber:
                 pool = self._datastore.pool(since)
                 self._place_rest(pool, now)
                 self._hear_picks(news.picks, news.layout, pool, now)
-            self._hear_outcomes(news)
+            self._hear_outcomes(news, since, now)
         finally:
             self._count(since)
         if news.HasField("ejections"):
@@ -160,7 +168,7 @@ class PickSubscriber:
         if news.HasField("queues"):
             self.waiting = _read_queues(news.queues)
 
-    def _hear_outcomes(self, news: News) -> None:
+    def _hear_outcomes(self, news: News, since: float, now: float) -> None:
         for move in news.moves:
             self._move(move.number, self._key(move.endpoint))
         for move in news.unhelped:
@@ -171,6 +179,8 @@ class PickSubscriber:
             self._settle(number, served=False)
         for number in news.helped:
             self._help(number)
+        for number in news.begun:
+            self._begin(number, since, now)
         for number in news.ended:
             self._end(number)
 
@@ -179,7 +189,7 @@ class PickSubscriber:
         for number in list(self._open):
             self._end(number)
         self._count(0.0)
-        for kept in self._chains, self._endpoints, self._models:
+        for kept in self._chains, self._awaited, self._endpoints, self._models:
             kept.clear()
         self._blocks = self._last = 0
         self.ejected, self.learnt, self.waiting = frozenset(), None, {}
@@ -357,6 +367,15 @@ class PickSubscriber:
         pick.data.clear()
         pick.blocks = b""
 
+    def _begin(self, number: int, at: float, now: float) -> None:
+        """Its answer began."""
+        pick = self._open.get(number)
+        awaited = self._awaited.pop(number, None) if pick is None else pick.awaited
+        if awaited is not None:
+            awaited.came(at, now, _UNKNOWN)
+        if pick is not None:
+            pick.awaited = None
+
     def _help(self, number: int, key: Key | None = None) -> None:
         """This helper, or without a key all of them, is in flight no longer."""
         pick = self._open.get(number)
@@ -375,6 +394,11 @@ class PickSubscriber:
         self._settle(number, served=False)
         pick = self._open.pop(number, None)
         if pick is not None:
+            if pick.awaited is not None:
+                pick.awaited.ended()
+                self._awaited[number] = pick.awaited
+                if len(self._awaited) > MOST_AWAITED:
+                    self._awaited.popitem(last=False)
             self._unplaced.discard(number)
             for endpoint in pick.endpoints:
                 self._over[endpoint] = self._over.get(endpoint, 0) + 1

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from epp.endpoints.endpoint import Endpoint, Key
+from epp.request.inference_request import AwaitedFirstByte
 
 
 class Fit(NamedTuple):
@@ -22,11 +23,12 @@ class PeerPick:
 
     `blocks`: the hashes of the prompt's blocks, `HASH_BYTES` each as this machine has integers; they mean something to data
     producers of the same `layout`; empty: it has no chain. `units`: the length of the prompt, in blocks of the shortest kind.
+    `awaited`: the first byte of its answer, if a data producer learns from that.
     `data`: what data producers keep with it until it is served or has failed. `since`: when it was made.
     """
 
     __slots__ = (
-        "blocks", "computed_at", "data", "endpoints", "held", "keys", "layout", "model", "prompt_size", "settled", "since", "streaming", "units",
+        "awaited", "blocks", "computed_at", "data", "endpoints", "held", "keys", "layout", "model", "prompt_size", "settled", "since", "streaming", "units",
     )  # fmt: skip
 
     def __init__(
@@ -39,6 +41,7 @@ class PeerPick:
         self.since = since
         self.streaming = self.settled = False
         self.computed_at: Key | None = None
+        self.awaited: AwaitedFirstByte | None = None
         self.endpoints: Sequence[Endpoint] = ()
         self.blocks = b""
         self.units = self.layout = 0

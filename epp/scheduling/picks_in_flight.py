@@ -42,10 +42,15 @@ class PickObserver(Protocol):
     def helped(self, pick: Pick) -> None:
         """Its helpers have done their part, and it is in flight at the endpoint that answers alone."""
 
+    def begun(self, pick: Pick) -> None:
+        """The first byte of its streamed answer came, and was heard of at once."""
+
     def ended(self, pick: Pick) -> None:
         """It is in flight no longer. May be called twice."""
 
 
+_NEWS: Final = 0.2
+"""Seconds for which a first byte is news to peers: a log that tells later tells nothing of what is ahead now."""
 _PREFILL: Final = "prefill"
 """The role of the helper of which `fell_back` tells."""
 _FAULTS: Final[Mapping[str, Failure | None]] = {
@@ -175,6 +180,8 @@ class PicksInFlight:
         if awaited is not None and pick.served_by in ("", pick.endpoints[0].destination):
             pick.first_byte_at = at
             awaited.came(at, now, pick.responded_at)
+            if self.peers is not None and now - at < _NEWS:
+                self.peers.begun(pick)
 
     def responded(self, pick: Pick, status: int, now: float, failure: Failure | None) -> None:
         """The response headers came: tell the data producers whether the request succeeded.

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class News(_message.Message):
-    __slots__ = ("hello", "anew", "age_ms", "endpoints", "models", "layout", "picks", "moves", "served", "failed", "unhelped", "helped", "ended", "ejections", "log_entries", "learnt", "queues")
+    __slots__ = ("hello", "anew", "age_ms", "endpoints", "models", "layout", "picks", "moves", "served", "failed", "unhelped", "helped", "begun", "ended", "ejections", "log_entries", "learnt", "queues")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ANEW_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class News(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     UNHELPED_FIELD_NUMBER: _ClassVar[int]
     HELPED_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     EJECTIONS_FIELD_NUMBER: _ClassVar[int]
     LOG_ENTRIES_FIELD_NUMBER: _ClassVar[int]
@@ -37,12 +38,13 @@ class News(_message.Message):
     failed: _containers.RepeatedScalarFieldContainer[int]
     unhelped: _containers.RepeatedCompositeFieldContainer[Move]
     helped: _containers.RepeatedScalarFieldContainer[int]
+    begun: _containers.RepeatedScalarFieldContainer[int]
     ended: _containers.RepeatedScalarFieldContainer[int]
     ejections: Ejections
     log_entries: _containers.RepeatedScalarFieldContainer[bytes]
     learnt: Learnt
     queues: Queues
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., anew: _Optional[bool] = ..., age_ms: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., layout: _Optional[int] = ..., picks: _Optional[_Union[Picks, _Mapping]] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., served: _Optional[_Iterable[int]] = ..., failed: _Optional[_Iterable[int]] = ..., unhelped: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., helped: _Optional[_Iterable[int]] = ..., ended: _Optional[_Iterable[int]] = ..., ejections: _Optional[_Union[Ejections, _Mapping]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., learnt: _Optional[_Union[Learnt, _Mapping]] = ..., queues: _Optional[_Union[Queues, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., anew: _Optional[bool] = ..., age_ms: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., layout: _Optional[int] = ..., picks: _Optional[_Union[Picks, _Mapping]] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., served: _Optional[_Iterable[int]] = ..., failed: _Optional[_Iterable[int]] = ..., unhelped: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., helped: _Optional[_Iterable[int]] = ..., begun: _Optional[_Iterable[int]] = ..., ended: _Optional[_Iterable[int]] = ..., ejections: _Optional[_Union[Ejections, _Mapping]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., learnt: _Optional[_Union[Learnt, _Mapping]] = ..., queues: _Optional[_Union[Queues, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("version", "oldest", "name")

@@ -148,8 +148,12 @@ class WorkAheadProducer:
                 if key not in sent:  # a helper may be chosen too
                     changed[key] = ledger = self._ledger(endpoint)
                     missing = max(1.0, tokens - held) if key == computed_at else 1.0
-                    sent[key] = ledger, ledger.send(tokens, missing, pool.now)
+                    prompt = ledger.send(tokens, missing, pool.now)
+                    sent[key] = ledger, prompt
                     self._adapters.sent(key, pick.model)
+                    # otherwise pages tell
+                    if pick.streaming and len(pick.endpoints) == 1 and not ledger.kind.begins:
+                        pick.awaited = PeerAnswer(self, key, ledger, prompt)
             pick.data[self] = sent
         for key, ledger in changed.items():
             self._update_ahead(key, ledger)
@@ -259,6 +263,12 @@ class WorkAheadProducer:
         if model.wants(now):
             self._learn(awaited, at - prompt.sent_at)
         if in_time:
+            self.begun(awaited, at)
+
+    def begun(self, awaited: "AwaitedAnswer | PeerAnswer", at: float) -> None:
+        """The answer began at `at`, which was heard of in time."""
+        ledger, prompt = awaited.ledger, awaited.prompt
+        if prompt is not None and self._ledgers.get(awaited.key) is ledger:
             ledger.begin(prompt, at)
             if ledger.held:
                 self._update_ahead(awaited.key, ledger)
@@ -284,7 +294,7 @@ class WorkAheadProducer:
         for columns in self._last:
             columns.ahead_cost = columns.ahead * self.model.ahead
 
-    def over(self, awaited: "AwaitedAnswer") -> None:
+    def over(self, awaited: "AwaitedAnswer | PeerAnswer") -> None:
         """The request is over: if neither a first byte nor a page will say so, its prompt is not ahead any more."""
         ledger, prompt = awaited.ledger, awaited.prompt
         if prompt is not None and ledger.held and not ledger.follows(prompt):
@@ -523,6 +533,27 @@ class WorkAheadProducer:
                 if ledger.room != columns.room.item(row):
                     columns.room[row] = ledger.room
                     columns.limited = columns.limited or ledger.room < inf
+
+
+class PeerAnswer:
+    """The first byte of an answer to a peer's request, which says when its prompt is not ahead any more."""
+
+    __slots__ = ("_producer", "key", "ledger", "prompt", "seconds")
+
+    def __init__(
+        self, producer: WorkAheadProducer, key: tuple[str, str], ledger: WorkLedger, prompt: SentPrompt
+    ) -> None:
+        self._producer = producer
+        self.key = key
+        self.ledger = ledger
+        self.prompt: SentPrompt | None = prompt
+        self.seconds = UNKNOWN
+
+    def came(self, at: float, now: float, answered_at: float) -> None:
+        self._producer.begun(self, at)
+
+    def ended(self) -> None:
+        self._producer.over(self)
 
 
 class AwaitedAnswer:

@@ -84,6 +84,29 @@ def test_a_prompt_on_a_worker_of_its_own_is_ahead_there_and_over_when_the_answer
     assert other.inflight() == {}
 
 
+def test_where_pages_do_not_tell_a_prompt_is_over_at_the_peer_when_its_answer_begins() -> None:
+    one, other, wire = two(1)
+    [work] = [one for one in other.director.producers if isinstance(one, WorkAheadProducer)]
+    other.read_pages(0.9)
+    first, second = one.pick(PROMPT, 1.0, stream=True), one.pick("another", 1.0, stream=True)
+    wire.tell(1.02)
+    (ledger,) = work._ledgers.values()
+    ledger.hold(held=True)
+    for pick in first, second:
+        one.director.responded(pick, 200, 1.1)
+    one.director.release(second, 1.1)  # its Envoy says no more than that headers came
+
+    def ahead(now: float) -> float:
+        wire.tell(now)
+        return work.ahead(other.store.pool(now)).item()
+
+    assert ahead(1.12) == (first.request.prompt_size + second.request.prompt_size) / 4
+    one.director.first_byte(first, 1.2, 1.2)
+    assert ahead(1.22) == second.request.prompt_size / 4
+    one.director.first_byte(second, 1.3, 1.3)
+    assert ahead(1.32) == 0.0
+
+
 def test_a_newcomer_is_told_what_is_in_flight_and_held() -> None:
     one, newcomer = PublishingPicker(3), PublishingPicker(3)
     served = one.pick(PROMPT, 1.0, only=1)
