@@ -78,6 +78,7 @@ def fields_of(line: str) -> tuple[type, dict[str, int]]:
                 "helped": 16,
                 "unhelped": 17,
                 "queues": 18,
+                "begun": 19,
             },
         ),
         (peers.Hello, {"version": 1, "oldest": 2, "name": 3}),
