@@ -133,13 +133,18 @@ async def test_one_that_stands_still_gets_no_connections_and_counts_no_more(mess
         stopped = processes(picker)[place]
         os.kill(stopped, signal.SIGSTOP)
         try:
-            await asyncio.sleep(1.5)  # until it is noticed
+
+            async def noticed() -> bool:
+                with contextlib.suppress(TimeoutError):  # the stopped one took the connection
+                    async with asyncio.timeout(10):
+                        status = await picker.page("status")
+                        return status["process"] == 3 - place and status["peers"]["connected"] == []
+                return False
+
+            await eventually(noticed)
             for _ in range(3):
                 await open_stream(stack, picker, messages)
-            async with asyncio.timeout(60):
-                status = await picker.page("status")
-            assert status["process"] == 3 - place
-            assert status["peers"]["connected"] == []
+            assert await noticed()
             await eventually(lambda: _missing(picker, place))
         finally:
             os.kill(stopped, signal.SIGCONT)
