@@ -10,8 +10,6 @@ from typing import Any, Final, Never
 import grpc
 from grpc import aio
 
-import discovery
-import registry
 from adsum.addresses import authority, is_loopback
 from adsum.logs import RateLimitedLog
 from adsum.serving.sockets import ListenError
@@ -26,6 +24,7 @@ from epp.kv_events.feed import KvEventFeed, no_peers
 from epp.peers import caches
 from epp.peers.caches import PeerCaches
 from epp.peers.credentials import PeerCredentials, open_credentials
+from epp.peers.finding import PeerFinder
 from epp.peers.link import (
     BROKEN,
     CHANNEL_OPTIONS,
@@ -53,15 +52,11 @@ _FAULT_PAUSE: Final = 10.0
 """Seconds until a peer that sent what makes no sense is asked again."""
 _START: Final = 5.0
 """Seconds that the start waits, at most, for what the others tell: more than two attempts to reach one that does not answer."""
-_LOOK_AGAIN: Final = 5.0
-"""Seconds until a source of peers that failed is asked again."""
 _LOOK: Final = 0.1
 """Seconds between two looks at what is ejected, and what was learnt."""
 _TEACH: Final = 1.0
 """Seconds between two looks whether something was learnt that is to be told."""
 _MOST_STREAMS: Final = 256
-COMPONENT_SUFFIX: Final = "-picker"
-PORT_LABEL: Final = "adsum-peer-port"
 _GOODBYE: Final = 0.1
 
 log = logging.getLogger(__name__)
@@ -96,7 +91,6 @@ class Peers(ResourceOwner):
         self._siblings = siblings
         self._processes = {} if siblings is None else siblings.others
         self._dialing = BackgroundTasks()
-        self._first = asyncio.Event()
         self._limited_log = RateLimitedLog(log, clock, most=20)
         # bounded: by the peers that prove who they are
         self.links: dict[str, PeerLink] = {}
@@ -163,8 +157,7 @@ class Peers(ResourceOwner):
         }
 
     async def _open(self) -> None:
-        if self._url is not None:
-            _check_source(self._url)
+        finder = None if self._url is None else PeerFinder(self._url, self._settings, self._clock)
         self._credentials = self._open_credentials()
         self._use_producers()
         await self._stack.enter_async_context(self._listening())
@@ -175,11 +168,11 @@ class Peers(ResourceOwner):
         self._start(self._share_seldom())
         self._stack.push_async_callback(self._dialing.aclose)
         tried = [self._dial_soon(name) for name in self._processes]
-        if self._url is not None:
-            self._start(self._follow(self._url))
-            tried.append(self._first)
-            if self._registers(self._url):
-                self._start(self._register(self._url))
+        if finder is not None:
+            self._start(finder.follow(self._want, self._dial_soon, self._leave))
+            tried.append(finder.looked)
+            if finder.registers:
+                self._start(finder.register(self._host, self._port))
         try:
             async with asyncio.timeout(_START):
                 for one in tried:
@@ -296,35 +289,6 @@ class Peers(ResourceOwner):
 
     # Streams to peers
 
-    async def _follow(self, url: str) -> Never:
-        """Keep a stream to each peer that the source of peers names."""
-        key = self._settings.namespace, self._settings.component + COMPONENT_SUFFIX
-        while True:
-            problem = "the watch of the other pickers ended"
-            try:
-                # no GETs of theirs: a peer that is silent is noticed here
-                async with discovery.open(url, silent_after=0) as found, found.watch(*key) as events:
-                    named = [self._addresses(one) for one in events.instances.values()]
-                    await self._want([address for some in named for address in some])
-                    async for event in events:
-                        for address in self._addresses(event.instance):
-                            if not isinstance(event, discovery.InstanceRemovedEvent):
-                                self._dial_soon(address)
-                            elif address in self._dialed:
-                                del self._dialed[address]
-            except (discovery.AdsumError, OSError) as error:
-                problem = str(error)
-            self._first.set()
-            self._limited_log.warning("source", "--peers: %s; it is asked again", problem)
-            await asyncio.sleep(_LOOK_AGAIN)
-
-    def _addresses(self, instance: discovery.Instance) -> list[str]:
-        """One of each process: those that register say their ports, and a Pod has as many processes as this one."""
-        if PORT_LABEL in instance.labels:
-            return [address_of(instance)]
-        ports = range(instance.port, instance.port + self._settings.processes)
-        return [authority(instance.address, port) for port in ports]
-
     async def _want(self, addresses: Sequence[str]) -> None:
         """These are the first; returns once each has told what it sends, or did not answer."""
         for address in self._dialed.keys() - addresses - self._processes.keys():
@@ -332,7 +296,9 @@ class Peers(ResourceOwner):
         tried = [self._dial_soon(address) for address in addresses]
         for one in tried:
             await one.wait()
-        self._first.set()
+
+    def _leave(self, address: str) -> None:
+        self._dialed.pop(address, None)
 
     def _dial_soon(self, address: str) -> asyncio.Event:
         """Returns what is set once that was tried."""
@@ -479,50 +445,8 @@ class Peers(ResourceOwner):
         self.faults += 1
         self._limited_log.warning("fault", "the peer at %s sent what makes no sense: %s", address, fault)
 
-    # How others find this one
-
-    def _registers(self, url: str) -> bool:
-        """On Kubernetes the slices of a Service name the pickers, and a list is one already."""
-        # bounded: the operator's flag
-        return url.split("://", 1)[0] not in ("kubernetes", "static")
-
-    async def _register(self, url: str) -> Never:
-        key = self._settings.namespace, self._settings.component + COMPONENT_SUFFIX
-        labels = {PORT_LABEL: str(self._port)}
-        while True:
-            try:
-                async with (
-                    registry.open(url, address=self._announced(), labels=labels) as opened,
-                    opened.register_instance(*key) as handle,
-                ):
-                    handle.set_ready("ready")
-                    await asyncio.Event().wait()
-            except (discovery.AdsumError, OSError) as error:
-                self._limited_log.warning("register", "--peers: %s; it is tried again", error)
-            await asyncio.sleep(_LOOK_AGAIN)
-
-    def _announced(self) -> str | None:
-        """The address at which others reach this picker; None: from this machine only."""
-        if self._host not in ("::", "0.0.0.0"):  # noqa: S104  # it is compared
-            return self._host
-        return os.environ.get("POD_IP")
-
 
 async def _once(first: asyncio.Event, then: asyncio.Event | None) -> None:
     await first.wait()
     if then is not None:
         then.set()
-
-
-def address_of(instance: discovery.Instance) -> str:
-    """Where a picker serves its peers."""
-    port = instance.labels.get(PORT_LABEL, "")
-    is_port = port.isascii() and port.isdigit() and len(port) <= 5
-    return authority(instance.address, int(port) if is_port else instance.port)
-
-
-def _check_source(url: str) -> None:
-    try:
-        discovery.open(url, silent_after=0)
-    except ValueError as error:
-        raise ValueError(f"--peers: {error}") from None
