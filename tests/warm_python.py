@@ -49,17 +49,22 @@ class _Parent:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ours: socket.socket | None = None
+        self._is_refused = False
 
     def fork(
         self, arguments: Sequence[str], cwd: str | None, env: Mapping[str, str], files: Sequence[int]
-    ) -> int:
-        """The pid of a new child of this process."""
+    ) -> int | None:
+        """The pid of a new child of this process; None where the system lets nobody fork for another, as a sandbox may."""
+        if self._is_refused:
+            return None
         with self._lock:
             if self._ours is None:
                 self._ours = self._start()
             asked = json.dumps([list(arguments), cwd or os.getcwd(), dict(env)]).encode()
             socket.send_fds(self._ours, [asked], files)
-            return int(self._ours.recv(64))
+            pid = self._ours.recv(64)
+        self._is_refused = not pid
+        return int(pid) if pid else None
 
     def fits(self, env: Mapping[str, str]) -> bool:
         """Whether what is read at an import is the same: the interpreter's own variables, and time zone."""
@@ -108,7 +113,10 @@ def _execute(self: Any, args: Any, *rest: Any) -> None:
     ):
         return _execute_fresh(self, args, *rest)
     files = [own if at == -1 else at for own, at in enumerate((p2cread, c2pwrite, errwrite))]
-    self.pid = _parent.fork([str(one) for one in args[1:]], cwd and os.fspath(cwd), environment, files)
+    pid = _parent.fork([str(one) for one in args[1:]], cwd and os.fspath(cwd), environment, files)
+    if pid is None:
+        return _execute_fresh(self, args, *rest)
+    self.pid = pid
     self._child_created = True
     self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
     return None
@@ -135,7 +143,9 @@ def _serve(asked: socket.socket) -> list[str]:
         message, files, _, _ = socket.recv_fds(asked, _MOST, 3)
         if not message:
             os._exit(0)
-        if pid := _clone():
+        if (pid := _clone()) < 0:
+            os._exit(1)
+        if pid:
             for file in files:
                 os.close(file)
             asked.send(str(pid).encode())
