@@ -6,8 +6,8 @@ cost = slowness x (a x ahead - c x under way + missing x (1 + interference x req
 `ahead`: prompts that were sent there and are not computed yet. `missing`: tokens of this prompt that its cache does not
 hold. `requests`: those that wait or run there; each slows the others down while it answers, and computing a prompt slows
 all of them down, and where prompts only wait for one another, as many that come behind it. `again`: tokens
-that another endpoint holds, and `crowding`: half the square of the share of endpoints with something ahead, since computing them a
-second time delays whoever waits, or comes while others wait. `slowness`: how many times longer this worker takes than the average one, learnt. `adapter`: what the
+that another endpoint holds, and `crowding`: half the square of the share of endpoints with something ahead, times `a` if that is
+less than 1, since computing them a second time delays whoever comes while others wait. `slowness`: how many times longer this worker takes than the average one, learnt. `adapter`: what the
 average worker computes while a LoRA adapter is loaded, where that must be done first. `beyond`: those of the requests for which
 the worker has no room yet. `under way`: tokens ahead that may be computed since the last were. `a`, `b` and `c` are learnt from the
 times of first bytes (`cost_model.py`); 1, 0 and 0 until then.
@@ -81,7 +81,7 @@ class LeastCostScorer:
         missing = self._missing(request, pool)
         self.producer.scored.keep(request, pool, missing, requests)
         columns, rows = self.producer.columns(pool)
-        crowding = _crowding(of_rows(columns.ahead, rows))
+        crowding = _crowding(of_rows(columns.ahead, rows), self.producer.model.ahead)
         cost: Floats = requests * self.interference
         cost += 1.0 + crowding
         cost *= missing
@@ -132,6 +132,6 @@ class LeastCostScorer:
         return missing
 
 
-def _crowding(ahead: Floats) -> float:
+def _crowding(ahead: Floats, of_ahead: float) -> float:
     busy = np.count_nonzero(ahead) / max(1, len(ahead))
-    return float(_AGAIN * busy * busy)
+    return float(_AGAIN * min(of_ahead, 1.0) * busy * busy)

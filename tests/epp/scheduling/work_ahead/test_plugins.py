@@ -129,6 +129,12 @@ def test_a_prompt_is_not_computed_again_while_all_have_something_ahead() -> None
                 producer._ledger(endpoint).send(size, size, pool.now)
                 producer._update_ahead(endpoint.key, producer._ledger(endpoint))
         assert (went(pool.send(tokens(4000, "a"))) == went(first)) is goes_to_the_holder
+    producer.model.ahead = 0.0  # as where prompts are computed side by side: nobody waits for it
+    producer._costs_changed()
+    again = pool.send(tokens(4000, "a"))
+    pool.page(1 - row, running=1)
+    cost = pool.scorer.cost(again.request, pool.store.pool(pool.now)).item(1 - row)
+    assert cost == pytest.approx(4000 * 1.3 + 150, rel=0.01)
 
 
 def test_requests_that_answer_make_a_worker_dearer() -> None:
