@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from discovery import Instance
+from tests.http_server import http_server
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -35,17 +36,9 @@ class FakeWorker:
 
 @asynccontextmanager
 async def serving(worker: FakeWorker) -> AsyncIterator[FakeWorker]:
-    app = web.Application()
-    app.router.add_get("/metadata", worker.answer)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, worker.host, worker.port)
-    await site.start()
-    worker.port = runner.addresses[0][1]
-    try:
+    pages = http_server({"/metadata": worker.answer}, host=worker.host, port=worker.port)
+    async with pages as worker.port:
         yield worker
-    finally:
-        await runner.cleanup()
 
 
 async def hang(request: web.Request) -> web.Response:

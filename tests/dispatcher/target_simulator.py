@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
+from tests.http_server import http_server
+
 
 class TargetSimulator:
     """`others`: load that is not ours. `highest`: the most that ever ran at once, others included.
@@ -67,15 +69,6 @@ class TargetSimulator:
     async def serving(self) -> AsyncIterator[str]:
         """The URL of the server, while inside; before that it had the load that it has at first."""
         self.note()
-        app = web.Application()
-        app.router.add_get("/metrics", self._metrics)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            host, port = runner.addresses[0][:2]
-            self.url = f"http://{host}:{port}"
+        async with http_server({"/metrics": self._metrics}) as port:
+            self.url = f"http://127.0.0.1:{port}"
             yield self.url
-        finally:
-            await runner.cleanup()

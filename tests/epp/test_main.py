@@ -12,7 +12,6 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from discovery import DiscoveryError
 from epp.__main__ import main
@@ -25,6 +24,7 @@ from tests.epp import local_picker
 from tests.epp.epp_program import LOCAL, epp_program
 from tests.epp.local_picker import addresses_in, get
 from tests.eventually import eventually
+from tests.http_server import http_server
 from tests.in_process import run_here
 from tests.owner_process import owner
 
@@ -48,10 +48,8 @@ async def _hello(request: web.Request) -> web.Response:
 
 @pytest.fixture
 async def worker() -> AsyncIterator[str]:
-    app = web.Application()
-    app.router.add_post("/v1/completions", _hello)
-    async with TestServer(app) as server:
-        yield f"127.0.0.1:{server.port}"
+    async with http_server({"/v1/completions": _hello}) as port:
+        yield f"127.0.0.1:{port}"
 
 
 async def test_a_request_through_envoy_and_an_end_by_sigterm(running_envoy: Any, worker: str) -> None:

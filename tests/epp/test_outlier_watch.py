@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from adsum.tasks import background
 from discovery import Instance, InstanceAddedEvent
@@ -17,6 +16,7 @@ from epp.outliers.settings import OutlierSettings
 from epp.scheduling.director import Director
 from tests.epp.scheduling.test_models_endpoint import director, store_of
 from tests.eventually import eventually
+from tests.http_server import http_server
 
 QUICK = OutlierSettings(consecutive_5xx=1, base_ejection_time=0.1, interval=0.1, probe_timeout=5.0)
 
@@ -37,10 +37,7 @@ class Health:
 @pytest.fixture
 async def health() -> AsyncIterator[Health]:
     page = Health()
-    app = web.Application()
-    app.router.add_get("/health", page.answer)
-    async with TestServer(app) as server:
-        page.port = server.port or 0
+    async with http_server({"/health": page.answer}) as page.port:
         yield page
 
 

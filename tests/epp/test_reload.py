@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 from tests.epp.epp_program import LOCAL, epp_program
 from tests.epp.local_picker import addresses, addresses_in, get, local, stream_over
 from tests.eventually import eventually
+from tests.http_server import http_server
 from tests.in_time import TooLateError, with_more_time
 
 HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n"
@@ -43,7 +44,6 @@ class Worker:
     pages: int = 0
     listed: list[str] = field(default_factory=list)
     """The paths at which it was asked for its models."""
-    runner: web.AppRunner = field(init=False)
 
     @property
     def destination(self) -> str:
@@ -65,19 +65,11 @@ class Worker:
 async def workers() -> AsyncIterator[tuple[Worker, Worker]]:
     """One with a long queue and a free cache, one without a queue whose cache is full."""
     made = Worker(waiting=100, kv_usage=0.0), Worker(waiting=0, kv_usage=0.99)
-    for worker in made:
-        app = web.Application()
-        app.router.add_get("/metrics", worker.page)
-        app.router.add_get("/{path:models|others}", worker.models)
-        worker.runner = web.AppRunner(app)
-        await worker.runner.setup()
-        await web.TCPSite(worker.runner, "127.0.0.1", 0).start()
-        worker.port = worker.runner.addresses[0][1]
-    try:
-        yield made
-    finally:
+    async with AsyncExitStack() as stack:
         for worker in made:
-            await worker.runner.cleanup()
+            pages = {"/metrics": worker.page, "/{path:models|others}": worker.models}
+            worker.port = await stack.enter_async_context(http_server(pages))
+        yield made
 
 
 @dataclass

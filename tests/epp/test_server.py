@@ -13,7 +13,6 @@ import aiohttp
 import grpc
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from grpc import aio
 
 from adsum.config.problems import ConfigError
@@ -28,6 +27,7 @@ from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from tests.epp import local_picker
 from tests.epp.local_picker import addresses, health_over, stream_over
+from tests.http_server import http_server
 
 TRANSPORTS = pytest.mark.parametrize("transport", list(TransportKind))
 PROMPT = json.dumps({"model": "m", "prompt": "hello"}).encode()
@@ -48,10 +48,7 @@ class Worker:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["Worker"]:
-        app = web.Application()
-        app.router.add_get("/metrics", self._metrics)
-        async with TestServer(app) as server:
-            self.port = server.port or 0
+        async with http_server({"/metrics": self._metrics}) as self.port:
             yield self
 
     async def _metrics(self, _: web.Request) -> web.Response:

@@ -27,6 +27,7 @@ from epp.worker_sharing import WorkerSharing
 from tests.epp.picker_programs import PickerProgram
 from tests.epp.test_processes import group, processes
 from tests.eventually import eventually
+from tests.http_server import http_server
 
 
 class Worker:
@@ -50,16 +51,8 @@ class Worker:
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[int]:
-        app = web.Application()
-        app.router.add_get("/{path:.*}", self.answer)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            yield runner.addresses[0][1]
-        finally:
-            await runner.cleanup()
+        async with http_server({"/{path:.*}": self.answer}) as port:
+            yield port
 
     async def only_client(self) -> int:
         """Who alone asked fifteen times for its page. A process that stands still for a moment, on a busy machine, is relieved, too."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from playwright.async_api import Browser, Page, expect
 
 from dispatcher.broker.contract.message import Request
@@ -19,6 +18,7 @@ from tests.dispatcher.dispatching import document
 from tests.dispatcher.processes import dispatcher
 from tests.dispatcher.queued import HOUR
 from tests.dispatcher.target import Asked, Target
+from tests.http_server import http_server
 from tests.redis_server import RedisServer
 from tests.system.browser import PHONE, chromium, overflow, page_of, wider_tables
 
@@ -50,10 +50,8 @@ class Load:
 @pytest.fixture
 async def load() -> AsyncIterator[tuple[Load, str]]:
     made = Load()
-    app = web.Application()
-    app.router.add_get("/metrics", made.page)
-    async with TestServer(app) as server:
-        yield made, str(server.make_url("/metrics"))
+    async with http_server({"/metrics": made.page}) as port:
+        yield made, f"http://127.0.0.1:{port}/metrics"
 
 
 def configuration(path: Path, target: str, broker: str, metrics: str) -> Path:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from epp.config import flags
 from epp.config.metric_flags import with_metrics
 from epp.config.picker_config import load_config
 from epp.scraping.engines import ENGINES, Engine, Series
 from tests.epp.local_picker import get, picker
+from tests.http_server import http_server
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 
@@ -24,17 +24,11 @@ HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 async def worker(page: str) -> AsyncIterator[str]:
     """`host:port` of one that has this metrics page."""
 
-    async def metadata(request: web.Request) -> web.Response:
-        raise web.HTTPNotFound
-
     async def metrics(request: web.Request) -> web.Response:
         return web.Response(text=page)
 
-    app = web.Application()
-    app.router.add_get("/metadata", metadata)
-    app.router.add_get("/metrics", metrics)
-    async with TestServer(app) as server:
-        yield f"127.0.0.1:{server.port}"
+    async with http_server({"/metrics": metrics}) as port:
+        yield f"127.0.0.1:{port}"
 
 
 async def known(page: str, *arguments: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -23,6 +22,7 @@ from epp.wire import certificate
 from epp.wire.certificate import CertificateError, KeyPair
 from tests.epp import local_picker
 from tests.eventually import eventually
+from tests.http_server import http_server
 
 AES_256 = "ECDHE-ECDSA-AES256-GCM-SHA384"
 
@@ -240,12 +240,10 @@ async def test_a_picker_of_tls_1_3_serves_the_envoy_that_is_configured_by_us(run
     async def hello(request: web.Request) -> web.Response:
         return web.Response(text="hello")
 
-    app = web.Application()
-    app.router.add_post("/v1/completions", hello)
     any_port = Address("127.0.0.1", 0)
     async with (
-        TestServer(app) as worker,
-        local_picker.picker("--tls-min-version=VersionTLS13", f"--endpoint=127.0.0.1:{worker.port}") as where,
+        http_server({"/v1/completions": hello}) as port,
+        local_picker.picker("--tls-min-version=VersionTLS13", f"--endpoint=127.0.0.1:{port}") as where,
     ):
         settings = EnvoySettings(listen=any_port, admin=any_port, pickers=(Address.parse(where["grpc"]),))
         async with running_envoy(render(settings)) as envoy, aiohttp.ClientSession() as client:

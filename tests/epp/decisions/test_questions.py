@@ -13,7 +13,6 @@ from unittest import mock
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from epp.__main__ import main
 from epp.questions.commands import decisions
@@ -23,6 +22,7 @@ from epp.questions.request_file import explained_request
 from tests.epp.decisions.test_decisions import BY_QUEUE, FILTERED, Picker, store_of
 from tests.epp.envoy.picker_stage import picker_behind_envoy, started_worker
 from tests.epp.epp_program import epp_program
+from tests.http_server import http_server
 from tests.in_process import run_here
 
 PATH = "/v1/chat/completions"
@@ -270,10 +270,8 @@ async def test_json_for_a_terminal_has_no_control_characters_either(
     async def answer(_: web.Request) -> web.Response:
         return web.json_response(page)
 
-    app = web.Application()
-    app.router.add_get("/debug/decisions", answer)
-    async with TestServer(app) as server:
-        url = f"http://127.0.0.1:{server.port}"
+    async with http_server({"/debug/decisions": answer}) as port:
+        url = f"http://127.0.0.1:{port}"
         assert await decisions(decisions_parser().parse_args(["--picker", url, "--json"])) == 0
     out = capsys.readouterr().out
     assert out.strip().isprintable()
@@ -296,12 +294,10 @@ async def test_a_picker_elsewhere_wants_a_token(tmp_path: Path) -> None:
             else web.Response(status=401)
         )
 
-    app = web.Application()
-    app.router.add_get("/debug/decisions", refuse)
     token = tmp_path / "token"
     token.write_text("0123456789abcdef\n")
-    async with TestServer(app) as server:
-        url = f"http://127.0.0.1:{server.port}"
+    async with http_server({"/debug/decisions": refuse}) as port:
+        url = f"http://127.0.0.1:{port}"
         code, _, err = await run("decisions", "--picker", url)
         assert (code, err) == (1, f"error: {url} asks for a token; give it with --token-file\n")
         code, _, err = await run("decisions", "--picker", url, "--token-file", str(token))
@@ -318,10 +314,8 @@ async def test_a_refusal_that_says_what_to_do_is_all_that_is_said() -> None:
     async def refuse(request: web.Request) -> web.Response:
         return web.Response(status=403, text="Shown to this machine only.\nForward the port.\n")
 
-    app = web.Application()
-    app.router.add_get("/debug/decisions", refuse)
-    async with TestServer(app) as server:
-        url = str(server.make_url("")).rstrip("/")
+    async with http_server({"/debug/decisions": refuse}) as port:
+        url = f"http://127.0.0.1:{port}"
         said = await run("decisions", "--picker", url)
     assert said == (1, "", f"error: {url} refuses: Shown to this machine only. Forward the port\n")
 
@@ -341,12 +335,10 @@ async def test_the_json_of_something_else_is_one_line(document: Any, what: str, 
         await request.read()
         return web.json_response(document)
 
-    app = web.Application()
-    app.router.add_route("*", "/debug/{what}", other)
     (tmp_path / "request.json").write_text(json.dumps(BODY))
     request = ["--request", str(tmp_path / "request.json")] if what == "explain" else []
-    async with TestServer(app) as server:
-        url = str(server.make_url("")).rstrip("/")
+    async with http_server({"/debug/{what}": other}) as port:
+        url = f"http://127.0.0.1:{port}"
         code, out, said = await run(what, *request, "--picker", url)
     assert (code, out) == (1, "")
     expected = "expected the metrics port of a picker that runs; name it with --picker"

@@ -12,6 +12,7 @@ from aiohttp import web
 from epp.server import PickerServer
 from tests.epp.local_picker import addresses, get, local
 from tests.fake_worker import hang
+from tests.http_server import http_server
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PAGE = "vllm:num_requests_waiting 0\nvllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.1\n"
@@ -38,18 +39,9 @@ class Server:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["Server"]:
-        app = web.Application()
-        app.router.add_get("/metadata", self.metadata)
-        app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/v1/models", self._models)
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.port = runner.addresses[0][1]
-        try:
+        pages = {"/metadata": self.metadata, "/metrics": self._metrics, "/v1/models": self._models}
+        async with http_server(pages) as self.port:
             yield self
-        finally:
-            await runner.cleanup()
 
     async def _metrics(self, _: web.Request) -> web.Response:
         self.scrapes += 1

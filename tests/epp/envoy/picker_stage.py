@@ -6,21 +6,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from aiohttp.typedefs import Handler
 
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import render
 from epp.server import PickerServer
 from tests.epp.local_picker import addresses, local
+from tests.http_server import http_server
 
 
 async def started_worker(stack: AsyncExitStack, path: str, answer: Handler) -> int:
     """Returns the port, on 127.0.0.1, where `answer` is asked by POST; a client that leaves cancels it."""
-    app = web.Application()
-    app.router.add_post(path, answer)
-    return (await stack.enter_async_context(TestServer(app))).port or 0
+    return await stack.enter_async_context(http_server({f"POST {path}": answer}))
 
 
 @asynccontextmanager

@@ -11,12 +11,12 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from epp.scheduling.affinity.sessions import TOKEN_HEADER
 from tests.epp.envoy.picker_stage import picker_behind_envoy
 from tests.eventually import eventually
 from tests.free_port import free_port
+from tests.http_server import http_server
 
 REFUSALS = ["a closed port", "503"]
 OUTCOMES = [(), ("--outcomes=access-log",)]
@@ -43,12 +43,8 @@ class Worker:
         self.port = self.serves_at = 0
 
     async def start(self) -> "Worker":
-        app = web.Application()
-        app.router.add_post("/v1/completions", self._answer)
-        app.router.add_get("/metadata", self._metadata)
-        app.router.add_get("/metrics", self._page)
-        server = await self._stack.enter_async_context(TestServer(app))
-        self.port = self.serves_at = server.port or 0
+        pages = {"/v1/completions": self._answer, "/metadata": self._metadata, "/metrics": self._page}
+        self.port = self.serves_at = await self._stack.enter_async_context(http_server(pages))
         return self
 
     def refuse(self, how: str) -> None:

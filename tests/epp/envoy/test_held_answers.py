@@ -8,16 +8,16 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
-from discovery import Instance, InstanceAddedEvent
 from epp.config.settings import TransportKind
 from epp.endpoints.datastore import Datastore
 from epp.envoy.config import render
 from epp.envoy.json_values import Address
 from tests.epp.envoy.test_envoy import LOCAL, Mesh
+from tests.epp.scheduling.endpoint_pools import add_worker
 from tests.epp.scheduling.test_director import director, load
 from tests.eventually import eventually
+from tests.http_server import http_server
 
 FRESH = 1e12
 """A page that is not stale however long the test takes."""
@@ -36,11 +36,9 @@ class Workers:
     async def store(self, stack: AsyncExitStack) -> Datastore:
         store = Datastore()
         for number in range(2):
-            app = web.Application()
-            app.router.add_post("/{path:.*}", self._answering(f"w{number}"))
-            server = await stack.enter_async_context(TestServer(app))
-            instance = Instance(f"w{number}", "ns", "c", "127.0.0.1", server.port or 0, "a")
-            store.apply(InstanceAddedEvent(instance), {})
+            worker = http_server({"POST /{path:.*}": self._answering(f"w{number}")})
+            port = await stack.enter_async_context(worker)
+            add_worker(store, address="127.0.0.1", port=port, is_seen=False)
             load(store, number, now=FRESH)
         return store
 

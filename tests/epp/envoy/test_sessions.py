@@ -9,12 +9,12 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from epp.scheduling.affinity.sessions import TOKEN_HEADER
 from epp.scheduling.conformance import SERVED_HEADER
 from epp.scheduling.profile_handlers import RANK_HEADER
 from tests.epp.envoy.picker_stage import picker_behind_envoy
+from tests.http_server import http_server
 
 PROMPT = {"model": "m", "prompt": "x"}
 
@@ -36,10 +36,7 @@ class Setup:
         self._client = aiohttp.ClientSession()
 
     async def worker(self) -> int:
-        app = web.Application()
-        app.router.add_post("/{path:.*}", self._answer)
-        server = await self._stack.enter_async_context(TestServer(app))
-        return server.port or 0
+        return await self._stack.enter_async_context(http_server({"POST /{path:.*}": self._answer}))
 
     async def _answer(self, request: web.Request) -> web.Response:
         transport = request.transport

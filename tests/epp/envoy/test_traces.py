@@ -7,11 +7,11 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from tests.epp.envoy.picker_stage import picker_behind_envoy
 from tests.eventually import eventually
 from tests.free_port import free_port
+from tests.http_server import http_server
 from tests.otlp_collector import Received, ReceivedSpan, grpc_collector, http_collector
 
 PATH = "/v1/completions"
@@ -65,11 +65,7 @@ class Stage:
                 text=f"vllm:num_requests_waiting {waiting}\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0\n"
             )
 
-        app = web.Application()
-        app.router.add_post(PATH, self.answer)
-        app.router.add_get("/metrics", page)
-        server = await self.stack.enter_async_context(TestServer(app))
-        return server.port or 0
+        return await self.stack.enter_async_context(http_server({PATH: self.answer, "/metrics": page}))
 
     async def _fresh(self) -> bool:
         """Whether the picker has the numbers of all workers: without them none is scored."""

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from discovery import Instance, InstanceAddedEvent
 from epp.endpoints.datastore import Datastore
 from epp.scraping.schedule import ScrapeIntervals
 from epp.scraping.scraper import Scraper, ScrapeSettings
+from tests.http_server import http_server
 
 Eventually = Callable[..., Awaitable[float]]
 RULES = ScrapeSettings(
@@ -57,21 +58,11 @@ class Worker:
 
 @asynccontextmanager
 async def serving(*workers: Worker) -> AsyncIterator[None]:
-    runners = []
-    for worker in workers:
-        app = web.Application()
-        app.router.add_get("/{path:.*}", worker.answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", worker.port)
-        await site.start()
-        worker.port = runner.addresses[0][1]
-        runners.append(runner)
-    try:
+    async with AsyncExitStack() as stack:
+        for worker in workers:
+            pages = http_server({"/{path:.*}": worker.answer}, port=worker.port)
+            worker.port = await stack.enter_async_context(pages)
         yield
-    finally:
-        for runner in runners:
-            await runner.cleanup()
 
 
 @asynccontextmanager

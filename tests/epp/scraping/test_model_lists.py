@@ -15,6 +15,7 @@ from epp.endpoints.datastore import Datastore
 from epp.scraping.model_lists import ModelListRules, ModelLists
 from tests.eventually import eventually
 from tests.fake_worker import hang
+from tests.http_server import http_server
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 RULES = ModelListRules(interval=3600.0, retry=0.01, timeout=60.0)
@@ -53,16 +54,8 @@ class Server:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["Server"]:
-        app = web.Application()
-        app.router.add_get("/v1/models", self._handle)
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.port = runner.addresses[0][1]
-        try:
+        async with http_server({"/v1/models": self._handle}) as self.port:
             yield self
-        finally:
-            await runner.cleanup()
 
 
 @asynccontextmanager

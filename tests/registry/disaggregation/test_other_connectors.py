@@ -15,6 +15,7 @@ from registry.disaggregation.connectors import (
     first_finish_reason,
 )
 from registry.disaggregation.proxy import BodyLimits
+from tests.http_server import http_server
 from tests.registry.disaggregation.conftest import BODY, CHAT, Bench, bench
 
 Eventually = Callable[..., Awaitable[float]]
@@ -255,16 +256,13 @@ async def test_too_little_in_the_cache_means_prefill(shared: Bench, stream: bool
         await response.write(b"data: [DONE]\n\n")
         return response
 
-    app = web.Application()
-    app.router.add_post("/{rest:.*}", short)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    async with bench(SharedStorageConnector(), decode_at=runner.addresses[0]) as made:
+    async with (
+        http_server({"/{rest:.*}": short}) as port,
+        bench(SharedStorageConnector(), decode_at=("127.0.0.1", port)) as made,
+    ):
         async with made.post(body=BODY | {"cache_hit_threshold": 0.5, "stream": stream}) as answer:
             text = await answer.read()
         assert len(made.prefill.seen) == 1
-    await runner.cleanup()
     assert asked == [0.5, 0]
     assert b"cache_threshold" not in text
     assert text.endswith(b"data: [DONE]\n\n" if stream else b"}")

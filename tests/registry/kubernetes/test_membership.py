@@ -12,7 +12,6 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 import registry
 from discovery import Instance
@@ -22,6 +21,7 @@ from discovery.kubernetes.slices.source import ServiceSelection
 from registry.kubernetes.membership import KubernetesMembership, ServiceCheck, open_pod
 from registry.registration import Announcement
 from tests.free_port import free_port
+from tests.http_server import http_server
 from tests.raw_server import raw_server
 from tests.registry.kubernetes.services import KEY, LABELS, service
 
@@ -50,10 +50,8 @@ class ApiServer:
 @pytest.fixture
 async def api() -> AsyncIterator[ApiServer]:
     server = ApiServer()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.answer)
-    async with TestServer(app) as started:
-        server.url = f"http://127.0.0.1:{started.port}"
+    async with http_server({"/{path:.*}": server.answer}) as port:
+        server.url = f"http://127.0.0.1:{port}"
         yield server
 
 

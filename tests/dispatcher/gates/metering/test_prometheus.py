@@ -18,6 +18,7 @@ from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.metering.meter import Meters
 from tests.dispatcher.gates.gate_tools import HeldSlots, open_gate
 from tests.eventually import eventually
+from tests.http_server import http_server
 
 READY = 'max(llm_d_epp_ready_endpoints{name="pool"}) or max(inference_pool_ready_pods{name="pool"})'
 
@@ -51,16 +52,8 @@ class FakePrometheus:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
         """The URL of the server, while inside."""
-        app = web.Application()
-        app.router.add_get("/api/v1/query", self._query)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            host, port = runner.addresses[0][:2]
-            yield f"http://{host}:{port}"
-        finally:
-            await runner.cleanup()
+        async with http_server({"/api/v1/query": self._query}) as port:
+            yield f"http://127.0.0.1:{port}"
 
 
 def _of_now(data: dict[str, Any]) -> dict[str, Any]:
