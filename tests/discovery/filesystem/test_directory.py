@@ -25,13 +25,6 @@ from tests.held_records import descriptors_left, hold, open_descriptors, write
 
 
 @pytest.fixture
-def component(tmp_path: Path) -> Path:
-    path = tmp_path / "prod" / "decode"
-    path.mkdir(parents=True)
-    return path
-
-
-@pytest.fixture
 def directory(component: Path) -> Iterator[ComponentDirectory]:
     with closing(ComponentDirectory(component, boot_id())) as opened:
         yield opened

@@ -33,13 +33,6 @@ Eventually = Callable[..., Awaitable[float]]
 
 
 @pytest.fixture
-def component(tmp_path: Path) -> Path:
-    path = tmp_path / "prod" / "decode"
-    path.mkdir(parents=True)
-    return path
-
-
-@pytest.fixture
 async def discovering(tmp_path: Path) -> AsyncIterator[SourceDiscovery]:
     async with SourceDiscovery(FilesystemSource(tmp_path), sync_timeout=60.0) as service:
         yield service

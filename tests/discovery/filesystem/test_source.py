@@ -33,13 +33,6 @@ def an_instance(instance_id: str = "a", incarnation: str = "one") -> Instance:
 
 
 @pytest.fixture
-def component(tmp_path: Path) -> Path:
-    path = tmp_path / "prod" / "decode"
-    path.mkdir(parents=True)
-    return path
-
-
-@pytest.fixture
 async def discovering(tmp_path: Path) -> AsyncIterator[SourceDiscovery]:
     async with SourceDiscovery(FilesystemSource(tmp_path)) as service:
         yield service

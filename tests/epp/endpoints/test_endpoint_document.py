@@ -5,22 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discovery import (
-    Instance,
-)
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.endpoint_document import EndpointDefaults, read_endpoint
-
-
-def instance(name: str = "w1", **fields: Any) -> Instance:
-    given: dict[str, Any] = {
-        "namespace": "default",
-        "component": "decode",
-        "address": "10.0.0.1",
-        "port": 8000,
-        "incarnation": "a",
-    }
-    return Instance(name, **given | fields)
+from tests.epp.endpoints.test_datastore import instance
 
 
 def read(document: Mapping[str, Any], **fields: Any) -> Endpoint:

@@ -5,21 +5,8 @@ from typing import Any
 import pytest
 
 from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.request.control_headers import DESTINATION
-from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 from tests.decoded_exchange import DecodedExchange
-
-
-def destination(answer: ProcessingResponse) -> str:
-    (option,) = answer.request_headers.response.header_mutation.set_headers
-    assert option.header.key == DESTINATION
-    value: str = option.header.raw_value.decode()
-    return value
-
-
-def streamed(answers: list[ProcessingResponse]) -> list[tuple[bytes, bool]]:
-    pieces = [answer.request_body.response.body_mutation.streamed_response for answer in answers]
-    return [(piece.body, piece.end_of_stream) for piece in pieces]
+from tests.epp.ext_proc.test_exchange import destination, streamed
 
 
 @pytest.fixture

@@ -12,23 +12,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatcher.broker.capacity.account import LONGEST_RETRY_AFTER_MS, RAMP_END, REASONS, TargetAccount
+from dispatcher.broker.capacity.account import LONGEST_RETRY_AFTER_MS, RAMP_END, TargetAccount
 from dispatcher.broker.capacity.budget import closing_point, from_load, spare
-from dispatcher.broker.contract.ledger import Reading, Refusal, Reservation
+from dispatcher.broker.contract.ledger import Reading, Reservation
+from tests.dispatcher.broker.contract.test_ledger import refused, reserved
 
 LEASE = 1000
 ENDLESS = Reading(Fraction(2**52), 2**53)
-
-
-def reserved(answer: Reservation | Refusal) -> Reservation:
-    assert isinstance(answer, Reservation), answer
-    return answer
-
-
-def refused(answer: Reservation | Refusal, code: str) -> Refusal:
-    assert isinstance(answer, Refusal), answer
-    assert answer.reason == REASONS[code]
-    return answer
 
 
 @dataclass
