@@ -1,6 +1,8 @@
-"""Parameters of the Go picker's plugins, what is wrong with them, and what one plugin needs of another."""
+"""Parameters of the Go picker's plugins, and its own configurations: they load, or the error says what docs/migration.md says."""
 
 import random
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -244,3 +246,37 @@ def test_a_models_data_source_has_the_go_pickers_parameters() -> None:
     check_fault(
         plugin("models-data-source", interval="1ms"), "plugins[0].parameters.interval", "greater than"
     )
+
+
+FILES = Path(__file__).parent / "go_files"
+PAGE = (Path(__file__).parents[3] / "docs" / "migration.md").read_text()
+TABLE = dict(re.findall(r"^\| `([a-z-]+\.yaml)` \| (.*?) \|$", PAGE, re.MULTILINE))
+
+
+def missing(path: Path) -> set[str]:
+    """What the error says is not built; asserts that it says nothing else."""
+    try:
+        load_config(path.read_text(), rng=random.Random(1))
+    except ConfigError as error:
+        found = set()
+        for problem in error.problems:
+            named = re.match(
+                r"'([a-z-]+)' is a plugin of the Go picker that adsum does not have; ", problem.detail
+            )
+            assert named, str(problem)
+            assert problem.line is not None
+            found.add(named[1])
+        return found
+    return set()
+
+
+def test_the_page_lists_them_all() -> None:
+    assert TABLE.keys() == {path.name for path in FILES.iterdir()}
+    assert len(TABLE) == 19
+
+
+@pytest.mark.parametrize("path", sorted(FILES.iterdir()), ids=lambda path: path.name)
+def test_a_file_loads_or_the_error_names_what_is_not_built(path: Path) -> None:
+    told = TABLE[path.name]
+    assert missing(path) == set(re.findall("`(.*?)`", told))
+    assert (told == "loads") is not bool(missing(path))

@@ -1,9 +1,16 @@
-"""What it takes to bring a KV cache to another worker is learnt from headers and first bytes."""
+"""What is learnt of transfers of a KV cache, of adapters, of an endpoint beside its pool, and of a counter of prompt tokens."""
 
+import math
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Adapters, Column, Endpoint, EndpointPool
+from epp.scheduling.work_ahead.adapters import LoadedAdapters
+from epp.scheduling.work_ahead.counter_kind import CounterKind, KindSums
+from epp.scheduling.work_ahead.ledger import PoolTotals, WorkLedger
 from epp.scheduling.work_ahead.transfer import (
     TRANSFER_SECONDS,
     TRANSFER_TOKEN_SECONDS,
@@ -67,3 +74,217 @@ def test_picks_on_two_workers_teach_it() -> None:
     assert ask(director, text="z").stages == (
         "prefill-decode: the prompt costs 57,200 tokens with prefill-2, 70,816 without"
     )
+
+
+def pool_of(*given: Adapters, slots: float = 2.0) -> EndpointPool:
+    endpoints = [
+        Endpoint(id=f"w{row}", incarnation="a", address="10.0.0.1", port=8000 + row, metrics_port=8000)
+        for row in range(len(given))
+    ]
+    numbers = NO_NUMBERS.repeat(len(given), axis=1)
+    numbers[Column.MAX_LORA] = slots
+    return EndpointPool(endpoints, numbers, given, 0.0)
+
+
+def seen(pool: EndpointPool) -> LoadedAdapters:
+    loaded = LoadedAdapters()
+    for endpoint, adapters, slots in zip(pool.endpoints, pool.adapters, pool.max_lora, strict=True):
+        loaded.see(endpoint.key, adapters, int(slots))
+    return loaded
+
+
+def loads(loaded: LoadedAdapters, model: str, pool: EndpointPool) -> list[float] | None:
+    found = loaded.loads(model, pool)
+    return None if found is None else list(found)
+
+
+def test_an_endpoint_loads_what_it_has_not() -> None:
+    pool = pool_of(
+        Adapters(active=frozenset({"french"})),
+        Adapters(waiting=frozenset({"french"})),
+        Adapters(active=frozenset({"german"})),
+        Adapters(active=frozenset({"german", "dutch"})),
+        Adapters(active=frozenset({"german"}), waiting=frozenset({"dutch"})),
+    )
+    assert loads(seen(pool), "french", pool) == [0.0, 0.5, 1.0, 2.0, 2.0]
+    assert loads(seen(pool), "base", pool) is None
+
+
+def test_a_page_without_slots_is_not_full() -> None:
+    pool = pool_of(Adapters(active=frozenset({"french"})), NO_ADAPTERS, slots=0.0)
+    assert loads(seen(pool), "french", pool) == [0.0, 1.0]
+
+
+def test_an_adapter_stays_loaded_until_others_take_its_place() -> None:
+    pool = pool_of(Adapters(active=frozenset({"a", "b", "c"})), NO_ADAPTERS)
+    loaded = seen(pool)
+    key = pool.endpoints[1].key
+    loaded.sent(key, "a")
+    assert loads(loaded, "a", pool) == [0.0, 0.0]
+    loaded.sent(key, "b")
+    loaded.sent(key, "base")  # no adapter
+    assert loads(loaded, "a", pool) == [0.0, 0.0]
+    loaded.sent(key, "c")
+    assert loads(loaded, "a", pool) == [0.0, 1.0]
+    loaded.forget(key)
+    assert loads(loaded, "c", pool) == [0.0, 1.0]
+    loaded.sent(key, "c")  # nothing is known of its slots
+    assert loads(loaded, "c", pool) == [0.0, 1.0]
+
+
+def test_the_adapter_that_was_sent_there_longest_ago_leaves_first() -> None:
+    pool = pool_of(Adapters(active=frozenset({"a", "b", "c"})), NO_ADAPTERS)
+    loaded = seen(pool)
+    for name in "abac":
+        loaded.sent(pool.endpoints[1].key, name)
+    assert [loads(loaded, name, pool) for name in "abc"] == [[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+
+
+def test_a_page_that_says_nothing_of_slots_changes_nothing() -> None:
+    pool = pool_of(Adapters(active=frozenset({"a"})), NO_ADAPTERS)
+    loaded = seen(pool)
+    loaded.see(pool.endpoints[1].key, NO_ADAPTERS, 0)
+    loaded.sent(pool.endpoints[1].key, "a")
+    assert loads(loaded, "a", pool) == [0.0, 0.0]
+
+
+def test_names_are_bounded_and_the_newest_stay() -> None:
+    pool = pool_of(Adapters(active=frozenset(f"old {number}" for number in range(9_999))))
+    loaded, again = seen(pool), [f"old {number}" for number in range(30)]
+    loaded.see(pool.endpoints[0].key, Adapters(active=frozenset(again)), 2)
+    for number in range(5_000):
+        loaded.see(pool.endpoints[0].key, Adapters(active=frozenset({f"new {number}"})), 2)
+    assert loads(loaded, "new 4999", pool) == [2.0]
+    assert None not in [loads(loaded, name, pool) for name in again], "their names came again"
+    assert sum(loaded.loads(f"old {number}", pool) is not None for number in range(9_999)) <= 5_000
+
+
+def work(ledger: WorkLedger, totals: PoolTotals, speed: float, until: float, others: float = 0.0) -> None:
+    """Prompts of 1,000 tokens, four at a time; `others`: what other pickers let it compute, for each token of ours."""
+    now, computed = 0.0, 0.0
+    ledger.read(computed, 0, 0, now)
+    while now < until:
+        for _ in range(4):
+            ledger.send(1000, 1000, now)
+        now += 4_000 / speed
+        computed += 4_000 * (1.0 + others)
+        ledger.read(computed, 0, 5, now)
+        totals.update(ledger)
+
+
+def test_one_at_half_speed_takes_twice_as_long_as_the_other() -> None:
+    totals, fast, slow = PoolTotals(), WorkLedger(), WorkLedger()
+    work(fast, totals, 20_000, 60)
+    work(slow, totals, 10_000, 60)
+    assert totals.slowness(slow) / totals.slowness(fast) == pytest.approx(2.0, rel=0.2)
+
+
+def test_first_bytes_say_how_slow_one_is_where_they_say_what_is_ahead() -> None:
+    totals, slow = PoolTotals(), WorkLedger()
+    slow.pace.slowness = 1.25
+    assert totals.slowness(slow) == 1.0
+    slow.hold(held=True)
+    assert totals.slowness(slow) == 1.25
+
+
+def test_a_new_one_is_like_the_average() -> None:
+    totals = PoolTotals()
+    work(WorkLedger(), totals, 20_000, 20)
+    assert totals.slowness(WorkLedger()) == 1.0
+
+
+def test_a_slow_time_is_forgotten_although_nothing_is_sent_there() -> None:
+    totals, fast, slow = PoolTotals(), WorkLedger(), WorkLedger()
+    work(slow, totals, 11_000, 60)
+    work(fast, totals, 100_000, 60)
+    before = totals.slowness(slow)
+    for minute in range(60):
+        slow.read(10**6, 0, 0, 60.0 * minute + 100)
+        totals.update(slow)
+    assert before > 1.5
+    assert totals.slowness(slow) < 1.2
+
+
+def test_others_send_if_more_is_computed_than_was_sent() -> None:
+    alone, among_others = PoolTotals(), PoolTotals()
+    work(WorkLedger(), alone, 20_000, 60, others=0.2)  # tools and templates, which nobody counts
+    work(WorkLedger(), among_others, 20_000, 60, others=1.0)
+    assert not alone.others_send
+    assert among_others.others_send
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1e15), st.booleans()), max_size=40))
+def test_the_sums_are_those_of_the_ledgers(steps: list[tuple[int, float, bool]]) -> None:
+    totals, ledgers, now = PoolTotals(), [WorkLedger() for _ in range(4)], 0.0
+    for number, computed, gone in steps:
+        now += 0.1
+        ledger = ledgers[number]
+        if gone:
+            totals.forget(ledger)
+            ledgers[number] = WorkLedger()
+        else:
+            ledger.send(1000, 500, now)
+            ledger.read(computed, 1, 1, now)
+            totals.update(ledger)
+        for one in ledgers:
+            assert 0.25 <= totals.slowness(one) <= 4.0
+        assert math.isfinite(totals.speed)
+        assert totals.speed >= 0.0
+    for ledger in ledgers:
+        totals.forget(ledger)
+    assert totals.speed == 0.0
+
+
+def watch(
+    counts: str, seconds: float = 30.0, kind: CounterKind | None = None, start: float = 0.0, seed: int = 3
+) -> CounterKind:
+    """An answer each 0.3 s begins, and ends 2 s later. `counts`: when its prompt counts on the page, or how that is wrong."""
+    kind, rng = kind or CounterKind(KindSums()), random.Random(seed)
+    due: list[tuple[float, str, float]] = []
+    for number in range(int(seconds / 0.3)):
+        at, tokens = start + 0.3 * number + rng.uniform(0, 0.2), rng.choice((200.0, 1000.0, 4000.0))
+        due += [(at, "begin", tokens), (at + rng.uniform(1.0, 3.0), "end", tokens)]
+    due.sort()
+    counter, now = 0.0, start
+    while now < start + seconds:
+        now += 0.05
+        while due and due[0][0] <= now:
+            at, what, tokens = due.pop(0)
+            counter += tokens if what == counts or (counts == "jumps" and what == "begin") else 0.0
+            if what == "begin":
+                kind.first_byte(tokens, at)
+        if counts == "jumps" and rng.random() < 0.02:
+            counter += 1e7
+        kind.read(counter, now)
+    return kind
+
+
+@pytest.mark.parametrize(("counts", "begins"), [("begin", True), ("end", False), ("nothing", False)])
+def test_whether_prompts_count_with_their_first_tokens(counts: str, begins: bool) -> None:
+    assert [watch(counts, seed=seed).begins for seed in range(10)] == [begins] * 10
+
+
+def test_a_counter_that_jumps_is_worth_no_more_than_one_that_is_wrong() -> None:
+    kind = watch("jumps", 10.0)
+    assert watch("begin", 30.0, kind, start=10.0).begins is True
+
+
+def test_another_program_is_found_out() -> None:
+    kind = watch("begin")
+    assert watch("end", 30.0, kind, start=30.0).begins is False
+
+
+def test_the_answer_to_a_prompt_that_was_withdrawn_says_nothing() -> None:
+    kind = CounterKind(KindSums())
+    for number in range(200):
+        kind.first_byte(0.0, 0.3 * number)
+        kind.read(1e3 * number, 0.3 * number + 0.1)
+    assert kind.begins is None
+
+
+def test_pages_of_the_past_are_no_pages() -> None:
+    kind = CounterKind(KindSums())
+    for number in range(1_000):
+        kind.first_byte(500.0, 10.0 + number)
+        kind.read(1e6 - number, 10.0 - number)
+    assert kind.begins is None

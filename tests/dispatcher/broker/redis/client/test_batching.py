@@ -1,13 +1,17 @@
-"""One round trip at a time, in order, and nothing is left behind by whoever goes away."""
+"""One round trip at a time, in order, and nothing left behind by whoever goes away; channels over connections that come and go."""
 
 import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from redis.asyncio.client import PubSub
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from dispatcher.broker.contract.queue import QueueError
 from dispatcher.broker.redis.client.batching import BATCH, MAX_RETAINED, Arguments, CommandBatcher
+from dispatcher.broker.redis.client.connection import connect
+from dispatcher.broker.redis.client.subscriptions import Subscriptions
 
 
 class Broker:
@@ -133,3 +137,46 @@ async def test_the_oldest_that_are_sent_again_are_dropped_when_they_are_too_many
         sent = [words[1] for batch in broker.batches for words in batch if words[0] == "release"]
     assert sent == list(range(sent[0], sent[0] + MAX_RETAINED))
     assert sent[-1] == (MAX_RETAINED + 10) // 5 * 5 + 4
+
+
+async def test_a_connection_is_not_closed_under_a_command_and_its_channel_is_subscribed_on_the_next(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way, may_end, broken = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    closed_under_way: list[bool] = []
+    subscribe, get_message, aclose = PubSub.subscribe, PubSub.get_message, PubSub.aclose
+
+    async def slow_subscribe(self: PubSub, *names: Any) -> Any:
+        if "late" in names and not under_way.is_set():
+            under_way.set()
+            await may_end.wait()
+            raise RedisConnectionError("reset")
+        return await subscribe(self, *names)
+
+    async def breaking_get_message(self: PubSub, *args: Any, **kwargs: Any) -> Any:
+        if under_way.is_set() and not broken.is_set():
+            broken.set()
+            raise RedisConnectionError("reset")
+        return await get_message(self, *args, timeout=0.01)
+
+    async def seen_aclose(self: PubSub) -> None:
+        closed_under_way.append(under_way.is_set() and not may_end.is_set())
+        await aclose(self)
+
+    monkeypatch.setattr(PubSub, "subscribe", slow_subscribe)
+    monkeypatch.setattr(PubSub, "get_message", breaking_get_message)
+    monkeypatch.setattr(PubSub, "aclose", seen_aclose)
+
+    async def waiting(subscriptions: Subscriptions) -> None:
+        async with subscriptions.subscribed("late") as changes:
+            assert changes.count
+
+    async with connect(redis_url) as client, Subscriptions(client, {"first": None}) as subscriptions:
+        waiter = asyncio.create_task(waiting(subscriptions))
+        await broken.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not closed_under_way
+        may_end.set()
+        await waiter
+    assert closed_under_way[0] is False
