@@ -1,19 +1,27 @@
-"""SGLang, TensorRT-LLM and shared storage: what each worker is told, and what follows when one fails."""
+"""Connectors beside NIXL's, `usage` with what the prefill worker had cached, and who may be asked for a prompt."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
+import discovery
+import registry
+from registry.disaggregation.allowed_workers import AllowedWorkers, read_listed, read_target
+from registry.disaggregation.cached_tokens import EventRewriter, cached_tokens, rewritten
 from registry.disaggregation.connectors import (
     SglangConnector,
     SharedStorageConnector,
     TrtllmConnector,
     first_finish_reason,
 )
+from registry.disaggregation.prefill import PrefillLimits
 from registry.disaggregation.proxy import BodyLimits
 from tests.http_server import http_server
 from tests.registry.disaggregation.conftest import BODY, CHAT, Bench, bench
@@ -282,3 +290,131 @@ async def test_too_little_in_the_cache_means_prefill(shared: Bench, stream: bool
 )
 def test_when_a_stream_has_decided(stream: bytes, reason: str | None) -> None:
     assert first_finish_reason(stream) == reason
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            b'{"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 9, "audio_tokens": 1}}}',
+            b'{"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":4,"audio_tokens":1}}}',
+        ),
+        (
+            b'{"id": 1.50, "usage": {"prompt_tokens": 9}}',
+            b'{"id":1.50,"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":4}}}',
+        ),
+        (
+            b'{"type": "response.completed", "response": {"usage": {"input_tokens": 9}}}',
+            b'{"type":"response.completed","response":{"usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":4}}}}',
+        ),
+    ],
+)
+def test_the_number_is_replaced(before: bytes, after: bytes) -> None:
+    assert rewritten(before, 4) == after
+    assert rewritten(after, 4) == after
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b'{"usage": null}',
+        b'{"usage": []}',
+        b'{"usage": {"other": 1}}',
+        b'["usage"]',
+        b'{"a": "usage"}',
+        b'{"usage": {"prompt_tokens": 1, "prompt_tokens_details": 5}}',
+        b'{"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}} }',
+        b'{"usage": ' + b"[" * 10_000,
+    ],
+)
+def test_what_has_none_stays(document: bytes) -> None:
+    assert rewritten(document, 4) == document
+
+
+@given(st.data(), st.lists(st.binary(max_size=20), max_size=10))
+def test_a_stream_without_usage_stays_however_it_is_cut(data: st.DataObject, parts: list[bytes]) -> None:
+    stream = b"".join(parts).replace(b'"usage"', b"")
+    rewriter = EventRewriter(3)
+    out = b"".join(map(rewriter.feed, cut(data, stream))) + rewriter.end()
+    assert out == stream
+
+
+@given(st.data())
+def test_a_stream_with_usage_is_changed_however_it_is_cut(data: st.DataObject) -> None:
+    usage = b'{"choices":[],"usage":{"prompt_tokens":9}}'
+    stream = b'data: {"choices":[1]}\r\n\r\ndata:' + usage + b"\r\n\r\n: c\n\ndata: [DONE]\n\n"
+    rewriter = EventRewriter(3)
+    out = b"".join(map(rewriter.feed, cut(data, stream))) + rewriter.end()
+    assert out == stream.replace(usage, rewritten(usage, 3))
+
+
+def cut(data: st.DataObject, stream: bytes) -> list[bytes]:
+    at = sorted({0, len(stream), *data.draw(st.lists(st.integers(0, len(stream)), max_size=8))})
+    return [stream[a:b] for a, b in pairwise(at)]
+
+
+@pytest.mark.parametrize(
+    ("usage", "count"),
+    [
+        ({"prompt_tokens_details": {"cached_tokens": 5}}, 5),
+        ({"input_tokens_details": {"cached_tokens": 6}}, 6),
+        ({"prompt_tokens_details": None}, 0),
+        ({"prompt_tokens_details": {"cached_tokens": "x"}}, 0),
+        (None, 0),
+    ],
+)
+def test_what_a_prefill_worker_says(usage: object, count: int) -> None:
+    assert cached_tokens(json.loads(json.dumps(usage))) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("10.0.0.1:8000", ("10.0.0.1", 8000)),
+        (" [FD00::1]:8000 ", ("fd00::1", 8000)),
+        ("http://Pod-1.ns:80", ("pod-1.ns", 80)),
+    ],
+)
+def test_one_address(text: str, target: tuple[str, int]) -> None:
+    assert read_target([text]) == target
+
+
+@pytest.mark.parametrize(
+    "text", ["10.0.0.1", "a b:80", "a:70000", "fd00::1:80", "a:80/x", "user@a:80", "127.1:80", "a:0"]
+)
+def test_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match=r"host|address"):
+        read_target([text])
+
+
+def test_a_list_has_hosts_and_addresses() -> None:
+    allowed = AllowedWorkers([read_listed("10.0.0.1"), read_listed("a.b:8000"), read_listed("[fd00::1]")])
+    assert allowed.allows(("10.0.0.1", 1))
+    assert allowed.allows(("a.b", 8000))
+    assert not allowed.allows(("a.b", 8001))
+    assert allowed.allows(("fd00::1", 9))
+    assert not allowed.allows(("10.0.0.2", 1))
+
+
+async def test_discovery_says_who_is_a_worker_and_when_one_is_lost(eventually: Eventually) -> None:
+    url = "memory://prefill-workers"
+    allowed = AllowedWorkers()
+    async with (
+        bench(allowed=allowed, limits=PrefillLimits(timeout=3600)) as made,
+        discovery.open(url) as service,
+        service.watch("prod", "prefill") as stream,
+    ):
+        following = asyncio.ensure_future(allowed.follow(stream))
+        async with made.post() as answer:
+            assert answer.headers["x-adsum-prefill-fallback"] == "refused"
+        async with registry.open(url).register_instance("prod", "prefill") as handle:
+            handle.set_ready("ready")
+            await eventually(lambda: allowed.allows(("127.0.0.1", made.prefill.port)))
+            async with made.post() as answer:
+                assert "x-adsum-prefill-fallback" not in answer.headers
+            made.prefill.go.clear()
+            asking = asyncio.ensure_future(made.post().__aenter__())
+            await eventually(lambda: len(made.prefill.seen) == 2)
+        assert (await asking).headers["x-adsum-prefill-fallback"] == "lost"
+        following.cancel()

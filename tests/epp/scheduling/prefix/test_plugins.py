@@ -2,6 +2,7 @@
 
 import json
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.prefix_index import Filled
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Endpoint, EndpointPool
 from epp.request.inference_request import InferenceRequest, PrefixChain, parse_request
 from epp.scheduling.cached_scores import WeightedScorer, add_scores, run_scorers
@@ -259,3 +261,26 @@ def test_as_many_blocks_are_shared_as_are_equal(one: str, other: str) -> None:
     while (piece := first[same * 4 : same * 4 + 4]) and piece == second[same * 4 : same * 4 + 4]:
         same += 1
     assert shared(producer, asked(one), asked(other)) == same
+
+
+WORKERS = 10
+
+
+@pytest.mark.parametrize(("workers_in_all", "least"), [(1000, 0.6), (100, 0.95)])
+def test_it_remembers_what_caches_of_a_million_tokens_hold_in_a_gibibyte(
+    workers_in_all: int, least: float
+) -> None:
+    filled = Filled(WORKERS, 1000, 1024**3 * WORKERS // workers_in_all)
+    assert filled.remembered() >= least
+    assert filled.index.used_bytes <= filled.index.max_bytes
+
+
+@pytest.mark.parametrize("prompt_tokens", [256, 1000])
+def test_it_takes_the_memory_that_it_says(prompt_tokens: int) -> None:
+    tracemalloc.start()
+    try:
+        filled = Filled(1, prompt_tokens)
+        traced, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert filled.index.used_bytes / 2 < traced < filled.index.used_bytes * 1.1
