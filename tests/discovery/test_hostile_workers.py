@@ -7,13 +7,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from discovery import (
-    ComponentKey,
-    InstanceUpdatedEvent,
-    MetadataClient,
-    SourceDiscovery,
-    WatchState,
-)
+from discovery import ComponentKey, InstanceUpdatedEvent, MetadataClient, SourceDiscovery, WatchState
 from discovery.memory import MemorySource, MemoryStore
 from discovery.metadata.silence import SilenceTimings
 from tests.eventually import eventually

@@ -9,13 +9,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from dispatcher.config.config_file import (
-    Config,
-    FrontDoorConfig,
-    IntakeConfig,
-    QueueConfig,
-    TargetConfig,
-)
+from dispatcher.config.config_file import Config, FrontDoorConfig, IntakeConfig, QueueConfig, TargetConfig
 from epp.config.declared_flags import duration
 from epp.config.document import (
     ConfigDocument,

@@ -3,12 +3,7 @@
 import pytest
 
 from discovery.kubernetes.reflector.recovery import SyncLost
-from tests.kubernetes.reflector_harness import (
-    ReflectorHarness,
-    kind,
-    line,
-    status,
-)
+from tests.kubernetes.reflector_harness import ReflectorHarness, kind, line, status
 
 
 def test_410_in_the_stream_lists_from_the_cache_and_then_consistently() -> None:

@@ -10,13 +10,7 @@ from typing import Any, Final
 
 from discovery import MetadataClient, SourceDiscovery
 from discovery.kubernetes import Cluster as ApiCluster
-from discovery.kubernetes import (
-    ClusterTransport,
-    KubernetesSource,
-    ServiceSelection,
-    Timings,
-    load_cluster,
-)
+from discovery.kubernetes import ClusterTransport, KubernetesSource, ServiceSelection, Timings, load_cluster
 from tests.kubernetes.fake import objects
 from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
 from tests.system.api_client import Administrator

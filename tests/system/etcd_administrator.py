@@ -6,12 +6,7 @@ from typing import Final
 from grpc import aio
 
 from discovery.etcd.connection import LEASE_REVOKE, TXN
-from discovery.etcd.messages.etcd_pb2 import (
-    LeaseRevokeRequest,
-    PutRequest,
-    RequestOp,
-    TxnRequest,
-)
+from discovery.etcd.messages.etcd_pb2 import LeaseRevokeRequest, PutRequest, RequestOp, TxnRequest
 from discovery.etcd.url import EtcdSettings
 from tests.system.etcd_process import EtcdProcess, an_etcd_client
 

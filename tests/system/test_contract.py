@@ -4,12 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from discovery import (
-    InstanceAddedEvent,
-    InstanceRemovedEvent,
-    ServiceDiscovery,
-    SourceDiscovery,
-)
+from discovery import InstanceAddedEvent, InstanceRemovedEvent, ServiceDiscovery, SourceDiscovery
 from registry import ServiceRegistry
 from tests.contract import test_pods
 from tests.contract.pods import SettlingSource

@@ -13,12 +13,7 @@ import discovery
 import discovery.blocking
 import registry
 import registry.blocking
-from discovery import (
-    DiscoveryTimeoutError,
-    InstanceUpdatedEvent,
-    RegistrationError,
-    SourceDiscovery,
-)
+from discovery import DiscoveryTimeoutError, InstanceUpdatedEvent, RegistrationError, SourceDiscovery
 from discovery.etcd.client import EtcdTimings
 from discovery.etcd.source import EtcdSource
 from discovery.etcd.url import parse_etcd_url

@@ -11,15 +11,7 @@ from discovery import InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedE
 from discovery.kubernetes import ClusterTransport, PodsSource, PoolReference
 from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
 from tests.system.cluster import Cluster
-from tests.system.inference_extension import (
-    POOL_GROUP,
-    ROLE,
-    collection,
-    create,
-    install,
-    pool,
-    rights,
-)
+from tests.system.inference_extension import POOL_GROUP, ROLE, collection, create, install, pool, rights
 from tests.system.test_rolling_update import counted, replace, uids
 
 PODS = 150

@@ -61,12 +61,7 @@ from epp.telemetry.picker_metrics import (
     RewriteDecisions,
     StreamCounts,
 )
-from epp.telemetry.pool_metrics import (
-    DiscoveryMetrics,
-    OutlierMetrics,
-    PoolGauges,
-    ScrapeErrorCounts,
-)
+from epp.telemetry.pool_metrics import DiscoveryMetrics, OutlierMetrics, PoolGauges, ScrapeErrorCounts
 from tests.epp.conftest import FakeDirector
 from tests.epp.peers.pickers import peers_with_one
 from tests.epp.scheduling.test_models_endpoint import director, store_of
