@@ -218,29 +218,22 @@ def test_unfinished_messages_are_bounded(wired: Wire, messages: Any) -> None:
     assert pair.memory.held == 0
 
 
-def test_a_message_that_is_too_large_is_refused_before_it_came(wired: Wire) -> None:
-    pair = wired()
-    stream = pair.open()
-    pair.client.send_data(stream, b"\0" + (2**31).to_bytes(4, "big"))
-    pair.pump()
-    assert pair.status(stream) == "8"
-
-
-def test_a_message_that_is_cut_off_is_an_error(wired: Wire) -> None:
-    pair = wired()
-    stream = pair.open()
-    pair.client.send_data(stream, b"\0\0\0\0\5ab", end_stream=True)
-    pair.pump()
-    assert pair.status(stream) == "13"
-
-
 @pytest.mark.parametrize(
-    ("data", "status"), [(b"\0\0\0\0\3\xff\xff\xff", "13"), (b"\1\0\0\0\0", "13")], ids=["no message", "zip"]
+    ("data", "ends", "status"),
+    [
+        (b"\0" + (2**31).to_bytes(4, "big"), False, "8"),
+        (b"\0\0\0\0\5ab", True, "13"),
+        (b"\0\0\0\0\3\xff\xff\xff", False, "13"),
+        (b"\1\0\0\0\0", False, "13"),
+    ],
+    ids=["too large, before it came", "cut off", "no message", "zip"],
 )
-def test_what_cannot_be_read_ends_its_stream(wired: Wire, messages: Any, data: bytes, status: str) -> None:
+def test_what_cannot_be_read_ends_its_stream(
+    wired: Wire, messages: Any, data: bytes, ends: bool, status: str
+) -> None:
     pair = wired()
     stream = pair.open()
-    pair.client.send_data(stream, data)
+    pair.client.send_data(stream, data, end_stream=ends)
     pair.pump()
     assert pair.status(stream) == status
     after = pair.open()
