@@ -1,16 +1,12 @@
-"""What is learnt of transfers of a KV cache, of adapters, of an endpoint beside its pool, and of a counter of prompt tokens."""
+"""What is learnt of transfers of a KV cache, of adapters, and of a counter of prompt tokens."""
 
-import math
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Adapters, Column, Endpoint, EndpointPool
 from epp.scheduling.work_ahead.adapters import LoadedAdapters
 from epp.scheduling.work_ahead.counter_kind import CounterKind, KindSums
-from epp.scheduling.work_ahead.ledger import PoolTotals, WorkLedger
 from epp.scheduling.work_ahead.transfer import (
     TRANSFER_SECONDS,
     TRANSFER_TOKEN_SECONDS,
@@ -157,82 +153,6 @@ def test_names_are_bounded_and_the_newest_stay() -> None:
     assert loads(loaded, "new 4999", pool) == [2.0]
     assert None not in [loads(loaded, name, pool) for name in again], "their names came again"
     assert sum(loaded.loads(f"old {number}", pool) is not None for number in range(9_999)) <= 5_000
-
-
-def work(ledger: WorkLedger, totals: PoolTotals, speed: float, until: float, others: float = 0.0) -> None:
-    """Prompts of 1,000 tokens, four at a time; `others`: what other pickers let it compute, for each token of ours."""
-    now, computed = 0.0, 0.0
-    ledger.read(computed, 0, 0, now)
-    while now < until:
-        for _ in range(4):
-            ledger.send(1000, 1000, now)
-        now += 4_000 / speed
-        computed += 4_000 * (1.0 + others)
-        ledger.read(computed, 0, 5, now)
-        totals.update(ledger)
-
-
-def test_one_at_half_speed_takes_twice_as_long_as_the_other() -> None:
-    totals, fast, slow = PoolTotals(), WorkLedger(), WorkLedger()
-    work(fast, totals, 20_000, 60)
-    work(slow, totals, 10_000, 60)
-    assert totals.slowness(slow) / totals.slowness(fast) == pytest.approx(2.0, rel=0.2)
-
-
-def test_first_bytes_say_how_slow_one_is_where_they_say_what_is_ahead() -> None:
-    totals, slow = PoolTotals(), WorkLedger()
-    slow.pace.slowness = 1.25
-    assert totals.slowness(slow) == 1.0
-    slow.hold(held=True)
-    assert totals.slowness(slow) == 1.25
-
-
-def test_a_new_one_is_like_the_average() -> None:
-    totals = PoolTotals()
-    work(WorkLedger(), totals, 20_000, 20)
-    assert totals.slowness(WorkLedger()) == 1.0
-
-
-def test_a_slow_time_is_forgotten_although_nothing_is_sent_there() -> None:
-    totals, fast, slow = PoolTotals(), WorkLedger(), WorkLedger()
-    work(slow, totals, 11_000, 60)
-    work(fast, totals, 100_000, 60)
-    before = totals.slowness(slow)
-    for minute in range(60):
-        slow.read(10**6, 0, 0, 60.0 * minute + 100)
-        totals.update(slow)
-    assert before > 1.5
-    assert totals.slowness(slow) < 1.2
-
-
-def test_others_send_if_more_is_computed_than_was_sent() -> None:
-    alone, among_others = PoolTotals(), PoolTotals()
-    work(WorkLedger(), alone, 20_000, 60, others=0.2)  # tools and templates, which nobody counts
-    work(WorkLedger(), among_others, 20_000, 60, others=1.0)
-    assert not alone.others_send
-    assert among_others.others_send
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1e15), st.booleans()), max_size=40))
-def test_the_sums_are_those_of_the_ledgers(steps: list[tuple[int, float, bool]]) -> None:
-    totals, ledgers, now = PoolTotals(), [WorkLedger() for _ in range(4)], 0.0
-    for number, computed, gone in steps:
-        now += 0.1
-        ledger = ledgers[number]
-        if gone:
-            totals.forget(ledger)
-            ledgers[number] = WorkLedger()
-        else:
-            ledger.send(1000, 500, now)
-            ledger.read(computed, 1, 1, now)
-            totals.update(ledger)
-        for one in ledgers:
-            assert 0.25 <= totals.slowness(one) <= 4.0
-        assert math.isfinite(totals.speed)
-        assert totals.speed >= 0.0
-    for ledger in ledgers:
-        totals.forget(ledger)
-    assert totals.speed == 0.0
 
 
 def watch(
