@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import discovery.blocking
 import registry.blocking
 from registry import RegistrationError
+from tests.warm_python import WARM_PYTHON
 
 
 def test_the_same_handle_twice_and_closed_after_the_last_release() -> None:
@@ -89,7 +89,7 @@ def test_errors_arrive_as_they_are() -> None:
 
 def run(program: str, root: Path) -> subprocess.Popen[bytes]:
     source = f"URL = {f'file://{root}'!r}\n{textwrap.dedent(program)}"
-    return subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE)
+    return subprocess.Popen([WARM_PYTHON, "-c", source], stdout=subprocess.PIPE)
 
 
 def test_a_program_that_just_ends_leaves(tmp_path: Path) -> None:

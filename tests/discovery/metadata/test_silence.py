@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -25,6 +24,7 @@ from discovery.memory import MemorySource, MemoryStore
 from discovery.metadata.silence import VARIABLE, SilenceTimings, silence_timings
 from tests.eventually import eventually
 from tests.fake_worker import FakeWorker, hang, serving
+from tests.warm_python import WARM_PYTHON
 
 WORKER = """
 import asyncio, sys, registry
@@ -53,7 +53,7 @@ async def process(script: str, *arguments: str) -> AsyncIterator[tuple[asyncio.s
     """A worker's process and its first line of output."""
     pipe = asyncio.subprocess.PIPE
     started = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", script, *arguments, stdin=pipe, stdout=pipe
+        WARM_PYTHON, "-c", script, *arguments, stdin=pipe, stdout=pipe
     )
     assert started.stdout is not None
     try:
