@@ -14,6 +14,9 @@ _WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enume
 _RUNNING: Final = int(Column.RUNNING)
 _UNREPORTED: Final = int(Column.UNREPORTED)
 _INFLIGHT: Final = int(Column.INFLIGHT)
+_BALANCE: Final = 3.0
+_FEW_TOKENS: Final = 5_000.0
+"""Tokens sent to each endpoint up to which little is concluded from them."""
 
 
 @dataclass(eq=False, slots=True)
@@ -34,8 +37,20 @@ class PoolColumns:
     """Whether it is known of any."""
     since: Floats
     """When each endpoint began to compute what is ahead of it now."""
+    sent: Floats
+    """Tokens sent to each endpoint that it had to compute, while caches are cold."""
+    balance: Floats
+    """What a missing token costs at each endpoint then; 1 where the fewest were sent: who computes a prefix gets what follows it."""
     hashes: Hashes | None = None
     """Made when they are needed."""
+
+    def send(self, row: int, tokens: float) -> None:
+        """The endpoint gets a prompt of which it misses so many tokens."""
+        sent = self.sent
+        sent[row] += tokens
+        weight = _BALANCE / (float(sent.sum()) / len(sent) + _FEW_TOKENS)
+        self.balance = sent * weight
+        self.balance += 1.0 - weight * float(sent.min())
 
     def savepoint(self) -> Callable[[], None]:
         """Return what puts the numbers back as they are now."""

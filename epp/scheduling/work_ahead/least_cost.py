@@ -1,6 +1,6 @@
 """Picks the endpoint where a request costs least: the work ahead of it, its own missing prompt, and what it delays.
 
-cost = slowness x (a x ahead - c x under way + missing x (1 + interference x requests) + crowding x again + request_tokens x requests
+cost = slowness x (a x ahead - c x under way + missing x (balance + interference x requests) + crowding x again + request_tokens x requests
 + b x beyond + adapter), in prompt tokens.
 
 `ahead`: prompts that were sent there and are not computed yet. `missing`: tokens of this prompt that its cache does not
@@ -9,7 +9,8 @@ all of them down, and where prompts only wait for one another, as many that come
 that another endpoint holds, and `crowding`: half the square of the share of endpoints with something ahead, times `a` if that is
 less than 1, since computing them a second time delays whoever comes while others wait. `slowness`: how many times longer this worker takes than the average one, learnt. `adapter`: what the
 average worker computes while a LoRA adapter is loaded, where that must be done first. `beyond`: those of the requests for which
-the worker has no room yet. `under way`: tokens ahead that may be computed since the last were. `a`, `b` and `c` are learnt from the
+the worker has no room yet. `under way`: tokens ahead that may be computed since the last were. `balance`: 1, but for the first requests more
+where more tokens were sent, so that new prefixes, whose followers go where they are, are spread. `a`, `b` and `c` are learnt from the
 times of first bytes (`cost_model.py`); 1, 0 and 0 until then.
 
 benchmarks/README.md, routing, compares it with other ways to pick.
@@ -82,8 +83,9 @@ class LeastCostScorer:
         self.producer.scored.keep(request, pool, missing, requests)
         columns, rows = self.producer.columns(pool)
         crowding = _crowding(of_rows(columns.ahead, rows), self.producer.model.ahead)
-        cost: Floats = requests * self.interference
-        cost += 1.0 + crowding
+        cost: Floats = requests * self.interference + crowding
+        # those that compute prompts for others get all there are
+        cost += of_rows(columns.balance, rows) if self.producer.cold and decoding is None else 1.0
         cost *= missing
         if crowding:
             cost -= crowding * missing.min()

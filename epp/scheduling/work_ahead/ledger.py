@@ -292,6 +292,8 @@ bytes per token, and what chat templates and tools add.
 _FADES: Final = 300.0
 """Seconds after which what was learnt of a worker's speed counts half, whatever it does: who gets nothing teaches nothing."""
 
+_COLD_REQUESTS: Final = 10
+"""Requests for each endpoint up to which all caches are taken to be cold."""
 _NOTHING: Final = (0.0, 0.0, 0.0, 0.0)
 
 
@@ -301,9 +303,16 @@ class PoolTotals:
     def __init__(self) -> None:
         self._done = self._busy = self._sent = self._grown = 0.0
         self._halved_at: dict[WorkLedger, float] = {}
+        self.cold = True
+        self._requests = 0
         self.others_send = False
         """Whether the workers compute clearly more than was sent from here."""
         self._known: dict[WorkLedger, tuple[float, float, float, float]] = {}
+
+    def send(self, endpoints: int) -> None:
+        """A request goes to one of so many."""
+        self._requests += 1
+        self.cold = self.cold and self._requests < _COLD_REQUESTS * endpoints
 
     def update(self, ledger: WorkLedger) -> None:
         """The ledger has read a page."""

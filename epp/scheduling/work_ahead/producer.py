@@ -138,7 +138,6 @@ class WorkAheadProducer:
     def told(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:
         """Other pickers' prompts are ahead as well: then the pages' counters are matched exactly."""
         self._read_pages(pool)
-        changed: dict[tuple[str, str], WorkLedger] = {}
         for pick in picks:
             sent: _Sent = {}
             tokens = max(1.0, pick.prompt_size / TOKEN_BYTES)
@@ -146,17 +145,15 @@ class WorkAheadProducer:
             for endpoint, held in zip(pick.endpoints, pick.held, strict=True):
                 key = endpoint.key
                 if key not in sent:  # a helper may be chosen too
-                    changed[key] = ledger = self._ledger(endpoint)
+                    ledger = self._ledger(endpoint)
                     missing = max(1.0, tokens - held) if key == computed_at else 1.0
-                    prompt = ledger.send(tokens, missing, pool.now)
+                    prompt = self._send(key, ledger, tokens, missing, pool.now)
                     sent[key] = ledger, prompt
                     self._adapters.sent(key, pick.model)
                     # otherwise pages tell
                     if pick.streaming and len(pick.endpoints) == 1 and not ledger.kind.begins:
                         pick.awaited = PeerAnswer(self, key, ledger, prompt)
             pick.data[self] = sent
-        for key, ledger in changed.items():
-            self._update_ahead(key, ledger)
 
     def told_served(self, pick: PeerPick) -> None:
         self._served(cast("_Sent | None", pick.data.get(self)), pick.endpoints, streaming=pick.streaming)
@@ -186,8 +183,7 @@ class WorkAheadProducer:
             awaited: AwaitedAnswer | None = None
             if awaits:  # before it counts itself
                 awaited = self._await(request, key, ledger, missing, requests, pool.now)
-            prompt = ledger.send(tokens, missing, pool.now)
-            self._update_ahead(key, ledger)
+            prompt = self._send(key, ledger, tokens, missing, pool.now)
             sent[key] = ledger, prompt
             if awaited is not None:
                 awaited.prompt, request.awaited = prompt, awaited
@@ -441,6 +437,11 @@ class WorkAheadProducer:
         return self._adapters.loads(request.model, pool)
 
     @property
+    def cold(self) -> bool:
+        """Whether so few requests were sent that most caches are cold."""
+        return self._totals.cold
+
+    @property
     def speed(self) -> float:
         """The average endpoint's speed, in tokens of prompts a second; 0 until it is learnt."""
         return self._totals.speed
@@ -486,8 +487,9 @@ class WorkAheadProducer:
         cost = ahead * self.model.ahead
         since = np.array([-inf if ledger is None else ledger.since for ledger in found])
         columns = PoolColumns(
-            endpoints, ahead, slowness, np.full(len(keys), np.nan), rows, cost, room, limited, since
-        )
+            endpoints, ahead, slowness, np.full(len(keys), np.nan), rows, cost, room, limited, since,
+            sent=np.zeros(len(keys)), balance=np.ones(len(keys)),
+        )  # fmt: skip
         last[:] = [*last[1 - _MAX_POOLS :], columns]
         return columns
 
@@ -496,6 +498,19 @@ class WorkAheadProducer:
         if ledger is None:
             ledger = self._ledgers[endpoint.key] = WorkLedger(self._kind)
         return ledger
+
+    def _send(
+        self, key: tuple[str, str], ledger: WorkLedger, tokens: float, missing: float, now: float
+    ) -> SentPrompt:
+        prompt = ledger.send(tokens, missing, now)
+        self._update_ahead(key, ledger)
+        if self._totals.cold:
+            self._totals.send(len(self._ledgers))
+            for columns in self._last:
+                row = columns.rows.get(key)
+                if row is not None:
+                    columns.send(row, missing * ledger.slowness)
+        return prompt
 
     def _fail(self, key: tuple[str, str], ledger: WorkLedger, prompt: SentPrompt) -> None:
         ledger.fail(prompt)

@@ -157,6 +157,28 @@ def test_a_long_prompt_avoids_those_that_answer_more_than_a_short_one() -> None:
     assert went(pool.send(tokens(3000, "l"))) == "w0"
 
 
+def test_new_prompts_go_where_the_fewest_tokens_were_sent_while_caches_are_cold() -> None:
+    pool = Pool()
+
+    def answered(prompt: str) -> str:
+        pick = pool.send(prompt, stream=False)
+        pool.director.responded(pick, 200, pool.now)
+        pool.director.release(pick, pool.now)
+        pool.now += 1.0
+        for row in range(2):
+            pool.page(row)
+        return went(pick)
+
+    producer = pool.scorer.producer
+    first = answered(tokens(9000, "l"))
+    assert first not in {answered(tokens(2000, letter)) for letter in "abc"}
+    for number in range(16):
+        assert producer.cold, number
+        answered(tokens(100, f"{number}"))
+    assert not producer.cold
+    assert {answered(tokens(2000, f"{number:02}")) for number in range(20)} == {"w0", "w1"}
+
+
 def test_a_response_that_is_not_streamed_ends_the_work() -> None:
     pool = Pool()
     pick = pool.send(tokens(500), stream=False)
@@ -349,6 +371,7 @@ def test_the_choice_that_the_page_works_through() -> None:
     pool.director.responded(first, 200, pool.now)
     other, slow = (row for row in range(3) if row != holder)
     producer = pool.scorer.producer
+    producer._totals.cold = False
 
     def pages() -> None:
         for row, requests in ((holder, 12), (other, 3), (slow, 0)):
