@@ -1,11 +1,11 @@
 """Ports for servers that start later, or that never do."""
 
-import contextlib
 import itertools
 import os
 import random
-import socket
 from typing import Final
+
+from examples.ports import reserve
 
 _FIRST: Final = 10_000
 _LAST: Final = (
@@ -23,6 +23,5 @@ def free_port() -> int:
     """Returns a port that no other call returns, in this process or in the other test processes of the same run."""
     while True:
         port = _FIRST + _part * _size + (_start + next(_numbers)) % _size
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        if reserve(port):
             return port
