@@ -249,7 +249,8 @@ class Scraper:
         return bool(self._datastore.inflight(endpoint) or self._datastore.peer_inflight(endpoint))
 
     def _report_failure(self, endpoint: Endpoint, reason: str, *, first: bool, has_page: bool = True) -> None:
-        if first and not self._datastore.is_lost(endpoint):  # of one that is lost, Liveness says so
+        # of one that is lost, Liveness says so, and of one that is gone there is nothing to say
+        if first and self._datastore.find(endpoint.key) is not None and not self._datastore.is_lost(endpoint):
             text = (
                 "no metrics of %s (%s): %s; until they are back it counts as full and ranks behind endpoints whose load is known"
                 if has_page

@@ -68,6 +68,24 @@ async def test_a_page_that_makes_no_sense_is_as_one_that_is_not_there(
         await eventually(lambda: age(store) < 1)
 
 
+async def test_the_last_scrape_of_an_endpoint_that_is_gone_is_not_reported(
+    eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may have begun before the endpoint was removed, and fail before it is cancelled."""
+    worker, store = Worker(), Datastore()
+    async with serving(worker), scraping(store) as scraper:
+        add(store, worker)
+        await eventually(lambda: age(store) < 1)
+        gone = store.instance(store.endpoints[0].key)
+        assert gone is not None
+        hear, store.on_change = store.on_change, []
+        store.apply(InstanceRemovedEvent(gone, "deleted"))
+        worker.status = 503
+        await eventually(lambda: scraper.errors.failed >= 2)
+        store.on_change = hear
+    assert "no metrics of" not in caplog.text
+
+
 async def test_the_size_of_a_cache_is_told_once_and_again_after_a_restart(eventually: Eventually) -> None:
     worker, store, told = Worker(), Datastore(), list[tuple[str, int]]()
     store.on_cache_size.append(lambda endpoint, tokens: told.append((endpoint.id, tokens)))
