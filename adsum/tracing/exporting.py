@@ -196,7 +196,7 @@ def ended(processor: SpanProcessor, resource: Resource, scope: str) -> Ended:
 
 
 def _readable(span: Span, ended: int, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
-    """`ended`: Unix nanoseconds."""
+    """The span as exporters read it. `ended`: nanoseconds since the Unix epoch."""
     state = trace.TraceState.from_header([span.state]) if span.state else None
     failure = None if span.failure is None else _encodable(span.failure)
     return ReadableSpan(

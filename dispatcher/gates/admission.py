@@ -66,7 +66,7 @@ class HeldAdmissions:
         await self.release(self._held)
 
     async def enter(self, gate: DispatchGate, candidate: DispatchCandidate) -> Admission:
-        """Raises RefusedError."""
+        """Hold what the gate admits until it is released. Raises RefusedError."""
         manager = gate.admit(candidate)
         admission = Admission(candidate, manager, await manager.__aenter__())
         self._held[admission] = None

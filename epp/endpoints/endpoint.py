@@ -149,7 +149,7 @@ _REMEMBERED: Final = 16
 """Selections of one pool: stale, unreachable or ejected endpoints left out, and the subsets of the requests of the moment."""
 
 _NOTES: Final = 64
-"""What plugins know of the same endpoints: a request may name another subset, or another adapter."""
+"""Facts that plugins keep about the same endpoints: a request may name another subset, or another adapter."""
 
 
 class SelectedEndpoints:

@@ -98,7 +98,9 @@ def _listener(settings: EnvoySettings) -> Json:
 
 
 def _manager(settings: EnvoySettings) -> Json:
-    """https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_conn_man/http_conn_man"""
+    """The filter that serves clients:
+    https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_conn_man/http_conn_man
+    """
     return typed_config(
         "filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix="inference",

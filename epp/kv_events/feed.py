@@ -124,7 +124,7 @@ class KvEventFeed(ResourceOwner):
                 self._following = None
 
     async def snapshot(self, key: Key, events: str) -> CacheSnapshot | None:
-        """What is known of the worker's publisher at that address, for another picker; None: not all."""
+        """The blocks that the worker's publisher at that address announced, for another picker; None: not all are known."""
         return None if self._following is None else await self._following.snapshot(key, events)
 
     @property

@@ -368,7 +368,7 @@ class PickSubscriber:
         pick.blocks = b""
 
     def _begin(self, number: int, at: float, now: float) -> None:
-        """Its answer began."""
+        """The first byte of its answer came at `at`, in seconds of this picker's clock: its prompt is not ahead any more."""
         pick = self._open.get(number)
         awaited = self._awaited.pop(number, None) if pick is None else pick.awaited
         if awaited is not None:

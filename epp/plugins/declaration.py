@@ -142,6 +142,7 @@ class PluginDeclaration:
 def without_parameters(
     type: str, role: Role, build: Callable[[], object], *, is_default: bool = False
 ) -> PluginDeclaration:
+    """A type that takes no parameters and needs no other plugin."""
     return PluginDeclaration(
         type=type, role=role, build=lambda given, context: build(), is_default=is_default
     )

@@ -64,7 +64,7 @@ class MemoryBudget:
                 body.refuse(_too_many_bytes())
 
     def release(self, size: int) -> None:
-        """Give bytes back."""
+        """Let other bodies have so many bytes that one had."""
         self.held -= size
 
 

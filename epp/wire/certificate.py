@@ -98,7 +98,7 @@ class CertificateFiles:
     client_ca_flag: str = "--client-ca-file"
 
     def read_client_ca(self) -> bytes | None:
-        """Raises CertificateError."""
+        """The authority of clients as PEM; None: clients need no certificate. Raises CertificateError."""
         return None if self.client_ca is None else read_ca(self.client_ca, self.client_ca_flag)
 
     def stamps(self) -> list[tuple[int, int, int]]:

@@ -16,7 +16,7 @@ REASONS: Final = (
 
 
 class SidecarMetrics:
-    """`now`: seconds."""
+    """Counts the requests of one sidecar, and their times. `now`: a clock, in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -44,7 +44,7 @@ _MAX_NAMED: Final = 3
 
 
 class WriteRecord(Protocol):
-    """As `registry.filesystem.files.write_record`."""
+    """Writes a record as `registry.filesystem.files.write_record` does."""
 
     def __call__(self, directory: Path, record: Record, *, mode: int) -> None: ...
 

@@ -169,7 +169,7 @@ class CombinedGauge:
 async def combined_gauge(
     gauges: Sequence[Callable[[], AbstractAsyncContextManager[Gauge]]],
 ) -> AsyncIterator[CombinedGauge]:
-    """Opens the gauges."""
+    """Opens the gauges, and closes them at the end of the block."""
     async with AsyncExitStack() as stack:
         yield CombinedGauge([await stack.enter_async_context(gauge()) for gauge in gauges])
 

@@ -522,7 +522,7 @@ def _is_whole(teaches: Mapping[int, bool], scopes: Iterable[Scope]) -> bool:
 
 
 def _references_of(held: HeldBlocks) -> Steps[dict[int, dict[Scope, int]]]:
-    """By key."""
+    """Count, by key, the references of each scope."""
     found: dict[int, dict[Scope, int]] = {}
     for at, (key, scope, count) in enumerate(
         zip(held.ref_keys, held.ref_scopes, held.ref_counts, strict=True)

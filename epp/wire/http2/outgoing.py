@@ -114,7 +114,7 @@ class Outgoing:
         self.write(rst_stream(stream.id, code))
 
     def discard(self, stream: Stream) -> None:
-        """Discard what waits."""
+        """Drop the frames of the stream that wait, and free their memory."""
         if stream.waiting:
             self._memory.release(stream.waiting_size)
             del self.waiting[stream.id]
