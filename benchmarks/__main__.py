@@ -4,10 +4,12 @@ import argparse
 import asyncio
 import functools
 import platform
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+from adsum.signals import cancel_on
 from benchmarks import (
     decisions,
     disaggregated,
@@ -75,8 +77,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"CPython {platform.python_version()}, {platform.machine()}, {platform.system()}")
     for name in names:
         print(f"\n## {name}")
-        asyncio.run(benchmarks[name]())
+        try:
+            asyncio.run(_cancelled_by_sigterm(benchmarks[name]))
+        except asyncio.CancelledError:
+            return 128 + signal.SIGTERM
     return 0
+
+
+async def _cancelled_by_sigterm(benchmark: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """SIGTERM leaves `async with` blocks, which end the programs that a benchmark started."""
+    cancel_on(signal.SIGTERM)
+    await benchmark()
 
 
 def _benchmarks(flags: argparse.Namespace) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
