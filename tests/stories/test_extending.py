@@ -1,4 +1,4 @@
-"""The package of docs/extending.md, installed by pip into an environment of its own, and used."""
+"""The package of docs/extending*.md, installed by pip into an environment of its own, and used."""
 
 import ast
 import asyncio
@@ -28,7 +28,7 @@ from tests.installed_package import install
 
 ROOT = Path(__file__).parents[2]
 PROJECT = Path(__file__).parent / "acme"
-PAGE = ROOT / "docs" / "extending.md"
+PAGES = sorted((ROOT / "docs").glob("extending*.md"))
 LOCAL = ["--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]
 
 RIVAL = {
@@ -80,12 +80,15 @@ def acme(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 def shown() -> dict[str, str]:
-    """The files that the page shows, by their path in the project."""
-    blocks = re.findall(r"^`([\w/.]+)`:?\n\n```\w+\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    return dict(blocks)
+    """The files that the pages show, by their path in the project."""
+    return dict(found(r"^`([\w/.]+)`:?\n\n```\w+\n(.*?)^```$"))
 
 
-def test_the_page_shows_the_project_as_it_is() -> None:
+def found(block: str) -> list[Any]:
+    return [one for page in PAGES for one in re.findall(block, page.read_text(), re.DOTALL | re.MULTILINE)]
+
+
+def test_the_pages_show_the_project_as_it_is() -> None:
     files = {
         str(path.relative_to(PROJECT)): path.read_text()
         for path in PROJECT.rglob("*")
@@ -134,7 +137,7 @@ def test_validate_knows_its_plugins(acme: Installed, tmp_path: Path) -> None:
 
 
 def test_the_configurations_shown_are_sound(acme: Installed) -> None:
-    configurations = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    configurations = found(r"^```yaml\n(.*?)^```$")
     program = f"""
 import random
 from dispatcher.config.config_file import read_config
