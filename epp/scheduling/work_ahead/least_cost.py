@@ -81,7 +81,7 @@ class LeastCostScorer:
         requests = requests_at(pool, decoding)
         missing = self._missing(request, pool)
         self.producer.scored.keep(request, pool, missing, requests)
-        columns, rows = self.producer.columns(pool)
+        columns, rows = self.producer.ledgers.columns(pool)
         crowding = _crowding(of_rows(columns.ahead, rows), self.producer.model.ahead)
         cost: Floats = requests * self.interference + crowding
         # those that compute prompts for others get all there are

@@ -2,14 +2,13 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import inf, sqrt
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 
 from adsum.histogram import Histogram
-from epp.endpoints.endpoint import NEVER, Column, Endpoint, EndpointPool, Floats, Indices
+from epp.endpoints.endpoint import NEVER, Column, Endpoint, EndpointPool, Floats, Key
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
 from epp.request.inference_request import TOKEN_BYTES, InferenceRequest, PrefixChain, RequestData
 from epp.scheduling.pairing import COMPUTED_AT
@@ -19,7 +18,6 @@ from epp.scheduling.prefix.scorer import units_of_all
 from epp.scheduling.work_ahead.adapters import LoadedAdapters
 from epp.scheduling.work_ahead.agreement import credit_preferred, hashes_of
 from epp.scheduling.work_ahead.columns import (
-    PoolColumns,
     ScoredPool,
     of_rows,
     prompt_tokens,
@@ -27,8 +25,8 @@ from epp.scheduling.work_ahead.columns import (
     requests_of,
 )
 from epp.scheduling.work_ahead.cost_model import LEARNT_NUMBERS, UNKNOWN, CostModel, Known
-from epp.scheduling.work_ahead.counter_kind import KindSums
-from epp.scheduling.work_ahead.ledger import PoolTotals, SentPrompt, WorkLedger
+from epp.scheduling.work_ahead.ledger import SentPrompt, WorkLedger
+from epp.scheduling.work_ahead.pool_ledgers import PoolLedgers
 from epp.scheduling.work_ahead.transfer import AwaitedTransfer, TransferTimes
 
 _WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member
@@ -40,19 +38,16 @@ _NO_COUNTER: Final = (
     "%s: its metrics page has no counter of prompt tokens that grows as they are computed; "
     "the length of its queue says what is ahead of it"
 )
-_MAX_POOLS: Final = 4
-"""Sets of endpoints whose columns are kept. A picker has one, tests and comparisons may have more."""
 _log = logging.getLogger(__name__)
 
 
 _IN_TIME: Final = 1.0
 """Seconds after which a first byte is old news: it says nothing of what is ahead now."""
 
-_Sent: TypeAlias = dict[tuple[str, str], tuple[WorkLedger, SentPrompt]]
+_Sent: TypeAlias = dict[Key, tuple[WorkLedger, SentPrompt]]
 """By key of the endpoint."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class WorkAheadProducer:
     """Keeps the work ahead of each endpoint. `prefixes`: knows which part of a prompt an endpoint holds.
 
@@ -60,18 +55,15 @@ class WorkAheadProducer:
     for, the newest ones; one without a page has a prompt ahead until its response headers arrive, so less is known of it.
     """
 
-    prefixes: SharedPrefixProducer
-    model: CostModel = field(init=False, repr=False, default_factory=CostModel)
-    transfers: TransferTimes = field(init=False, repr=False, default_factory=TransferTimes)
-    scored: ScoredPool = field(init=False, repr=False, default_factory=ScoredPool)
-    _kind: KindSums = field(init=False, repr=False, default_factory=KindSums)
-    _ledgers: dict[tuple[str, str], WorkLedger] = field(init=False, repr=False, default_factory=dict)
-    _totals: PoolTotals = field(init=False, repr=False, default_factory=PoolTotals)
-    _adapters: LoadedAdapters = field(init=False, repr=False, default_factory=LoadedAdapters)
-    _last: list[PoolColumns] = field(init=False, repr=False, default_factory=list)
-    """The columns of the last pools, the newest last."""
-    _seen: RequestData[EndpointPool] = field(init=False, repr=False, default_factory=RequestData)
-    _sent: RequestData[_Sent] = field(init=False, repr=False, default_factory=RequestData)
+    def __init__(self, prefixes: SharedPrefixProducer) -> None:
+        self.prefixes = prefixes
+        self.model = CostModel()
+        self.ledgers = PoolLedgers(self.model)
+        self.transfers = TransferTimes()
+        self.scored = ScoredPool()
+        self._adapters = LoadedAdapters()
+        self._seen: RequestData[EndpointPool] = RequestData()
+        self._sent: RequestData[_Sent] = RequestData()
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         """Take into account the pages that were read since the last request."""
@@ -79,7 +71,7 @@ class WorkAheadProducer:
         self._read_pages(pool)
 
     def _read_pages(self, pool: EndpointPool) -> None:
-        columns, rows = self.columns(pool)
+        columns, rows = self.ledgers.columns(pool)
         scraped_at = pool.numbers[_SCRAPED_AT]
         changed = (scraped_at != of_rows(columns.scraped_at, rows)).nonzero()[0]
         if not len(changed):
@@ -87,7 +79,7 @@ class WorkAheadProducer:
         computed, numbers = pool.metric(PROMPT_TOKENS), pool.numbers
         for row in changed.tolist():
             at = columns.scraped_at[row if rows is None else rows.item(row)] = scraped_at.item(row)
-            ledger = self._ledger(pool.endpoints[row])
+            ledger = self.ledgers.of(pool.endpoints[row])
             if at in (NEVER, ledger.read_at):  # or it was read for another selection of the endpoints
                 continue
             if ledger.read_at == NEVER and computed.item(row) < 0.0:
@@ -106,31 +98,16 @@ class WorkAheadProducer:
                 at,
                 period=numbers.item(_PERIOD, row),
             )
-            self._totals.update(ledger)
-            self._update(pool.endpoints[row].key, ledger)
+            self.ledgers.update(pool.endpoints[row].key, ledger)
 
     def rehearse(self, request: InferenceRequest, pool: EndpointPool) -> Callable[[], None]:
         """Pages count as read when a request comes, and this is none."""
-        known, last = dict(self._ledgers), list(self._last)
-        unread = [
-            ledger.savepoint()
-            for endpoint, at in zip(pool.endpoints, pool.numbers[_SCRAPED_AT].tolist(), strict=True)
-            if (ledger := known.get(endpoint.key)) is not None and ledger.read_at != at
-        ]
-        savepoints = [
-            *(columns.savepoint() for columns in last),
-            *unread,
-            self._totals.savepoint(),
-            self._adapters.savepoint(),
-        ]
+        restore_ledgers, restore_adapters = self.ledgers.savepoint(pool), self._adapters.savepoint()
 
         def restore() -> None:
             self.scored.forget()
-            for roll_back in savepoints:
-                roll_back()
-            self._ledgers.clear()
-            self._ledgers.update(known)
-            self._last[:] = last
+            restore_ledgers()
+            restore_adapters()
 
         self.prepare(request, pool)
         return restore
@@ -145,9 +122,9 @@ class WorkAheadProducer:
             for endpoint, held in zip(pick.endpoints, pick.held, strict=True):
                 key = endpoint.key
                 if key not in sent:  # a helper may be chosen too
-                    ledger = self._ledger(endpoint)
+                    ledger = self.ledgers.of(endpoint)
                     missing = max(1.0, tokens - held) if key == computed_at else 1.0
-                    prompt = self._send(key, ledger, tokens, missing, pool.now)
+                    prompt = self.ledgers.send(key, ledger, tokens, missing, pool.now)
                     sent[key] = ledger, prompt
                     self._adapters.sent(key, pick.model)
                     # otherwise pages tell
@@ -174,7 +151,7 @@ class WorkAheadProducer:
             key = endpoint.key
             if key in sent:  # a helper that was chosen too
                 continue
-            ledger = self._ledger(endpoint)
+            ledger = self.ledgers.of(endpoint)
             missing, requests = self._look(request, pool, endpoint, tokens)
             if endpoint is endpoints[0] and key != computed_at and request.streaming:
                 request.awaited = AwaitedTransfer(self.transfers, missing)
@@ -183,7 +160,7 @@ class WorkAheadProducer:
             awaited: AwaitedAnswer | None = None
             if awaits:  # before it counts itself
                 awaited = self._await(request, key, ledger, missing, requests, pool.now)
-            prompt = self._send(key, ledger, tokens, missing, pool.now)
+            prompt = self.ledgers.send(key, ledger, tokens, missing, pool.now)
             sent[key] = ledger, prompt
             if awaited is not None:
                 awaited.prompt, request.awaited = prompt, awaited
@@ -197,8 +174,8 @@ class WorkAheadProducer:
         """What of the prompt it does not hold, and the requests there: as the scorer read them, if it did."""
         scored = self.scored
         # what other pickers may know of the prompt counts in a score only
-        if scored.request is request and scored.pool is not None and not self._totals.others_send:
-            row = self._row(scored.pool, endpoint.key)
+        if scored.request is request and scored.pool is not None and not self.ledgers.totals.others_send:
+            row = self.ledgers.row(scored.pool, endpoint.key)
             if row >= 0:
                 return scored.missing.item(row), scored.requests.item(row)
         return max(1.0, tokens - self.prefixes.held(request, endpoint)), self._requests(pool, endpoint.key)
@@ -213,18 +190,22 @@ class WorkAheadProducer:
         keys = {endpoint.key for endpoint in endpoints}
         for key, (ledger, prompt) in sent.items():
             if key not in keys:
-                self._fail(key, ledger, prompt)
+                ledger.fail(prompt)
             elif streaming and key != endpoints[0].key:
-                self._finish(key, ledger, prompt)
+                ledger.finish(prompt)
             elif not (streaming and (ledger.held or ledger.follows(prompt))):
-                self._withdraw(key, ledger, prompt)
+                ledger.withdraw(prompt)
+            else:
+                continue
+            self.ledgers.update_ahead(key, ledger)
 
     def failed(self, request: InferenceRequest) -> None:
         self._failed(self._sent.of(request))
 
     def _failed(self, sent: _Sent | None) -> None:
         for key, (ledger, prompt) in (sent or {}).items():
-            self._fail(key, ledger, prompt)
+            ledger.fail(prompt)
+            self.ledgers.update_ahead(key, ledger)
 
     def sized(self, endpoint: Endpoint, tokens: int) -> None:
         pass
@@ -234,18 +215,18 @@ class WorkAheadProducer:
 
     def retain(self, endpoints: Sequence[Endpoint]) -> None:
         present = {endpoint.key for endpoint in endpoints}
-        for key in self._ledgers.keys() - present:
+        for key in self.ledgers.by_key.keys() - present:
             self._forget(key)
-        self._last.clear()
+        self.ledgers.forget_columns()
 
     def ahead(self, pool: EndpointPool) -> Floats:
         """Tokens of prompts ahead of each endpoint, not to be changed."""
-        columns, rows = self.columns(pool)
+        columns, rows = self.ledgers.columns(pool)
         return of_rows(columns.ahead, rows)
 
     def slowness(self, pool: EndpointPool) -> Floats:
         """How many times longer each endpoint takes than the pool's average, not to be changed."""
-        columns, rows = self.columns(pool)
+        columns, rows = self.ledgers.columns(pool)
         return of_rows(columns.slowness, rows)
 
     def first_byte(self, awaited: "AwaitedAnswer", at: float, now: float) -> None:
@@ -254,7 +235,7 @@ class WorkAheadProducer:
         if prompt is None or at < prompt.sent_at:
             return
         model.in_time = in_time = now - at < _IN_TIME
-        if self._ledgers.get(awaited.key) is not ledger:
+        if self.ledgers.by_key.get(awaited.key) is not ledger:
             return
         if model.wants(now):
             self._learn(awaited, at - prompt.sent_at)
@@ -264,17 +245,17 @@ class WorkAheadProducer:
     def begun(self, awaited: "AwaitedAnswer | PeerAnswer", at: float) -> None:
         """The answer began at `at`, which was heard of in time."""
         ledger, prompt = awaited.ledger, awaited.prompt
-        if prompt is not None and self._ledgers.get(awaited.key) is ledger:
+        if prompt is not None and self.ledgers.by_key.get(awaited.key) is ledger:
             ledger.begin(prompt, at)
             if ledger.held:
-                self._update_ahead(awaited.key, ledger)
+                self.ledgers.update_ahead(awaited.key, ledger)
 
     def _learn(self, awaited: "AwaitedAnswer", seconds: float) -> None:
         model, slowness, predicted = self.model, awaited.slowness, awaited.seconds
         if predicted >= 0.0:
             predicted /= slowness
         if model.observe(awaited.ledger.pace, awaited.known, seconds / slowness, predicted, slowness):
-            self._costs_changed()
+            self.ledgers.update_costs()
 
     @property
     def own_fit(self) -> Fit | None:
@@ -284,17 +265,14 @@ class WorkAheadProducer:
     def heed_fits(self, fits: Sequence[Fit]) -> None:
         """All that other pickers learnt of them."""
         if self.model.heed_peers(fits):
-            self._costs_changed()
-
-    def _costs_changed(self) -> None:
-        for columns in self._last:
-            columns.ahead_cost = columns.ahead * self.model.ahead
+            self.ledgers.update_costs()
 
     def over(self, awaited: "AwaitedAnswer | PeerAnswer") -> None:
         """The request is over: if neither a first byte nor a page will say so, its prompt is not ahead any more."""
         ledger, prompt = awaited.ledger, awaited.prompt
         if prompt is not None and ledger.held and not ledger.follows(prompt):
-            self._withdraw(awaited.key, ledger, prompt)
+            ledger.withdraw(prompt)
+            self.ledgers.update_ahead(awaited.key, ledger)
 
     def _may_hold(self, ledger: WorkLedger) -> bool:
         """Whether first bytes may say what is ahead of a worker whose counter does not."""
@@ -309,7 +287,7 @@ class WorkAheadProducer:
         return self.model.errors
 
     def expected(self, request: InferenceRequest, pool: EndpointPool, endpoint: Endpoint) -> float:
-        ledger = self._ledgers.get(endpoint.key, WorkLedger())
+        ledger = self.ledgers.by_key.get(endpoint.key, WorkLedger())
         missing = max(1.0, prompt_tokens(request) - self.prefixes.held(request, endpoint))
         requests = self._requests(pool, endpoint.key)
         awaited = self._await(request, endpoint.key, ledger, missing, requests, pool.now)
@@ -332,7 +310,7 @@ class WorkAheadProducer:
         if not self.model.learnt or not request.streaming or self._adapters.is_adapter(request.model):
             return None
         fixed, of_missing, of_ahead, of_request, of_beyond, of_second = of_all
-        columns, rows = self.columns(pool)
+        columns, rows = self.ledgers.columns(pool)
         requests, tokens = requests_at(pool), prompt_tokens(request)
         chain = self.prefixes.chain(request)
         missing: Floats = np.full(len(pool), tokens)
@@ -356,17 +334,14 @@ class WorkAheadProducer:
 
     def use_constants(self) -> Callable[[], None]:
         """Let costs be those of the constants, until the returned function is called."""
-        model, columns = self.model, list(self._last)
+        model = self.model
         ahead, beyond, rate = model.ahead, model.beyond, model.rate
-        costs = [one.ahead_cost for one in columns]
         model.ahead, model.beyond, model.rate = 1.0, 0.0, 0.0
-        for one in columns:
-            one.ahead_cost = one.ahead
+        self.ledgers.update_costs()
 
         def restore() -> None:
             model.ahead, model.beyond, model.rate = ahead, beyond, rate
-            for one, cost in zip(columns, costs, strict=True):
-                one.ahead_cost = cost
+            self.ledgers.update_costs()
 
         return restore
 
@@ -391,12 +366,12 @@ class WorkAheadProducer:
 
     def learnt_of(self, endpoint: Endpoint) -> Mapping[str, Any]:
         """How many tokens are ahead of it, what its counter counts and what else was learnt of it."""
-        ledger = self._ledgers.get(endpoint.key)
+        ledger = self.ledgers.by_key.get(endpoint.key)
         if ledger is None:
             return {}
         return {
             "ahead": round(ledger.ahead),
-            "slowness": round(self._totals.slowness(ledger), 3),
+            "slowness": round(self.ledgers.totals.slowness(ledger), 3),
             "counter": ledger.counts,
             "room": ledger.room if ledger.room < inf else None,
             "agrees": ledger.pace.agrees,
@@ -405,7 +380,7 @@ class WorkAheadProducer:
     def _await(
         self,
         request: InferenceRequest,
-        key: tuple[str, str],
+        key: Key,
         ledger: WorkLedger,
         missing: float,
         requests: float,
@@ -422,15 +397,10 @@ class WorkAheadProducer:
             self, key, ledger, known, slowness, seconds if seconds < 0.0 else seconds * slowness
         )
 
-    def _requests(self, pool: EndpointPool, key: tuple[str, str]) -> float:
+    def _requests(self, pool: EndpointPool, key: Key) -> float:
         """Requests that wait or run there; negative: the pool does not have the endpoint."""
-        row = self._row(pool, key)
+        row = self.ledgers.row(pool, key)
         return UNKNOWN if row < 0 else requests_of(pool, row)
-
-    def _row(self, pool: EndpointPool, key: tuple[str, str]) -> int:
-        if pool.selected_from is None:
-            return self._columns_of(pool.endpoints).rows.get(key, -1)
-        return pool.row_by_key().get(key, -1)
 
     def adapter_loads(self, request: InferenceRequest, pool: EndpointPool) -> Floats | None:
         """Loads of an adapter that must be done first, for each endpoint; None if the request is for no adapter."""
@@ -439,115 +409,28 @@ class WorkAheadProducer:
     @property
     def cold(self) -> bool:
         """Whether so few requests were sent that most caches are cold."""
-        return self._totals.cold
+        return self.ledgers.totals.cold
 
     @property
     def speed(self) -> float:
         """The average endpoint's speed, in tokens of prompts a second; 0 until it is learnt."""
-        return self._totals.speed
+        return self.ledgers.totals.speed
 
     def agree(
         self, missing: Floats, request: InferenceRequest, chain: PrefixChain, held: Floats, pool: EndpointPool
     ) -> None:
         """If other pickers send to these endpoints too, believe of new prompts what they may know: agreement.py."""
-        if not self._totals.others_send:
+        if not self.ledgers.totals.others_send:
             return
-        columns, rows = self.columns(pool)
+        columns, rows = self.ledgers.columns(pool)
         if columns.hashes is None:
             columns.hashes = hashes_of(columns.endpoints)
         hashes = columns.hashes if rows is None else columns.hashes[rows]
         credit_preferred(missing, request, chain, held, hashes)
 
-    def _forget(self, key: tuple[str, str]) -> None:
-        ledger = self._ledgers.pop(key, None)
-        if ledger is not None:
-            self._totals.forget(ledger)
-            self._adapters.forget(key)
-            self._last.clear()
-
-    def columns(self, pool: EndpointPool) -> tuple[PoolColumns, Indices | None]:
-        """The columns of all endpoints, and the rows of the pool among them; None: all."""
-        if pool.selected_from is None:
-            return self._columns_of(pool.endpoints), None
-        return self._columns_of(pool.selected_from[0]), pool.selected_from[1]
-
-    def _columns_of(self, endpoints: tuple[Endpoint, ...]) -> PoolColumns:
-        # the same endpoints come as the same tuple until one of them changes, so identity is enough
-        last = self._last
-        for columns in last:
-            if columns.endpoints is endpoints:
-                return columns
-        keys = [endpoint.key for endpoint in endpoints]
-        found = [self._ledgers.get(key) for key in keys]
-        ahead = np.array([0.0 if ledger is None else ledger.ahead for ledger in found])
-        slowness = np.array([1.0 if ledger is None else self._totals.slowness(ledger) for ledger in found])
-        rows = {key: row for row, key in enumerate(keys)}
-        room = np.array([inf if ledger is None else ledger.room for ledger in found])
-        limited = any(ledger is not None and ledger.room < inf for ledger in found)
-        cost = ahead * self.model.ahead
-        since = np.array([-inf if ledger is None else ledger.since for ledger in found])
-        columns = PoolColumns(
-            endpoints, ahead, slowness, np.full(len(keys), np.nan), rows, cost, room, limited, since,
-            sent=np.zeros(len(keys)), balance=np.ones(len(keys)),
-        )  # fmt: skip
-        last[:] = [*last[1 - _MAX_POOLS :], columns]
-        return columns
-
-    def _ledger(self, endpoint: Endpoint) -> WorkLedger:
-        ledger = self._ledgers.get(endpoint.key)
-        if ledger is None:
-            ledger = self._ledgers[endpoint.key] = WorkLedger(self._kind)
-        return ledger
-
-    def _send(
-        self, key: tuple[str, str], ledger: WorkLedger, tokens: float, missing: float, now: float
-    ) -> SentPrompt:
-        prompt = ledger.send(tokens, missing, now)
-        self._update_ahead(key, ledger)
-        if self._totals.cold:
-            self._totals.send(len(self._ledgers))
-            for columns in self._last:
-                row = columns.rows.get(key)
-                if row is not None:
-                    columns.send(row, missing * ledger.slowness)
-        return prompt
-
-    def _fail(self, key: tuple[str, str], ledger: WorkLedger, prompt: SentPrompt) -> None:
-        ledger.fail(prompt)
-        self._update_ahead(key, ledger)
-
-    def _finish(self, key: tuple[str, str], ledger: WorkLedger, prompt: SentPrompt) -> None:
-        ledger.finish(prompt)
-        self._update_ahead(key, ledger)
-
-    def _withdraw(self, key: tuple[str, str], ledger: WorkLedger, prompt: SentPrompt) -> None:
-        ledger.withdraw(prompt)
-        self._update_ahead(key, ledger)
-
-    def _update_ahead(self, key: tuple[str, str], ledger: WorkLedger) -> None:
-        # after the endpoint's process was replaced, its key has another ledger
-        if self._ledgers.get(key) is not ledger:
-            return
-        for columns in self._last:
-            row = columns.rows.get(key)
-            if row is not None:
-                columns.ahead[row] = ledger.ahead
-                columns.ahead_cost[row] = ledger.ahead * self.model.ahead
-                columns.since[row] = ledger.since
-
-    def _update(self, key: tuple[str, str], ledger: WorkLedger) -> None:
-        """It has read a page."""
-        slowness = ledger.slowness = self._totals.slowness(ledger)
-        for columns in self._last:
-            row = columns.rows.get(key)
-            if row is not None:
-                columns.ahead[row] = ledger.ahead
-                columns.ahead_cost[row] = ledger.ahead * self.model.ahead
-                columns.since[row] = ledger.since
-                columns.slowness[row] = slowness
-                if ledger.room != columns.room.item(row):
-                    columns.room[row] = ledger.room
-                    columns.limited = columns.limited or ledger.room < inf
+    def _forget(self, key: Key) -> None:
+        self.ledgers.forget(key)
+        self._adapters.forget(key)
 
 
 class PeerAnswer:
@@ -555,9 +438,7 @@ class PeerAnswer:
 
     __slots__ = ("_producer", "key", "ledger", "prompt", "seconds")
 
-    def __init__(
-        self, producer: WorkAheadProducer, key: tuple[str, str], ledger: WorkLedger, prompt: SentPrompt
-    ) -> None:
+    def __init__(self, producer: WorkAheadProducer, key: Key, ledger: WorkLedger, prompt: SentPrompt) -> None:
         self._producer = producer
         self.key = key
         self.ledger = ledger
@@ -581,7 +462,7 @@ class AwaitedAnswer:
     def __init__(
         self,
         producer: WorkAheadProducer,
-        key: tuple[str, str],
+        key: Key,
         ledger: WorkLedger,
         known: Known,
         slowness: float,

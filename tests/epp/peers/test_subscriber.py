@@ -90,7 +90,7 @@ def test_where_pages_do_not_tell_a_prompt_is_over_at_the_peer_when_its_answer_be
     other.read_pages(0.9)
     first, second = one.pick(PROMPT, 1.0, stream=True), one.pick("another", 1.0, stream=True)
     wire.tell(1.02)
-    (ledger,) = work._ledgers.values()
+    (ledger,) = work.ledgers.by_key.values()
     ledger.hold(held=True)
     for pick in first, second:
         one.director.responded(pick, 200, 1.1)

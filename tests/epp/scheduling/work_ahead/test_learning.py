@@ -42,7 +42,7 @@ def teach(pool: Pool, count: int, ahead: float) -> None:
 def assert_counted(pool: Pool) -> None:
     """What was learnt counts from now on, not from the next page."""
     producer = pool.scorer.producer
-    columns, _ = producer.columns(pool.store.pool(pool.now))
+    columns, _ = producer.ledgers.columns(pool.store.pool(pool.now))
     assert columns.ahead_cost.tolist() == pytest.approx((columns.ahead * producer.model.ahead).tolist())
 
 
@@ -92,7 +92,7 @@ def test_what_may_be_computed_by_now_is_not_waited_for() -> None:
     went(pool.send(tokens(9000, "more")))
     pool.now += 0.5
     costs = pool.store.pool(pool.now)
-    columns, _ = pool.scorer.producer.columns(costs)
+    columns, _ = pool.scorer.producer.ledgers.columns(costs)
     ahead = pool.scorer.ahead(columns, None, costs) / model.ahead
     assert sorted(ahead.tolist()) == pytest.approx([5000.0, 6500.0], rel=0.05)
 
@@ -108,7 +108,7 @@ def test_an_explanation_says_what_was_learnt_and_where_the_constants_would_have_
     pool.send(tokens(9000, "long"))
     assert went(pool.send(tokens(13_000, "more"))) == went(holder)
     body = json.dumps({"model": "m", "stream": True, "prompt": tokens(4000, "held")}).encode()
-    costs = pool.scorer.producer.columns(pool.store.pool(pool.now))[0].ahead_cost.tolist()
+    costs = pool.scorer.producer.ledgers.columns(pool.store.pool(pool.now))[0].ahead_cost.tolist()
     decision = pool.director.explain(HEADERS, body, None, pool.now)
     said = describe(decision, pool.now, float, 10)
     assert said["choice"]["id"] == went(holder)
@@ -118,7 +118,7 @@ def test_an_explanation_says_what_was_learnt_and_where_the_constants_would_have_
     text = "\n".join(details(said))
     assert f"without what is learnt: {other}" in text
     assert "thousand tokens missing: " in text
-    assert pool.scorer.producer.columns(pool.store.pool(pool.now))[0].ahead_cost.tolist() == costs
+    assert pool.scorer.producer.ledgers.columns(pool.store.pool(pool.now))[0].ahead_cost.tolist() == costs
 
 
 def test_only_streamed_answers_of_the_picked_worker_teach() -> None:

@@ -126,11 +126,11 @@ def test_a_prompt_is_not_computed_again_while_all_have_something_ahead() -> None
         for at, size in ((row, 7000.0), (1 - row, 1000.0 * there)):
             if size:
                 endpoint = pool.store.endpoints[at]
-                producer._ledger(endpoint).send(size, size, pool.now)
-                producer._update_ahead(endpoint.key, producer._ledger(endpoint))
+                producer.ledgers.of(endpoint).send(size, size, pool.now)
+                producer.ledgers.update_ahead(endpoint.key, producer.ledgers.of(endpoint))
         assert (went(pool.send(tokens(4000, "a"))) == went(first)) is goes_to_the_holder
     producer.model.ahead = 0.0  # as where prompts are computed side by side: nobody waits for it
-    producer._costs_changed()
+    producer.ledgers.update_costs()
     again = pool.send(tokens(4000, "a"))
     pool.page(1 - row, running=1)
     cost = pool.scorer.cost(again.request, pool.store.pool(pool.now)).item(1 - row)
@@ -146,7 +146,7 @@ def test_requests_that_answer_make_a_worker_dearer() -> None:
 def test_a_long_prompt_avoids_those_that_answer_more_than_a_short_one() -> None:
     """cost: at w0 3000 ahead, at w1 12 requests: 12 x 150 of its own, and each suffers .3 of the missing prompt."""
     pool = Pool()
-    pool.scorer.producer._ledgers.clear()
+    pool.scorer.producer.ledgers.by_key.clear()
     pool.page(1, running=12)
     pool.send(tokens(3000, "a"))
     pool.page(0, running=1)
@@ -211,7 +211,7 @@ def test_a_page_that_comes_no_more_keeps_nothing_for_ever() -> None:
     for step in range(1000):
         pool.now += 0.1
         pool.director.responded(pool.send(f"{step} " + tokens(100)), 200, pool.now)
-    (ledger,) = pool.scorer.producer._ledgers.values()
+    (ledger,) = pool.scorer.producer.ledgers.by_key.values()
     assert len(ledger._sent) < 200
 
 
@@ -371,7 +371,7 @@ def test_the_choice_that_the_page_works_through() -> None:
     pool.director.responded(first, 200, pool.now)
     other, slow = (row for row in range(3) if row != holder)
     producer = pool.scorer.producer
-    producer._totals.cold = False
+    producer.ledgers.totals.cold = False
 
     def pages() -> None:
         for row, requests in ((holder, 12), (other, 3), (slow, 0)):
@@ -380,9 +380,11 @@ def test_the_choice_that_the_page_works_through() -> None:
     pool.now += 1.0
     pages()
     producer.prepare(first.request, pool.store.pool(pool.now))
-    producer._ledger(pool.store.endpoints[holder]).send(4800, 4800, pool.now)
-    producer._update(pool.store.endpoints[holder].key, producer._ledger(pool.store.endpoints[holder]))
-    producer._last[-1].slowness[slow] = 2.0
+    producer.ledgers.of(pool.store.endpoints[holder]).send(4800, 4800, pool.now)
+    producer.ledgers.update_ahead(
+        pool.store.endpoints[holder].key, producer.ledgers.of(pool.store.endpoints[holder])
+    )
+    producer.ledgers.columns(pool.store.pool(pool.now))[0].slowness[slow] = 2.0
     question = beginning[: 4 * 6000] + "q" * (4 * 600 - 2)
     pick = pool.send(question)
     assert went(pick) == f"w{holder}"
@@ -390,7 +392,7 @@ def test_the_choice_that_the_page_works_through() -> None:
     pool.director.release(pick, pool.now)  # as if it had failed: nothing of it stays
     pick.request.prefixes.update(chains)
     pages()
-    producer._last[-1].slowness[slow] = 2.0
+    producer.ledgers.columns(pool.store.pool(pool.now))[0].slowness[slow] = 2.0
     cost = pool.scorer.cost(pick.request, pool.store.pool(pool.now))
     # blocks: 112 tokens less are held
     assert cost[[holder, other, slow]] == pytest.approx([9_360, 13_323, 13_867], rel=0.06)
