@@ -47,8 +47,12 @@ class Siblings:
         return {"process": self.place, "processes": self.count}
 
     def peer_target(self, place: int) -> str:
-        """Where a process listens for its peers, in gRPC's words."""
+        """Where a process answers calls of its peers, in gRPC's words."""
         return f"unix:{self.folder / f'{place}.peers'}"
+
+    def news_path(self, place: int) -> str:
+        """Where a process listens for what its peers pick."""
+        return str(self.folder / f"{place}.news")
 
     def page_path(self, place: int) -> str:
         """Where a process serves what its siblings show of it."""

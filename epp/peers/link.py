@@ -6,6 +6,7 @@ something at least every KEEPALIVE, and one that is silent for SILENT is taken t
 
 import asyncio
 import contextlib
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Never, Protocol
@@ -39,19 +40,41 @@ _ENTRY_BYTES: Final = 1024 * 1024
 """Bytes of the entries in one message, and those of one entry: a client's path and headers are in it, and may be long."""
 _COLLECT: Final = 0.01
 """Seconds for which entries are collected."""
-
+_LENGTH: Final = struct.Struct("!I")
 
 NO_ANSWER: Final = "it did not answer"
 
 
 class Duplex(Protocol):
-    """A gRPC stream of bytes, of either side."""
+    """A stream of messages, of either side: of gRPC, or a LocalStream."""
 
     async def read(self) -> Any:
         """The next message, or `aio.EOF`."""
 
     async def write(self, message: bytes) -> None:
         """Waits while the other side does not read."""
+
+
+class LocalStream:
+    """Between processes of one picker, over a Unix socket: a message costs a third of what it costs through grpcio."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.close = writer.close
+
+    async def read(self) -> Any:
+        """Raises PeerFaultError."""
+        try:
+            (size,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+            if size > MOST_MESSAGE:
+                raise PeerFaultError(f"a message of {size} bytes; expected {MOST_MESSAGE} at most")
+            return await self._reader.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return aio.EOF
+
+    async def write(self, message: bytes) -> None:
+        self._writer.write(_LENGTH.pack(len(message)) + message)
+        await self._writer.drain()
 
 
 class PeerLink:
@@ -229,8 +252,8 @@ def why_lost(error: BaseException | None) -> str:
     return "it ended the stream" if error is None else str(error)
 
 
-BROKEN: Final = (aio.AioRpcError, aio.BaseError, asyncio.InvalidStateError)
-"""What grpc.aio raises where a connection broke, or its stream is over."""
+BROKEN: Final = (aio.AioRpcError, aio.BaseError, asyncio.InvalidStateError, OSError)
+"""What is raised where a connection broke, or its stream is over."""
 CHANNEL_OPTIONS: Final = [
     ("grpc.max_receive_message_length", MOST_MESSAGE),
     ("grpc.max_send_message_length", MOST_MESSAGE),

@@ -1,6 +1,7 @@
 """The part of a picker that finds its peers, keeps a stream to each, and shows who is there."""
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -34,6 +35,7 @@ from epp.peers.link import (
     SERVER_OPTIONS,
     SERVICE,
     Duplex,
+    LocalStream,
     PeerLink,
     SilentPeerError,
     why_lost,
@@ -58,6 +60,8 @@ _TEACH: Final = 1.0
 """Seconds between two looks whether something was learnt that is to be told."""
 _MOST_STREAMS: Final = 256
 _GOODBYE: Final = 0.1
+_UNNAMED: Final = "unix:"
+"""The address of another process of this picker: its socket has no name, and its first message says which it is."""
 
 log = logging.getLogger(__name__)
 
@@ -254,6 +258,9 @@ class Peers(ResourceOwner):
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         if self._siblings is not None:
             server.add_insecure_port(self._siblings.peer_target(self._siblings.place))
+            path = self._siblings.news_path(self._siblings.place)
+            local = await asyncio.start_unix_server(self._accept_process, path)
+            self._stack.callback(local.close)
         if self._url is not None:
             self._listen_for_others(server)
         await server.start()
@@ -286,6 +293,15 @@ class Peers(ResourceOwner):
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, why_lost(error))
         except BROKEN:
             return
+
+    async def _accept_process(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(LocalStream(reader, writer)) as stream:
+            try:
+                await self._converse(self._link(_UNNAMED, dialed=False), stream)
+            except PeerFaultError as fault:
+                self._note_fault("another process", fault)
+            except (*BROKEN, SilentPeerError):
+                return
 
     # Streams to peers
 
@@ -349,20 +365,32 @@ class Peers(ResourceOwner):
     async def _dial(self, link: PeerLink, tried: asyncio.Event) -> tuple[str, bool]:
         """Returns why it ended, and whether that was a fault of the peer."""
         try:
-            async with self._channel(link.address) as channel:
-                call: Any = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
-                try:
-                    async with asyncio.timeout(GREETING):
-                        await call.wait_for_connection()  # `write` would wait, and never say why
-                    await self._converse(link, call, tried)
-                finally:
-                    call.cancel()
+            async with self._stream_to(link.address) as stream:
+                await self._converse(link, stream, tried)
         except PeerFaultError as fault:
             self._note_fault(link.address, fault)
             return str(fault), True
-        except (*BROKEN, SilentPeerError, TimeoutError) as error:
+        except (*BROKEN, SilentPeerError) as error:
             return why_lost(error), False
         return why_lost(None), False
+
+    @asynccontextmanager
+    async def _stream_to(self, address: str) -> AsyncIterator[Duplex]:
+        if self._siblings is not None and address in self._processes:
+            path = self._siblings.news_path(self._processes[address])
+            async with asyncio.timeout(GREETING):
+                local = LocalStream(*await asyncio.open_unix_connection(path))
+            with contextlib.closing(local):
+                yield local
+            return
+        async with self._channel(address) as channel:
+            call: Any = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
+            try:
+                async with asyncio.timeout(GREETING):
+                    await call.wait_for_connection()  # `write` would wait, and never say why
+                yield call
+            finally:
+                call.cancel()
 
     def _channel(self, address: str) -> aio.Channel:
         if self._siblings is not None and address in self._processes:
@@ -386,7 +414,7 @@ class Peers(ResourceOwner):
 
     async def _converse(self, link: PeerLink, stream: Duplex, tried: asyncio.Event | None = None) -> None:
         name = await link.greet(stream, self.name)
-        if link.address.startswith("unix:"):  # that socket has no name of the other side
+        if link.address == _UNNAMED:
             link.address = f"process {int(name[:2], 16)}"
         if name == self.name or not self._adopt(link):
             return

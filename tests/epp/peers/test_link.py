@@ -1,14 +1,16 @@
-"""Streams between pickers: one that ends early, and the size of what is forwarded over one."""
+"""Streams between pickers: one that ends early, what is forwarded over one, and those between processes."""
 
 import asyncio
 import socket
+from pathlib import Path
 
 import pytest
 from grpc import aio
 
 from adsum.tasks import background
 from epp.peers.credentials import PeerCredentials
-from epp.peers.subscriber import MOST_MESSAGE
+from epp.peers.link import LocalStream
+from epp.peers.subscriber import MOST_MESSAGE, PeerFaultError
 from tests.epp.peers.pickers import peers_with_one
 
 
@@ -78,3 +80,27 @@ async def test_a_stream_that_ends_while_it_is_written_to_leaves_no_traceback(
     async with asyncio.timeout(60):
         await link.converse(Ended())
     assert caplog.messages == []
+
+
+async def test_processes_tell_each_other_messages_of_any_size_until_one_ends_or_sends_too_much(
+    tmp_path: Path,
+) -> None:
+    path, accepted = str(tmp_path / "news"), asyncio.Queue[LocalStream]()
+    server = await asyncio.start_unix_server(lambda *both: accepted.put_nowait(LocalStream(*both)), path)
+    async with asyncio.timeout(60), server:
+        for last, cut in ((b"\0\0\0\x09half", True), (b"\xff" * 4, False)):
+            reader, writer = await asyncio.open_unix_connection(path)
+            one, other = LocalStream(reader, writer), await accepted.get()
+            for message in (b"", b"news", b"n" * MOST_MESSAGE):
+                writing = asyncio.create_task(one.write(message))
+                assert await other.read() == message
+                await writing
+            writer.write(last)
+            if cut:
+                one.close()
+                assert await other.read() is aio.EOF
+            else:
+                with pytest.raises(PeerFaultError, match="4294967295 bytes; expected 4194304 at most"):
+                    await other.read()
+                one.close()
+            other.close()
