@@ -6,7 +6,7 @@ import importlib.util
 import logging
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,6 @@ from epp.config.picker_config import PickerConfig
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, Key, KvEventPorts
 from epp.endpoints.load import Load
-from epp.kv_events.loads import LoadStat, RankLoads
 from epp.kv_events.publishers import (
     SGLANG_PATH,
     SLEEP_PATH,
@@ -33,6 +32,7 @@ from epp.kv_events.publishers import (
     read_publishers,
     read_sleep,
 )
+from epp.kv_events.subscriptions import Subscriptions
 from epp.scheduling.kv_events.event_stream import KvEventStream
 from epp.scheduling.kv_events.producer import PrecisePrefixCacheProducer
 from epp.scheduling.kv_events.settings import KvEventSettings
@@ -42,7 +42,6 @@ from epp.scraping.page_client import NoPageError, PageClient, PageError
 if TYPE_CHECKING:
     import zmq.asyncio
 
-    from epp.kv_events.subscriber import KvSubscriber
     from epp.kv_events.tokens import WorkerTokens
 
 log = logging.getLogger(__name__)
@@ -160,7 +159,7 @@ class _FollowedPool:
         self._tasks: dict[_FollowedWorker, asyncio.Task[None]] = {}
         self._reset: dict[Key, asyncio.Event] = {}
         self._published_here: dict[Key, KvEventStream] = {}
-        self._running: dict[Key, _Subscriptions] = {}
+        self._running: dict[Key, Subscriptions] = {}
 
     async def run(self, until: asyncio.Event) -> None:
         changed, datastore = self._changed, self._datastore
@@ -267,7 +266,7 @@ class _FollowedPool:
         """Find the worker's sockets, again when its process was replaced, and seldom otherwise; read them meanwhile."""
         reset = self._reset[worker.key] = asyncio.Event()
         told: tuple[KvPublisher, ...] | str | None = None
-        running = self._running[worker.key] = _Subscriptions(
+        running = self._running[worker.key] = Subscriptions(
             self._producer, worker.key, endpoint.id, self._sockets, self._replays, self._ask_peers
         )
         running.on_load = partial(self._pushed, endpoint)
@@ -296,7 +295,7 @@ class _FollowedPool:
             await running.close()
             self._forget(worker.key, running, reset)
 
-    def _forget(self, key: Key, running: "_Subscriptions", reset: asyncio.Event) -> None:
+    def _forget(self, key: Key, running: Subscriptions, reset: asyncio.Event) -> None:
         """Another task may follow it already, if it serves elsewhere now."""
         if self._running.get(key) is running:
             del self._running[key]
@@ -369,75 +368,6 @@ class _Pauses:
         else:
             pause, self._again, self._retry = self._again, min(2 * self._again, _ASK_SELDOM), _RETRY
         return pause
-
-
-class _Subscriptions:
-    """The running subscribers of one worker."""
-
-    def __init__(
-        self,
-        producer: PrecisePrefixCacheProducer,
-        key: Key,
-        name: str,
-        sockets: Callable[[], "zmq.asyncio.Context"],
-        replays: asyncio.Semaphore,
-        ask_peers: Callable[[Key, str], Awaitable[CacheSnapshot | None]],
-    ) -> None:
-        self._replays = replays
-        self._ask_peers = partial(ask_peers, key)
-        self.subscribers: dict[str, KvSubscriber] = {}
-        """By the address of their publisher."""
-        self._producer = producer
-        self._key = key
-        self._name = name
-        self._sockets = sockets
-        self._publishers: tuple[KvPublisher, ...] = ()
-        self._tasks = BackgroundTasks()
-        self._streams: list[KvEventStream] = []
-        self.on_load: Callable[[Load], None] | None = None
-        """Called with the load of the whole worker, where its ranks push theirs."""
-
-    async def use(self, publishers: tuple[KvPublisher, ...]) -> None:
-        if publishers == self._publishers:
-            return
-        await self.close()
-        self._publishers = publishers
-        if not publishers:
-            return
-        from epp.kv_events.subscriber import KvSubscriber  # imports pyzmq
-
-        for publisher in publishers:
-            stream = self._producer.open_stream(self._key, can_replay=publisher.replay is not None)
-            self._streams.append(stream)
-            subscriber = KvSubscriber(
-                self._sockets(), publisher, stream, self._name, self._replays, self._ask_peers
-            )
-            self.subscribers[publisher.events] = subscriber
-            self._tasks.start(subscriber.run(), f"KV events at {publisher.events}")
-        self._follow_loads([one for one in publishers if one.loads is not None])
-
-    def _follow_loads(self, publishers: Sequence[KvPublisher]) -> None:
-        from epp.kv_events.subscriber import follow_loads
-
-        loads = RankLoads(len(publishers))
-
-        def hear(rank: int, stat: LoadStat) -> None:
-            load = loads.hear(rank, stat, time.monotonic())
-            if load is not None and self.on_load is not None:
-                self.on_load(load)
-
-        for rank, one in enumerate(publishers):
-            self._tasks.start(
-                follow_loads(self._sockets(), one.loads or "", one.load_topic, partial(hear, rank)),
-                f"loads at {one.loads}",
-            )
-
-    async def close(self) -> None:
-        await self._tasks.aclose()
-        for stream in self._streams:
-            self._producer.remove_stream(self._key, stream)
-        self._streams, self._publishers = [], ()
-        self.subscribers.clear()
 
 
 class _FollowedWorker(NamedTuple):

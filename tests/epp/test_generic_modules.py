@@ -16,6 +16,7 @@ NAMING = {
     "kv_events.feed": "follows what precise-prefix-cache-producer reads",
     "kv_events.slices": "does the steps of its batches",
     "kv_events.subscriber": "applies batches to its index",
+    "kv_events.subscriptions": "opens the streams of its batches",
     "kv_events.tokens": "asks for the tokens of its prompts",
     "peers.caches": "hands over what it knows",
     "flow_control.settings": "the default policies",

@@ -13,8 +13,8 @@ only others are written down.
 """
 
 from array import array
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
@@ -27,6 +27,7 @@ from epp.scheduling.kv_events.batches import (
     Steps,
     is_local,
 )
+from epp.scheduling.kv_events.cache_holdings import CacheHoldings, ClearedHoldings, is_whole
 from epp.scheduling.kv_events.snapshot import HeldBlocks
 
 MOST_BLOCKS: Final = 4_000_000
@@ -47,42 +48,6 @@ _MOST_ADAPTERS: Final = 4096
 _SPARE_ALIASES: Final = 4096
 _MOST_NAMES: Final = 8
 """Names of each block that one publisher holds; an engine has one. With more all that it holds is forgotten."""
-
-
-class CacheHoldings:
-    """What one publisher said its cache holds: a worker, or one data-parallel rank of it.
-
-    `bit`: in the masks of blocks. `block_tokens`: 0 until a block is known. `orphans`: blocks that could not be placed, since
-    the block before them is unknown; `refused`: blocks for which there was no room.
-    """
-
-    def __init__(self, bit: int) -> None:
-        self.bit = bit
-        self.block_tokens = 0
-        self.count = 0
-        self.orphans = 0
-        self.refused = 0
-        self.first_scope: Scope | None = None
-        """A block without an entry in `references` has one reference in this scope."""
-        self.references: dict[int, dict[Scope, int]] = {}
-        """By row, of blocks with any other references."""
-        self.aliases: dict[int, int] = {}
-        """Keys by this publisher's names, where another publisher gave the block another name, or the name to another block."""
-        self.names_kept = 0
-        """How many there were when those of blocks that are gone were forgotten last."""
-        self.renamed: set[int] = set()
-        """The keys of these: what others call these blocks means nothing here."""
-        self.teaches: dict[int, bool] = {}
-        """Whether every block of a group is needed, by group."""
-
-
-class _Cleared(NamedTuple):
-    """What was noted of a cache that was cleared."""
-
-    references: dict[int, dict[Scope, int]]
-    aliases: dict[int, int]
-    renamed: set[int]
-    teaches: dict[int, bool]
 
 
 class CacheIndex:
@@ -106,7 +71,7 @@ class CacheIndex:
         self._sweeping = 0
         self._swept_to = 0
         # bounded: `apply` empties it, and only what it stores comes here
-        self._cleared: list[_Cleared] = []
+        self._cleared: list[ClearedHoldings] = []
         self.adapters: dict[str, None] = {}
         """Names of adapters that blocks were stored for, the latest last."""
 
@@ -135,13 +100,9 @@ class CacheIndex:
         if holdings.count:
             self._retired |= holdings.bit
             holdings.bit = self._new_bit()
-        holdings.count = holdings.names_kept = 0
-        noted = _Cleared(holdings.references, holdings.aliases, holdings.renamed, holdings.teaches)
-        if any(noted[:3]):
+        noted = holdings.clear()
+        if noted.references or noted.aliases or noted.renamed:
             self._cleared.append(noted)
-        holdings.references, holdings.aliases, holdings.renamed, holdings.teaches = {}, {}, set(), {}
-        holdings.first_scope = None
-        holdings.orphans = holdings.refused = 0
 
     def remove_publisher(self, holdings: CacheHoldings) -> None:
         self.clear(holdings)
@@ -207,7 +168,7 @@ class CacheIndex:
         """Let a publisher that holds nothing hold these."""
         holdings.block_tokens, holdings.first_scope = held.block_tokens, held.first_scope
         holdings.teaches.update(held.teaches)
-        references = yield from _references_of(held)
+        references = yield from held.references()
         for at, (name, key) in enumerate(zip(held.names, held.keys, strict=True)):
             if at % _PIECE == 0:
                 yield
@@ -219,7 +180,7 @@ class CacheIndex:
                 continue  # by another name
             if counts is not None:
                 holdings.references[row] = counts
-            if counts is None or _is_whole(holdings.teaches, counts):
+            if counts is None or is_whole(holdings.teaches, counts):
                 self._hold(holdings, row)
             else:
                 self._pinned[row] = self._pinned.get(row, 0) + 1
@@ -382,7 +343,7 @@ class CacheIndex:
             if self._find(holdings, name) != _NO_ROW:
                 kept[name] = key
                 renamed.add(key)
-        self._cleared.append(_Cleared({}, aliases, holdings.renamed, {}))
+        self._cleared.append(ClearedHoldings({}, aliases, holdings.renamed, {}))
         holdings.aliases, holdings.renamed = kept, renamed
         holdings.names_kept = len(kept)
         if len(kept) > _MOST_NAMES * (holdings.count + _SPARE_ALIASES):
@@ -405,7 +366,7 @@ class CacheIndex:
             if not self._holders[row] & holdings.bit:
                 self._pinned[row] = self._pinned.get(row, 0) + 1
         counts[scope] = counts.get(scope, 0) + 1
-        if not self._holders[row] & holdings.bit and _is_whole(holdings.teaches, (scope,)):
+        if not self._holders[row] & holdings.bit and is_whole(holdings.teaches, (scope,)):
             self._hold(holdings, row)
             self._unpin(row)
 
@@ -437,7 +398,7 @@ class CacheIndex:
     def _after_removal(self, holdings: CacheHoldings, row: int, name: int, counts: dict[Scope, int]) -> None:
         """One of several references is gone; `counts`: those that are left."""
         held = bool(self._holders[row] & holdings.bit)
-        if _is_whole(holdings.teaches, counts):
+        if is_whole(holdings.teaches, counts):
             if (
                 len(counts) == 1
                 and holdings.first_scope is not None
@@ -484,7 +445,7 @@ class CacheIndex:
         references, aliases, renamed, teaches = self._cleared[-1]
         for _ in range(min(_PIECE, len(references))):
             row, counts = references.popitem()
-            if not _is_whole(teaches, counts):
+            if not is_whole(teaches, counts):
                 self._unpin(row)
         for _ in range(min(_PIECE, len(aliases))):
             aliases.popitem()
@@ -514,23 +475,6 @@ class CacheIndex:
         if end == len(holders):
             self._free_bits += _bits_of(self._sweeping)
             self._sweeping = 0
-
-
-def _is_whole(teaches: Mapping[int, bool], scopes: Iterable[Scope]) -> bool:
-    """Whether one of these scopes is of a group whose every block is needed: then a request can use the block."""
-    return any(teaches.get(scope[1], True) for scope in scopes)
-
-
-def _references_of(held: HeldBlocks) -> Steps[dict[int, dict[Scope, int]]]:
-    """Count, by key, the references of each scope."""
-    found: dict[int, dict[Scope, int]] = {}
-    for at, (key, scope, count) in enumerate(
-        zip(held.ref_keys, held.ref_scopes, held.ref_counts, strict=True)
-    ):
-        if at % _PIECE == 0:
-            yield
-        found.setdefault(key, {})[held.scopes[scope]] = count
-    return found
 
 
 def _bits_of(mask: int) -> list[int]:

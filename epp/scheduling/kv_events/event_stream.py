@@ -12,7 +12,8 @@ from typing import Final
 from xxhash import xxh3_64_intdigest
 
 from epp.scheduling.kv_events.batches import BatchError, BlocksCleared, Steps, batch_steps, sent_at
-from epp.scheduling.kv_events.cache_index import CacheHoldings, CacheIndex
+from epp.scheduling.kv_events.cache_holdings import CacheHoldings
+from epp.scheduling.kv_events.cache_index import CacheIndex
 from epp.scheduling.kv_events.snapshot import CacheSnapshot
 
 _MOST_HELD: Final = 10_000

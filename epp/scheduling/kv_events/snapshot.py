@@ -11,10 +11,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from epp.scheduling.kv_events.batches import Scope
+from epp.scheduling.kv_events.batches import Scope, Steps
 
 MOST_HEADER: Final = 64 * 1024
 _PART: Final = 256 * 1024
+_PIECE: Final = 256
+"""References that are read in one go."""
 _KINDS: Final = "QQQHI"
 """The types of the columns, as `array` names them."""
 _MOST_SCOPES: Final = 256
@@ -34,6 +36,17 @@ class HeldBlocks(NamedTuple):
     ref_keys: "array[int]"
     ref_scopes: "array[int]"
     ref_counts: "array[int]"
+
+    def references(self) -> Steps[dict[int, dict[Scope, int]]]:
+        """Count, by key, the references of each scope."""
+        found: dict[int, dict[Scope, int]] = {}
+        for at, (key, scope, count) in enumerate(
+            zip(self.ref_keys, self.ref_scopes, self.ref_counts, strict=True)
+        ):
+            if at % _PIECE == 0:
+                yield
+            found.setdefault(key, {})[self.scopes[scope]] = count
+        return found
 
 
 class CacheSnapshot(NamedTuple):

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from epp.scheduling.kv_events.batches import BlocksCleared, BlocksRemoved, BlocksStored, Scope
-from epp.scheduling.kv_events.cache_index import BLOCK_BYTES, CacheHoldings, CacheIndex
+from epp.scheduling.kv_events.cache_holdings import CacheHoldings
+from epp.scheduling.kv_events.cache_index import BLOCK_BYTES, CacheIndex
 from epp.scheduling.kv_events.prompt_tokens import pack_tokens
 from tests.epp.kv_events.steps import done
 

@@ -6,7 +6,8 @@ from collections import Counter, deque
 import msgspec
 import pytest
 
-from epp.scheduling.kv_events.cache_index import CacheHoldings, CacheIndex
+from epp.scheduling.kv_events.cache_holdings import CacheHoldings
+from epp.scheduling.kv_events.cache_index import CacheIndex
 from epp.scheduling.kv_events.event_stream import Knowledge, KvEventStream
 from epp.scheduling.kv_events.prompt_tokens import pack_tokens
 from examples.simulator.kv_messages import AllBlocksCleared, removed, stored, vllm
