@@ -17,7 +17,9 @@ from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.load import Load
 from epp.flow_control.controller import FlowControlSwitch
 from epp.flow_control.fairness import RoundRobin
+from epp.flow_control.orderings import FirstComeFirstServed
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
+from epp.flow_control.usage_limits import StaticUsageLimit
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.request_reader import Policy
@@ -53,9 +55,12 @@ class _Pool:
         policy = Policy(objectives=_OBJECTIVES)
         self.director = Director(self.store, config.scheduler, config.detector, policy, self.rng)
         if flow_control:
-            band = PriorityBand(max_requests=2 * WAITING, fairness=RoundRobin())
+            band = PriorityBand(
+                max_requests=2 * WAITING, fairness=RoundRobin(), ordering=FirstComeFirstServed()
+            )
             switch = FlowControlSwitch(self.director, self.store, 2**34)
-            switch.use(FlowControlSettings(default_band=band), config.detector, self.now)
+            settings = FlowControlSettings(default_band=band, usage_limit=StaticUsageLimit())
+            switch.use(settings, config.detector, self.now)
         self.went: deque[Pick] = deque()
         self._bodies = [_body(number) for number in range(200)]
         self._came = 0

@@ -8,7 +8,7 @@ from adsum.config.problems import ConfigError, Problems, did_you_mean
 from epp.config.catalogue import DEFAULTS
 from epp.config.document import ConfigDocument, FlowControl, PriorityBandSection
 from epp.config.plugins import Plugins
-from epp.flow_control.settings import FlowControlSettings, PriorityBand
+from epp.flow_control.settings import DEFAULT_TTL, FlowControlSettings, PriorityBand
 from epp.plugins.declaration import Role
 from epp.scheduling.saturation import SaturationDetector
 
@@ -43,8 +43,7 @@ def read_flow_control(flow: FlowControl, plugins: Plugins, problems: Problems) -
     for one band.
     """
     reader = _Reader(plugins, problems)
-    defaults = FlowControlSettings()
-    ttl = defaults.request_ttl if flow.default_request_ttl is None else flow.default_request_ttl
+    ttl = DEFAULT_TTL if flow.default_request_ttl is None else flow.default_request_ttl
     negative = flow.default_negative_priority_band
     return FlowControlSettings(
         max_requests=flow.max_requests or None,
@@ -79,10 +78,9 @@ class _Reader:
         return bands
 
     def band(self, section: PriorityBandSection, place: str) -> PriorityBand:
-        defaults = PriorityBand()
+        limits = {"max_requests": section.max_requests, "max_bytes": section.max_bytes}
         return PriorityBand(
-            max_requests=section.max_requests or defaults.max_requests,
-            max_bytes=section.max_bytes or defaults.max_bytes,
+            **{name: limit for name, limit in limits.items() if limit},
             fairness=self.policy(
                 section.fairness_policy_ref or _FAIRNESS, f"{place}.fairnessPolicyRef", Role.FAIRNESS
             ),

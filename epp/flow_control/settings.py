@@ -3,10 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from epp.flow_control.fairness import FairnessPolicy, GlobalStrict
-from epp.flow_control.orderings import FirstComeFirstServed, OrderingPolicy
-from epp.flow_control.usage_limits import StaticUsageLimit, UsageLimitPolicy
+from epp.flow_control.fairness import FairnessPolicy
+from epp.flow_control.orderings import OrderingPolicy
+from epp.flow_control.usage_limits import UsageLimitPolicy
+
+DEFAULT_TTL: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +18,8 @@ class PriorityBand:
 
     max_requests: int = 5000
     max_bytes: int = 1_000_000_000
-    fairness: FairnessPolicy = field(default_factory=GlobalStrict)
-    ordering: OrderingPolicy = field(default_factory=FirstComeFirstServed)
+    fairness: FairnessPolicy
+    ordering: OrderingPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +37,12 @@ class FlowControlSettings:
 
     max_requests: int | None = None
     max_bytes: int | None = None
-    request_ttl: float = 60.0
-    no_endpoint_ttl: float = 60.0
+    request_ttl: float = DEFAULT_TTL
+    no_endpoint_ttl: float = DEFAULT_TTL
     bands: Mapping[int, PriorityBand] = field(default_factory=dict)
-    default_band: PriorityBand = field(default_factory=PriorityBand)
+    default_band: PriorityBand
     default_negative_band: PriorityBand | None = None
-    usage_limit: UsageLimitPolicy = field(default_factory=StaticUsageLimit)
+    usage_limit: UsageLimitPolicy
     eviction: bool = False
     idle_band: float = 600.0
 

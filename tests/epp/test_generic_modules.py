@@ -19,7 +19,6 @@ NAMING = {
     "kv_events.subscriptions": "opens the streams of its batches",
     "kv_events.tokens": "asks for the tokens of its prompts",
     "peers.caches": "hands over what it knows",
-    "flow_control.settings": "the default policies",
 }
 """The generic modules that name plugins, and why."""
 

@@ -11,6 +11,7 @@ import yaml
 from adsum.config.problems import ConfigError
 from epp.config.picker_config import PickerConfig, load_config
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
+from tests.epp.flow_control.flow_settings import band_settings, flow_settings
 
 HEAD = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}
 ON = {"featureGates": ["flowControl"]}
@@ -31,7 +32,7 @@ def of_case(case: Any) -> dict[str, Any]:
 
 def words(settings: FlowControlSettings | PriorityBand) -> dict[str, Any]:
     """What differs from the defaults; policies by the names of their classes."""
-    defaults = type(settings)()
+    defaults = band_settings() if isinstance(settings, PriorityBand) else flow_settings()
     found: dict[str, Any] = {}
     for name in (field.name for field in fields(settings)):
         value, default = getattr(settings, name), getattr(defaults, name)
@@ -66,14 +67,17 @@ def test_what_is_wrong_is_told_with_its_place(case: Any) -> None:
 
 
 def test_the_defaults_are_the_go_pickers() -> None:
-    settings = asdict(FlowControlSettings())
+    settings = asdict(flow_settings())
     assert {name: value for name, value in settings.items() if isinstance(value, float | int)} == {
         "request_ttl": 60.0,
         "no_endpoint_ttl": 60.0,
         "eviction": False,
         "idle_band": 600.0,
     }
-    assert (PriorityBand().max_requests, PriorityBand().max_bytes) == (5000, 1_000_000_000)
+    band = flow_settings().default_band
+    assert (band.max_requests, band.max_bytes) == (5000, 1_000_000_000)
+    policies = [type(one).__name__ for one in (band.fairness, band.ordering, flow_settings().usage_limit)]
+    assert policies == ["GlobalStrict", "FirstComeFirstServed", "StaticUsageLimit"]
 
 
 @pytest.mark.parametrize("gates", [[], ["flowControl=false"], ["flowControl", "flowControl=false"]])

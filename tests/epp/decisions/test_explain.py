@@ -8,7 +8,6 @@ import pytest
 
 from epp.endpoints.load import Load
 from epp.flow_control.controller import FlowController
-from epp.flow_control.settings import FlowControlSettings
 from epp.request.model_rewrite import ModelRewrites, RewriteRule, RewriteTarget
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
@@ -16,6 +15,7 @@ from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.waiting import WaitingRequest
 from tests.epp.decisions.test_decisions import CONFIGURATIONS, NOW, Picker, store_of
+from tests.epp.flow_control.flow_settings import flow_settings
 
 WEIGHTED_RANDOM = """
 apiVersion: llm-d.ai/v1alpha1
@@ -82,7 +82,7 @@ def test_the_next_request_goes_where_explain_says_and_nothing_else_changes(
 
 def test_explain_says_who_would_wait_and_who_would_be_refused_and_nobody_is_counted() -> None:
     picker = Picker(store_of(1))
-    settings = FlowControlSettings(max_requests=1)
+    settings = flow_settings(max_requests=1)
     detector = UtilizationDetector()
     controller = FlowController(settings, detector, picker.store.pool)
     picker.director.use_admission(controller)

@@ -14,7 +14,7 @@ from epp.endpoints.datastore import Datastore
 from epp.flow_control.controller import FlowController
 from epp.flow_control.fairness import GlobalStrict, RoundRobin
 from epp.flow_control.orderings import EarliestDeadlineFirst, FirstComeFirstServed, SloDeadline
-from epp.flow_control.settings import FlowControlSettings, PriorityBand
+from epp.flow_control.settings import FlowControlSettings
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
 from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
@@ -23,6 +23,7 @@ from epp.scheduling.pick import Pick
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.waiting import WaitingRequest
+from tests.epp.flow_control.flow_settings import band_settings, flow_settings
 from tests.epp.flow_control.plain_model import PlainModel, Waits
 
 REQUESTS = 4_000
@@ -181,14 +182,14 @@ class Both:
         assert len(self.waiting) == len(self.model.waiting)
 
 
-SETTINGS = FlowControlSettings(
+SETTINGS = flow_settings(
     request_ttl=2.0,
     no_endpoint_ttl=1.0,
     max_requests=40,
     max_bytes=17_000,
-    bands={5: PriorityBand(max_requests=12, max_bytes=4500)},
-    default_band=PriorityBand(max_requests=25, max_bytes=9500),
-    default_negative_band=PriorityBand(max_requests=15, max_bytes=5500),
+    bands={5: band_settings(max_requests=12, max_bytes=4500)},
+    default_band=band_settings(max_requests=25, max_bytes=9500),
+    default_negative_band=band_settings(max_requests=15, max_bytes=5500),
     usage_limit=HalfForSheddable(),
 )
 
@@ -216,7 +217,7 @@ def compare(ordering: str, *, turns: bool, eviction: bool, requests: int) -> Non
         SETTINGS,
         bands={5: replace(SETTINGS.bands[5], **policies)},
         default_band=replace(SETTINGS.default_band, **policies),
-        default_negative_band=replace(PriorityBand(max_requests=15, max_bytes=5500), **policies),
+        default_negative_band=replace(band_settings(max_requests=15, max_bytes=5500), **policies),
         eviction=eviction,
     )
     it = Both(settings, ordering, turns=turns, seed=len(ordering) + 10 * turns + 100 * eviction)

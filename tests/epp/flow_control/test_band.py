@@ -17,6 +17,7 @@ from epp.flow_control.settings import PriorityBand
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.waiting import Dequeued
+from tests.epp.flow_control.flow_settings import band_settings
 
 
 def queued(number: int, fairness_id: str = "a") -> QueuedRequest:
@@ -26,10 +27,10 @@ def queued(number: int, fairness_id: str = "a") -> QueuedRequest:
 
 
 def band_of(settings: PriorityBand | None = None) -> Band:
-    return Band(0, settings or PriorityBand(), on_demand=False, now=0.0)
+    return Band(0, settings or band_settings(), on_demand=False, now=0.0)
 
 
-@pytest.mark.parametrize("settings", [PriorityBand(), PriorityBand(fairness=RoundRobin())])
+@pytest.mark.parametrize("settings", [band_settings(), band_settings(fairness=RoundRobin())])
 def test_hardly_anything_remains_of_flows_and_requests_that_left(settings: PriorityBand) -> None:
     """A client may name a flow of its own for each request."""
     band = band_of(settings)
@@ -62,7 +63,7 @@ class NoOrder:
 
 
 def test_a_rank_that_is_no_number_comes_last() -> None:
-    band = band_of(PriorityBand(ordering=NoOrder()))
+    band = band_of(band_settings(ordering=NoOrder()))
     for number in range(6):
         band.add(queued(number))
     assert [band.take().sequence for _ in range(6)] == [0, 2, 4, 1, 3, 5]
@@ -85,14 +86,14 @@ class Forgetful:
 
 
 def test_a_policy_that_names_nobody_is_a_fault() -> None:
-    band = band_of(PriorityBand(fairness=Forgetful()))
+    band = band_of(band_settings(fairness=Forgetful()))
     band.add(queued(1))
     with pytest.raises(RuntimeError, match="named no flow"):
         band.take()
 
 
 def test_in_a_full_band_the_longest_flow_gives_way_where_flows_take_turns() -> None:
-    band = band_of(PriorityBand(max_requests=4, fairness=RoundRobin()))
+    band = band_of(band_settings(max_requests=4, fairness=RoundRobin()))
     for sequence, name in enumerate("aaab"):
         band.add(queued(sequence, name))
     assert band.over(1)[0] == 1
@@ -106,14 +107,14 @@ def test_in_a_full_band_the_longest_flow_gives_way_where_flows_take_turns() -> N
 
 
 def test_nobody_gives_way_where_flows_are_as_one() -> None:
-    band = band_of(PriorityBand(max_requests=2))
+    band = band_of(band_settings(max_requests=2))
     for sequence in range(2):
         band.add(queued(sequence, "a"))
     assert band.gives_way("b", 1, *band.over(1)) == []
 
 
 def test_nobody_gives_way_to_a_body_that_would_not_fit() -> None:
-    band = band_of(PriorityBand(max_requests=3, max_bytes=100, fairness=RoundRobin()))
+    band = band_of(band_settings(max_requests=3, max_bytes=100, fairness=RoundRobin()))
     for sequence in range(3):
         band.add(queued(sequence, "a"))
     assert band.gives_way("b", 101, *band.over(101)) == []
@@ -121,7 +122,7 @@ def test_nobody_gives_way_to_a_body_that_would_not_fit() -> None:
 
 def test_in_a_band_full_of_bytes_the_flow_with_most_of_them_gives_way() -> None:
     """It has few requests, and the newest of them go, as many as the new one needs."""
-    band = band_of(PriorityBand(max_bytes=100, fairness=RoundRobin()))
+    band = band_of(band_settings(max_bytes=100, fairness=RoundRobin()))
     for sequence, (name, size) in enumerate(
         [("huge", 30), ("huge", 30), ("small", 5), ("small", 5), ("small", 5)]
     ):
@@ -144,7 +145,7 @@ def test_in_a_band_full_of_bytes_the_flow_with_most_of_them_gives_way() -> None:
 
 def test_the_heaviest_flow_is_known_whatever_came_and_left() -> None:
     rng = random.Random(4)
-    band, waiting = band_of(PriorityBand(max_bytes=1, fairness=RoundRobin())), list[QueuedRequest]()
+    band, waiting = band_of(band_settings(max_bytes=1, fairness=RoundRobin())), list[QueuedRequest]()
     for sequence in range(3000):
         if waiting and rng.random() < 0.49:
             band.remove(waiting.pop(rng.randrange(len(waiting))))

@@ -12,13 +12,13 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
 from epp.flow_control.controller import FlowController, FlowControlSwitch
 from epp.flow_control.fairness import RoundRobin
-from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.flow_control.usage_limits import StaticUsageLimit
 from epp.request.subset import Subset
 from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import UtilizationDetector
+from tests.epp.flow_control.flow_settings import band_settings, flow_settings
 from tests.epp.scheduling.endpoint_pools import add_worker
 from tests.epp.scheduling.test_admission import Client, Picker, client_of
 from tests.epp.scheduling.test_director import NOW, store_of
@@ -68,7 +68,7 @@ def remove_workers(store: Datastore) -> None:
 def picker(messages: Any) -> Callable[..., Held]:
     def open_picker(workers: int = 1, **settings: Any) -> Held:
         store = store_of(*[""] * workers)
-        admission = FlowController(FlowControlSettings(**settings), UtilizationDetector(), store.pool)
+        admission = FlowController(flow_settings(**settings), UtilizationDetector(), store.pool)
         it = Held(store, admission, client_of(messages), objectives=OBJECTIVES)
         it.admission = admission
         return it
@@ -263,7 +263,7 @@ def test_a_pool_that_comes_and_goes_lets_nobody_wait_for_ever(picker: Any) -> No
 
 
 def test_a_full_queue_refuses(picker: Any) -> None:
-    it = picker(bands={0: PriorityBand(max_requests=2)}, max_requests=3)
+    it = picker(bands={0: band_settings(max_requests=2)}, max_requests=3)
     it.fill()
     waiting = [it.ask(f"{number}") for number in range(2)]
     refused = it.ask("third")
@@ -279,7 +279,7 @@ def test_a_full_queue_refuses(picker: Any) -> None:
 
 
 def test_bytes_are_limited_too(picker: Any) -> None:
-    it = picker(bands={0: PriorityBand(max_bytes=2000)})
+    it = picker(bands={0: band_settings(max_bytes=2000)})
     it.fill()
     assert it.ask("x" * 500).said == []
     refused = it.ask("y" * 500)
@@ -287,7 +287,7 @@ def test_bytes_are_limited_too(picker: Any) -> None:
 
 
 def test_bytes_of_headers_are_limited_with_those_of_bodies(picker: Any) -> None:
-    it = picker(bands={0: PriorityBand(max_bytes=1000)})
+    it = picker(bands={0: band_settings(max_bytes=1000)})
     it.fill()
     refused = it.ask("x", **{"x-large": "y" * 1000})
     assert (refused.status, refused.reason) == (429, "rejected-saturated")
@@ -298,8 +298,8 @@ def test_bytes_of_headers_are_limited_with_those_of_bodies(picker: Any) -> None:
 
 def test_a_flow_of_huge_bodies_leaves_room_for_others(picker: Any) -> None:
     """Whether its band is full or all bands are; one of another band gives no way."""
-    for limits in ({"default_band": PriorityBand(max_bytes=10_000, fairness=RoundRobin())},
-                   {"default_band": PriorityBand(fairness=RoundRobin()), "max_bytes": 10_000}):  # fmt: skip
+    for limits in ({"default_band": band_settings(max_bytes=10_000, fairness=RoundRobin())},
+                   {"default_band": band_settings(fairness=RoundRobin()), "max_bytes": 10_000}):  # fmt: skip
         it = picker(**limits)
         it.fill()
         huge = [it.objective("x" * 2100, fairness_id="a") for _ in range(2)]
@@ -309,7 +309,7 @@ def test_a_flow_of_huge_bodies_leaves_room_for_others(picker: Any) -> None:
         assert it.objective("x" * 2100, fairness_id="a").reason == "rejected-saturated"
 
 
-@pytest.mark.parametrize("limits", [{"max_requests": 1}, {"bands": {0: PriorityBand(max_requests=1)}}])
+@pytest.mark.parametrize("limits", [{"max_requests": 1}, {"bands": {0: band_settings(max_requests=1)}}])
 def test_an_explained_request_is_refused_where_the_real_one_is(picker: Any, limits: dict[str, Any]) -> None:
     """Also while there is no endpoint."""
     it = picker(workers=0, **limits)
@@ -328,7 +328,7 @@ def test_an_explained_request_is_refused_where_the_real_one_is(picker: Any, limi
 
 def test_an_explained_request_is_refused_that_no_band_of_its_priority_would_take(picker: Any) -> None:
     """The band does not exist yet."""
-    it = picker(default_band=PriorityBand(max_bytes=100))
+    it = picker(default_band=band_settings(max_bytes=100))
     it.fill()
     headers = {":path": "/v1/completions", "x-gateway-inference-objective": "high"}
     body = json.dumps({"model": "m", "prompt": "x" * 100}).encode()
@@ -377,7 +377,7 @@ def evicting(picker: Any) -> Callable[..., Held]:
         it: Held = picker(2)
         switch = FlowControlSwitch(it.director, it.store, 2**20)
         detector = ConcurrencyDetector(InFlightLoadProducer(), requests=4)
-        switch.use(FlowControlSettings(eviction=True), detector, it.now)
+        switch.use(flow_settings(eviction=True), detector, it.now)
         assert switch.controller is not None
         it.admission = switch.controller
         it.turns()
@@ -502,10 +502,8 @@ def test_a_usage_limit_keeps_room(picker: Any) -> None:
 
 def test_bodies_that_wait_leave_memory_to_those_that_come(messages: Any) -> None:
     store = store_of("")
-    it = Held(
-        store, FlowController(FlowControlSettings(), UtilizationDetector(), store.pool), client_of(messages)
-    )
-    FlowControlSwitch(it.director, store, 2000).use(FlowControlSettings(), UtilizationDetector(), it.now)
+    it = Held(store, FlowController(flow_settings(), UtilizationDetector(), store.pool), client_of(messages))
+    FlowControlSwitch(it.director, store, 2000).use(flow_settings(), UtilizationDetector(), it.now)
     it.turns()
     it.fill()
     assert it.ask("x" * 500).said == []
@@ -514,7 +512,7 @@ def test_bodies_that_wait_leave_memory_to_those_that_come(messages: Any) -> None
 
 
 def test_a_band_made_on_demand_goes_when_nobody_used_it_for_long(picker: Any) -> None:
-    it = picker(bands={10: PriorityBand()})
+    it = picker(bands={10: band_settings()})
     for name in ("high", "none", "low"):
         it.objective(name, name)
     assert [band.priority for band in it.admission.bands] == [10, 0, -1]
@@ -527,18 +525,16 @@ def test_a_band_made_on_demand_goes_when_nobody_used_it_for_long(picker: Any) ->
 
 def test_flow_control_is_switched_on_changed_and_switched_off_while_requests_wait(messages: Any) -> None:
     store = store_of("")
-    it = Held(
-        store, FlowController(FlowControlSettings(), UtilizationDetector(), store.pool), client_of(messages)
-    )
+    it = Held(store, FlowController(flow_settings(), UtilizationDetector(), store.pool), client_of(messages))
     switch = FlowControlSwitch(it.director, store, 2**20)
-    switch.use(FlowControlSettings(), UtilizationDetector(), it.now)
+    switch.use(flow_settings(), UtilizationDetector(), it.now)
     it.turns()
     it.fill()
     waiting = [it.ask(f"{number}") for number in range(4)]
     it.turns()
     assert went(waiting) == [False] * 4
-    bands = {0: PriorityBand(max_requests=1)}
-    switch.use(FlowControlSettings(bands=bands), UtilizationDetector(queue_depth=ROOM + 1), it.now)
+    bands = {0: band_settings(max_requests=1)}
+    switch.use(flow_settings(bands=bands), UtilizationDetector(queue_depth=ROOM + 1), it.now)
     it.turns()
     assert went(waiting) == [True, False, False, False]
     assert it.ask("refused").status == 429
@@ -550,9 +546,7 @@ def test_flow_control_is_switched_on_changed_and_switched_off_while_requests_wai
 
 def test_what_waits_when_it_is_switched_off_goes_in_turns(messages: Any) -> None:
     store = store_of("")
-    it = Held(
-        store, FlowController(FlowControlSettings(), UtilizationDetector(), store.pool), client_of(messages)
-    )
+    it = Held(store, FlowController(flow_settings(), UtilizationDetector(), store.pool), client_of(messages))
     it.fill()
     waiting = [it.ask(f"{number}") for number in range(300)]
     FlowControlSwitch(it.director, store, 2**20).use(None, UtilizationDetector(), it.now)

@@ -13,7 +13,6 @@ from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.load import Load
 from epp.flow_control.controller import FlowController
 from epp.flow_control.pool_load import PoolLoad
-from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.flow_control.usage_limits import PriorityHoldback, SoftReflectiveCeiling, UsageLimitPolicy
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
@@ -21,6 +20,7 @@ from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.saturation import SaturationDetector, UtilizationDetector
 from epp.scheduling.waiting import WaitingRequests
+from tests.epp.flow_control.flow_settings import band_settings, flow_settings
 from tests.epp.flow_control.test_flow_control import Held
 from tests.epp.scheduling.test_admission import Client, client_of
 from tests.epp.scheduling.test_director import NOW, store_of
@@ -232,8 +232,8 @@ class Stage:
     went: list[InferenceRequest] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        bands = {priority: PriorityBand() for priority in (100, -50)}
-        settings = FlowControlSettings(bands=bands, usage_limit=self.policy, default_band=PriorityBand())
+        bands = {priority: band_settings() for priority in (100, -50)}
+        settings = flow_settings(bands=bands, usage_limit=self.policy, default_band=band_settings())
         self.controller = FlowController(settings, self.detector, self.store.pool)
         self.waiting = WaitingRequests(self, self.store, self.controller.withdraw)
 
@@ -335,7 +335,7 @@ class Two:
         for _ in range(2):
             store = store_of("")
             detector = ConcurrencyDetector(InFlightLoadProducer(), requests=ROOM)
-            admission = FlowController(FlowControlSettings(), detector, store.pool)
+            admission = FlowController(flow_settings(), detector, store.pool)
             it = Held(store, admission, client_of(messages))
             it.admission = admission
             self.pickers.append(it)

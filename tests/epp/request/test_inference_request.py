@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from epp.endpoints.datastore import Datastore
 from epp.flow_control.controller import FlowController
-from epp.flow_control.settings import FlowControlSettings
 from epp.request.inference_api import MAX_REPAIRED, HeldChat, replace_lone_surrogates, while_it_waits
 from epp.request.inference_request import InferenceRequest, parse_request
 from epp.request.rejection import Rejection
 from epp.scheduling.saturation import UtilizationDetector
+from tests.epp.flow_control.flow_settings import flow_settings
 from tests.epp.scheduling.test_director import NOW, director
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -454,7 +454,7 @@ def test_a_chat_of_few_or_long_messages_stays_as_it_is() -> None:
 
 def test_chats_that_wait_take_no_more_memory_than_their_bodies() -> None:
     store = Datastore()
-    it = director(store, admission=FlowController(FlowControlSettings(), UtilizationDetector(), store.pool))
+    it = director(store, admission=FlowController(flow_settings(), UtilizationDetector(), store.pool))
     bodies = [chat(short(3000))[1] for _ in range(20)]
     tracemalloc.start()
     try:

@@ -11,7 +11,6 @@ from epp.ext_proc.response_body import ResponseHead
 from epp.flow_control.controller import FlowController
 from epp.flow_control.eviction import InFlightEviction
 from epp.flow_control.flow_queue import QueuedRequest
-from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.request.rejection import Rejection
 from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
@@ -19,6 +18,7 @@ from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.waiting import Dequeued
 from epp.telemetry.counters import Telemetry
 from epp.telemetry.flow_control_metrics import BandGauges, RevocationMetrics
+from tests.epp.flow_control.flow_settings import band_settings, flow_settings
 
 QUEUE = "llm_d_epp_flow_control_request_queue_duration_seconds"
 M = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}
@@ -114,8 +114,8 @@ def gauges(controller: FlowController | None, *ages: float) -> dict[tuple[str, .
 
 
 def test_how_full_the_queues_are(picking: Any) -> None:
-    bands = {1: PriorityBand(max_requests=4, max_bytes=1000)}
-    settings = FlowControlSettings(bands=bands, max_requests=10)
+    bands = {1: band_settings(max_requests=4, max_bytes=1000)}
+    settings = flow_settings(bands=bands, max_requests=10)
     controller = FlowController(settings, UtilizationDetector(), lambda now: pool(0.0))
     for number in range(3):
         request = picking("10.0.0.1:8000").request
@@ -133,7 +133,7 @@ def test_how_full_the_queues_are(picking: Any) -> None:
 
 def test_no_page_is_stale_for_who_reads_none() -> None:
     detector = ConcurrencyDetector(InFlightLoadProducer())
-    controller = FlowController(FlowControlSettings(), detector, lambda now: pool())
+    controller = FlowController(flow_settings(), detector, lambda now: pool())
     assert not [name for name, *_ in gauges(controller, 5.0) if name == "stale_endpoints"]
     assert gauges(None, 5.0) == {}
 

@@ -22,7 +22,6 @@ from epp.ext_proc.response_body import ResponseHead
 from epp.flow_control.controller import FlowController
 from epp.flow_control.eviction import InFlightEviction
 from epp.flow_control.program_aware import ProgramAware, ProgramAwareSettings, program_metrics
-from epp.flow_control.settings import FlowControlSettings
 from epp.outlier_watch import OutlierWatch
 from epp.outliers.settings import OutlierSettings
 from epp.peers.peer_metrics import PeerMetrics
@@ -63,6 +62,7 @@ from epp.telemetry.picker_metrics import (
 )
 from epp.telemetry.pool_metrics import DiscoveryMetrics, OutlierMetrics, PoolGauges, ScrapeErrorCounts
 from tests.epp.conftest import FakeDirector
+from tests.epp.flow_control.flow_settings import flow_settings
 from tests.epp.peers.pickers import peers_with_one
 from tests.epp.scheduling.test_models_endpoint import director, store_of
 
@@ -113,7 +113,7 @@ def everything(picking: Any) -> Iterator[Metric]:
     telemetry.rejected(Rejection(503, "c", "m"), 3)
     yield from telemetry.collect()
     yield from PoolGauges("pool", pool, lambda: {"effective": 1.0}, 2.0).collect()
-    limits = FlowControlSettings(max_requests=10, max_bytes=1000)
+    limits = flow_settings(max_requests=10, max_bytes=1000)
     controller = FlowController(limits, UtilizationDetector(), lambda now: pool())
     yield from BandGauges("pool", lambda: controller, pool, lambda: "utilization-detector").collect()
     eviction = InFlightEviction(UtilizationDetector())

@@ -6,12 +6,12 @@ import pytest
 
 from epp.flow_control.controller import FlowControlSwitch
 from epp.flow_control.orderings import SloDeadline
-from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.waiting import WaitingRequest
 from epp.scheduling.work_ahead.slo_admitter import LATENCY_SLO_ADMITTER, LatencySloAdmitter
+from tests.epp.flow_control.flow_settings import band_settings, flow_settings
 from tests.epp.scheduling.work_ahead.test_learning import teach, tokens
 from tests.epp.scheduling.work_ahead.test_plugins import HEADERS, Pool
 
@@ -85,8 +85,8 @@ def test_only_what_may_be_shed_is_refused_unless_the_file_says_more() -> None:
 
 def full(pool: Pool) -> None:
     """Requests wait in the picker from now on, by their slack."""
-    band = PriorityBand(ordering=SloDeadline())
-    settings, detector = FlowControlSettings(default_band=band), UtilizationDetector()
+    band = band_settings(ordering=SloDeadline())
+    settings, detector = flow_settings(default_band=band), UtilizationDetector()
     FlowControlSwitch(pool.director, pool.store, 10**9).use(settings, detector, pool.now)
     for row in range(2):
         pool.page(row, waiting=50, running=10, computed=1e9)
