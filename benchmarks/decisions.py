@@ -62,12 +62,12 @@ class _Picking:
         self._now += 0.0005
         outcome = self.director.direct(self._headers, body, None, self._now)
         assert isinstance(outcome, Pick)
-        self.director.served(outcome, outcome.endpoints[0].destination, self._now)
-        self.director.responded(outcome, 200, self._now)
+        self.director.picks.served(outcome, outcome.endpoints[0].destination)
+        self.director.picks.responded(outcome, 200, self._now)
         self._went.append(outcome)
         if len(self._went) > 100:
             over = self._went.pop(0)
-            self.director.release(over, self._now)
+            self.director.picks.release(over, self._now)
             over.over("end of stream", self._now)
 
 

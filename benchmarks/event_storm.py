@@ -118,7 +118,7 @@ class _Picker:
         now, began = time.monotonic(), time.thread_time()
         picked = self._director.direct(_HEADERS, _BODY, None, now)
         assert isinstance(picked, Pick)
-        self._director.release(picked, now)
+        self._director.picks.release(picked, now)
         self.pick_seconds.append(time.thread_time() - began)
 
     async def took(self, change: Callable[[], None], is_done: Callable[[], bool]) -> tuple[float, float]:

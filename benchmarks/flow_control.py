@@ -96,7 +96,7 @@ class _Pool:
         self.went.append(outcome)
 
     def release(self) -> None:
-        self.director.release(self.went.popleft(), self.now)
+        self.director.picks.release(self.went.popleft(), self.now)
 
 
 def _body(number: int) -> bytes:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 import msgspec
 
@@ -158,6 +158,10 @@ class RewritingFuzz:
             request.rewrite(target)
         self._pick = Pick(request, (_SOMEWHERE,))
         return self._pick
+
+    @property
+    def picks(self) -> Self:
+        return self
 
     def release(self, pick: Pick, now: float) -> None: ...
 

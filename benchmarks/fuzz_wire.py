@@ -10,7 +10,7 @@ import random
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from hpack import Encoder
 
@@ -124,7 +124,11 @@ class Fuzz:
         request = InferenceRequest(request_id="r", path="/v1/completions", headers=headers)
         return Pick(request, (_SOMEWHERE,))
 
-    def served(self, pick: Pick, destination: str, now: float) -> None: ...
+    @property
+    def picks(self) -> Self:
+        return self
+
+    def served(self, pick: Pick, destination: str) -> None: ...
 
     def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None: ...
 

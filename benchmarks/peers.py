@@ -94,8 +94,8 @@ def run(
             under_way.append((now + _LASTS, pick))
         while under_way and under_way[0][0] <= now:
             _, over = under_way.pop(0)
-            director.responded(over, 200, now)
-            director.release(over, now)
+            director.picks.responded(over, 200, now)
+            director.picks.release(over, now)
         publisher.flush(now)
         own += time.process_time() - began
         count += len(bodies)

@@ -62,7 +62,7 @@ class StatedPool:
             picked = self.director.direct(_HEADERS, body, subset, now)
             spent.append(time.thread_time() - began)
             assert isinstance(picked, Pick)
-            self.director.release(picked, now)
+            self.director.picks.release(picked, now)
         return spent[picks // 10 :]
 
     def with_subset(self, picks: int = _PICKS) -> list[float]:

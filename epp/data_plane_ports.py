@@ -97,7 +97,7 @@ class DataPlanePorts(ResourceOwner):
         ended = streams.ended if settings.enable_grpc_stream_metrics else None
 
         def exchange() -> Exchange:
-            return Exchange(self._picking.timed, self._exchanges, self._telemetry, self._memory)
+            return Exchange(self._picking.director, self._exchanges, self._telemetry, self._memory)
 
         return open_transport(settings.transport, exchange, self.health, self._memory, self._clock, ended)
 

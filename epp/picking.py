@@ -33,7 +33,7 @@ from epp.scheduling.plugin import (
 )
 from epp.scheduling.request_reader import Policy
 from epp.scheduling.scheduler import Scheduler
-from epp.telemetry.counters import Telemetry, TimedDirector, TimedScheduling
+from epp.telemetry.counters import Telemetry
 from epp.telemetry.picker_metrics import PluginDurations, PluginMetrics, PredictionMetrics, RewriteDecisions
 from epp.telemetry.pool_metrics import OutlierMetrics, PoolGauges
 
@@ -71,10 +71,7 @@ class Picking(ResourceOwner):
         self.director = Director(datastore, scheduler, config.detector, policy, rng, admission)
         readers = self._durations.read, PickSpans(time.perf_counter, time.time_ns).read
         self.director.decisions = PickRecorder(self.decisions, readers, time.perf_counter)
-        self.timed = TimedDirector(self.director, telemetry.scheduled, telemetry.enqueued, time.perf_counter)
-        """The director, for exchanges."""
-        waiting = self.director.waiting
-        waiting.scheduler = TimedScheduling(self.director, telemetry.scheduled, time.perf_counter)
+        self.director.timings, self.director.clock = telemetry, time.perf_counter
         self.queueing = Queueing(self.director, datastore, telemetry, settings.max_buffered_bytes, clock)
         self.outliers = OutlierWatch(self.director, datastore, clock, rng)
         self._use_rules(config)

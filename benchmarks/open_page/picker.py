@@ -68,10 +68,10 @@ class _Picker:
             outcome = self._director.direct(headers, body, None, now)
             assert isinstance(outcome, Pick)
             self._picks[outcome.endpoints[0].key] = self._picks.get(outcome.endpoints[0].key, 0) + 1
-            self._director.responded(outcome, 200, now)
+            self._director.picks.responded(outcome, 200, now)
             went.append(outcome)
             if len(went) > 50:
-                self._director.release(went.pop(0), now)
+                self._director.picks.release(went.pop(0), now)
             await asyncio.sleep(1 / _PICKS_PER_SECOND)
 
     def _publish(self, now: float) -> None:

@@ -186,7 +186,7 @@ class PickerChooser(Chooser):
     def responded(self, wanted: Wanted, worker: int, now: float) -> None:
         """In flight until now, as with the Envoy that `python -m epp envoy-config` prints, unless that sends answers too."""
         pick = self._picks[wanted.key]
-        self._director.responded(pick, 200, now)
+        self._director.picks.responded(pick, 200, now)
         if self._early_headers:
             self.first_token(wanted, worker, now)
         if not self._sees_answers:
@@ -194,7 +194,7 @@ class PickerChooser(Chooser):
 
     def first_token(self, wanted: Wanted, worker: int, now: float) -> None:
         if (pick := self._first_bytes.pop(wanted.key, None)) is not None:
-            self._director.first_byte(pick, now, now)
+            self._director.picks.first_byte(pick, now, now)
         if self._sees_answers and wanted.streamed:
             for count in self._picks[wanted.key].request.counts:
                 count.answered()
@@ -207,12 +207,12 @@ class PickerChooser(Chooser):
         """After the response headers this picker no longer follows a request, unless it sees answers."""
         self._first_bytes.pop(wanted.key, None)
         if (pick := self._picks.get(wanted.key)) is not None:
-            self._director.responded(pick, 502, now, Failure.RESET)
+            self._director.picks.responded(pick, 502, now, Failure.RESET)
             self._end(pick, wanted, now)
 
     def _end(self, pick: Pick, wanted: Wanted, now: float) -> None:
         del self._picks[wanted.key]
-        self._director.release(pick, now)
+        self._director.picks.release(pick, now)
 
 
 MakeChooser: TypeAlias = Callable[[Sequence[WorkerModel], Limits, int], Chooser]

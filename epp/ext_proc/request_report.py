@@ -45,7 +45,15 @@ class RequestDirector(Protocol):
         `span`: given only if the trace is recorded.
         """
 
-    def served(self, pick: Pick, destination: str, now: float) -> None:
+    @property
+    def picks(self) -> "PickFollower":
+        """Is told what becomes of each pick."""
+
+
+class PickFollower(Protocol):
+    """The part of `epp.scheduling.picks_in_flight.PicksInFlight` that an exchange needs."""
+
+    def served(self, pick: Pick, destination: str) -> None:
         """The data plane reports which destination served the request."""
 
     def retried(self, pick: Pick, attempts: int, now: float) -> None:
@@ -89,10 +97,10 @@ class Observer(Protocol):
 class RequestReport:
     """`trace`: the trace that the request belongs to, recorded or not; None: no traces are made."""
 
-    __slots__ = ("_director", "_observer", "_spans", "trace")
+    __slots__ = ("_observer", "_picks", "_spans", "trace")
 
     def __init__(self, director: RequestDirector, observer: Observer | None) -> None:
-        self._director = director
+        self._picks = director.picks
         self._observer = observer
         self._spans: RequestSpans | None = None
         self.trace: Trace | None = None
@@ -145,16 +153,16 @@ class RequestReport:
         served = protocol.parse_served(message.metadata_context)
         chosen = pick.endpoints[0].destination
         if served is not None and version is ProtocolVersion.V1_0:
-            self._director.served(pick, served, now)
+            self._picks.served(pick, served)
             if served != chosen:
                 attempts = protocol.read_attempts(headers)
                 if attempts is not None:
-                    self._director.retried(pick, attempts, now)
+                    self._picks.retried(pick, attempts, now)
         status = protocol.read_status(headers)
         if status is not None:
             failure = protocol.read_failure(headers) if status >= 500 else None
             if pick.helpers and (reason := protocol.read_fallback(headers)):
-                self._director.fell_back(pick, reason, now)
+                self._picks.fell_back(pick, reason, now)
             self._answered(pick, status, failure, now)
         return status
 
@@ -162,21 +170,21 @@ class RequestReport:
         """The data plane's log says that there is an answer; `started`: when the request came."""
         served = outcome.served_by or None
         if served is not None:
-            self._director.served(pick, served, now)
+            self._picks.served(pick, served)
             if served != pick.endpoints[0].destination and outcome.attempts:
-                self._director.retried(pick, outcome.attempts, now)
+                self._picks.retried(pick, outcome.attempts, now)
         came = now if outcome.first_byte is None else min(now, started + outcome.first_byte)
         if outcome.fell_back:
-            self._director.fell_back(pick, outcome.fell_back, now)
+            self._picks.fell_back(pick, outcome.fell_back, now)
         self._answered(pick, outcome.status, outcome.failure, came)
 
     def first_byte(self, pick: Pick, at: float, now: float) -> None:
         """The answer began at `at`, as is heard now; of its body, where that is seen, else of its headers. Only the first call counts."""
         if pick.request.awaited is not None:
-            self._director.first_byte(pick, at, now)
+            self._picks.first_byte(pick, at, now)
 
     def _answered(self, pick: Pick, status: int, failure: Failure | None, now: float) -> None:
-        self._director.responded(pick, status, now, failure)
+        self._picks.responded(pick, status, now, failure)
         if self._observer is not None:
             self._observer.responded(pick, status, now)
 
@@ -191,7 +199,7 @@ class RequestReport:
 
     def released(self, pick: Pick, started: float, cause: str, now: float) -> None:
         try:
-            self._director.release(pick, now)
+            self._picks.release(pick, now)
             if self._observer is not None:
                 self._observer.released(pick, started, now)
         finally:

@@ -2,20 +2,19 @@
 
 import contextlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from adsum.tracing.span import Span
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.endpoints.models_page import MODELS_PATH, ModelsPage
-from epp.outliers.settings import Failure
 from epp.request.inference_request import Body, request_path
 from epp.request.rejection import OwnAnswer, Rejection
 from epp.request.subset import Subset
 from epp.scheduling.admission import Admissions, ShedWhenSaturated
 from epp.scheduling.candidates import NO_ENDPOINTS, Candidates
 from epp.scheduling.decision import NOT_YET, Decision
-from epp.scheduling.pick import DecisionLog, Pick, SchedulingContext
+from epp.scheduling.pick import DecisionLog, DecisionTimings, Pick, SchedulingContext
 from epp.scheduling.picks_in_flight import PicksInFlight
 from epp.scheduling.plugin import (
     AdmissionController,
@@ -36,7 +35,8 @@ class Director:
 
     Deterministic: the same requests at the same times with the same `rng` and datastore go to the same endpoints.
     `admission`: decides when; None: at once, or refused at saturation. `waiting`: the requests that it holds. `decisions`:
-    gets the notes of all requests, if there is one.
+    gets the notes of all requests, if there is one; `timings` how long each decision took, in seconds of `clock`. `picks`
+    is told what becomes of each pick.
     """
 
     def __init__(
@@ -54,6 +54,8 @@ class Director:
         self.eligible = Candidates(datastore, self._reader)
         self.picks = PicksInFlight(datastore)
         self.decisions: DecisionLog | None = None
+        self.timings: DecisionTimings | None = None
+        self.clock: Callable[[], float] = float
         self._use(scheduler, detector, policy)
         self._sheds = admission is None
         self._admissions = Admissions(self, datastore, admission or self._admission(None))
@@ -115,17 +117,24 @@ class Director:
             page = self._models_page.render(self._allowed(subset))
             if page is not None:
                 return OwnAnswer(page)
+        started = self.clock()
         decision = None if self.decisions is None else self.decisions.begin(headers, now, span)
         context: SchedulingContext | None = None
         try:
             context = SchedulingContext(self._reader.read(headers, body), subset, span)
             if decision is not None:
                 context.decision, decision.request = decision, context.request
-            return self._direct(context, now)
+            outcome = self._direct(context, now)
         except Exception as error:
             if self.decisions is not None:
                 self._note_refusal(self.decisions, headers, context, error, now)
             raise
+        if self.timings is not None:
+            if isinstance(outcome, Pick):
+                self.timings.scheduled(self.clock() - started)
+            else:
+                self.timings.enqueued(outcome.request, self.clock() - started)
+        return outcome
 
     def _direct(self, context: SchedulingContext, now: float) -> Pick | WaitingRequest:
         request, subset = context.request, context.subset
@@ -260,9 +269,13 @@ class Director:
 
     def schedule(self, context: SchedulingContext, now: float) -> Pick:
         """Pick for a request that waited, among the endpoints that may serve it now."""
+        started = self.clock()
         if context.decision is not None:
             context.decision.waited = now - context.decision.at
-        return self._pick(context, self.eligible.find(context, now))
+        pick = self._pick(context, self.eligible.find(context, now))
+        if self.timings is not None:
+            self.timings.scheduled(self.clock() - started)
+        return pick
 
     def ended_waiting(self, context: SchedulingContext, why: Exception | None, now: float) -> None:
         decision = context.decision
@@ -291,25 +304,6 @@ class Director:
             endpoints = candidates.endpoints if selected is None else selected[0]
             self.decisions.keep(pick, endpoints, candidates.now)
         return pick
-
-    def served(self, pick: Pick, destination: str, now: float) -> None:
-        self.picks.served(pick, destination)
-
-    def retried(self, pick: Pick, attempts: int, now: float) -> None:
-        self.picks.retried(pick, attempts, now)
-
-    def fell_back(self, pick: Pick, reason: str, now: float) -> None:
-        self.picks.fell_back(pick, reason, now)
-
-    def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
-        self.picks.responded(pick, status, now, failure)
-
-    def first_byte(self, pick: Pick, at: float, now: float) -> None:
-        self.picks.first_byte(pick, at, now)
-
-    def release(self, pick: Pick, now: float) -> None:
-        """The request is over, for any reason. May be called twice."""
-        self.picks.release(pick, now)
 
     def saturation(self, now: float) -> float:
         """The load of all endpoints, 1.0 = full."""

@@ -160,6 +160,16 @@ class Credit:
         self.total = total
 
 
+class DecisionTimings(Protocol):
+    """Observes how long decisions take that are no rejections."""
+
+    def scheduled(self, seconds: float) -> None:
+        """An endpoint was picked."""
+
+    def enqueued(self, request: InferenceRequest, seconds: float) -> None:
+        """The request waits."""
+
+
 class DecisionLog(Protocol):
     """Keeps what is noted of picks, and says how much that is."""
 

@@ -183,7 +183,7 @@ class PicksInFlight:
             if self.peers is not None and now - at < _NEWS:
                 self.peers.begun(pick)
 
-    def responded(self, pick: Pick, status: int, now: float, failure: Failure | None) -> None:
+    def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
         """The response headers came: tell the data producers whether the request succeeded.
 
         `failure`: the data plane answered in place of the worker. If it could not reach it, find out whether it lives.

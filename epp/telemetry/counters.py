@@ -1,7 +1,6 @@
 """Counts requests, errors, durations and waits under the Go picker's metric names (its docs/metrics.md)."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Metric
@@ -9,19 +8,14 @@ from prometheus_client.core import CounterMetricFamily
 
 from adsum.histogram import Histogram
 from adsum.metric_families import histogram
-from adsum.tracing.span import Span
-from epp.endpoints.endpoint import EndpointPool
-from epp.ext_proc.request_report import Deferral, RequestDirector
 from epp.ext_proc.response_body import ResponseBodyReader, ResponseHead
-from epp.outliers.settings import Failure
 from epp.plugins.labels import EXTENSION_PREFIX, PREFIX
 from epp.request.inference_request import InferenceRequest
-from epp.request.rejection import OwnAnswer, Rejection
-from epp.request.subset import Subset
+from epp.request.rejection import Rejection
 from epp.response.usage import Usage
-from epp.scheduling.pick import Pick, SchedulingContext
+from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DeliveryFollower
-from epp.scheduling.waiting import Dequeued, RequestScheduler, WaitingRequest
+from epp.scheduling.waiting import Dequeued
 from epp.telemetry.flow_control_metrics import DISPATCHED, FlowControlTally, queue_families
 from epp.telemetry.request_families import request_metrics
 from epp.telemetry.request_tally import (
@@ -168,9 +162,9 @@ class Telemetry:
     def turned_away(self, request: InferenceRequest, rejection: Rejection, now: float) -> None:
         self.flow_control.turned_away(rejection, request.priority)
 
-    def enqueued(self, deferral: Deferral, seconds: float) -> None:
+    def enqueued(self, request: InferenceRequest, seconds: float) -> None:
         """Observe how long it took to queue a request."""
-        tally = self._queued.get(deferral.request) if isinstance(deferral, WaitingRequest) else None
+        tally = self._queued.get(request)
         if tally is not None:
             histograms = tally.histograms
             if histograms.enqueued is None:
@@ -204,68 +198,3 @@ class Telemetry:
         if not isinstance(tally, RequestTally):
             pick.observer_state = tally = self._tallies.of(pick.request)
         return tally
-
-
-@dataclass(frozen=True, slots=True)
-class TimedScheduling:
-    """Times the picks of requests that waited, in front of the `RequestScheduler` that makes them. `clock` returns seconds."""
-
-    scheduler: RequestScheduler
-    scheduled: Callable[[float], None]
-    clock: Callable[[], float]
-
-    def candidates(self, context: SchedulingContext, now: float) -> EndpointPool:
-        return self.scheduler.candidates(context, now)
-
-    def schedule(self, context: SchedulingContext, now: float) -> Pick:
-        started = self.clock()
-        pick = self.scheduler.schedule(context, now)
-        self.scheduled(self.clock() - started)
-        return pick
-
-    def ended_waiting(self, context: SchedulingContext, why: Exception | None, now: float) -> None:
-        self.scheduler.ended_waiting(context, why, now)
-
-
-@dataclass(frozen=True, slots=True)
-class TimedDirector:
-    """Times what another RequestDirector does, except rejections: picks, and requests that it queues. `clock` returns seconds."""
-
-    director: RequestDirector
-    scheduled: Callable[[float], None]
-    enqueued: Callable[[Deferral, float], None]
-    clock: Callable[[], float]
-
-    def direct(
-        self,
-        headers: Mapping[str, str],
-        body: bytes | bytearray | memoryview | None,
-        subset: Subset | None,
-        now: float,
-        span: Span | None = None,
-    ) -> Pick | Deferral | OwnAnswer:
-        started = self.clock()
-        outcome = self.director.direct(headers, body, subset, now, span)
-        if isinstance(outcome, Pick):
-            self.scheduled(self.clock() - started)
-        elif not isinstance(outcome, OwnAnswer):
-            self.enqueued(outcome, self.clock() - started)
-        return outcome
-
-    def served(self, pick: Pick, destination: str, now: float) -> None:
-        self.director.served(pick, destination, now)
-
-    def retried(self, pick: Pick, attempts: int, now: float) -> None:
-        self.director.retried(pick, attempts, now)
-
-    def fell_back(self, pick: Pick, reason: str, now: float) -> None:
-        self.director.fell_back(pick, reason, now)
-
-    def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
-        self.director.responded(pick, status, now, failure)
-
-    def first_byte(self, pick: Pick, at: float, now: float) -> None:
-        self.director.first_byte(pick, at, now)
-
-    def release(self, pick: Pick, now: float) -> None:
-        self.director.release(pick, now)

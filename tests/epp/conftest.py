@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import pytest
@@ -60,7 +60,11 @@ class FakeDirector:
             raise outcome
         return outcome
 
-    def served(self, pick: Pick, destination: str, now: float) -> None:
+    @property
+    def picks(self) -> Self:
+        return self
+
+    def served(self, pick: Pick, destination: str) -> None:
         pick.served_by = destination
         self.reported.append(destination)
 

@@ -24,6 +24,8 @@ NAMING = {
 
 NO_PLUGINS = {
     "FairnessPolicy",
+    "OrderingPolicy",
+    "UsageLimitPolicy",
     "SaturationDetector",
     "StalenessAware",
     "DispatchDetector",

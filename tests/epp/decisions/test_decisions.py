@@ -127,8 +127,8 @@ def test_a_decision_has_the_choice_its_candidates_and_what_became_of_it() -> Non
     assert first["inflight"] == 0, "as it was before this request"
     assert (second["chosen"], third["id"], third["waiting"], third["running"]) == (2, "w0", 9, 5)
     assert first["total"] >= second["total"] > third["total"]
-    picker.director.served(pick, "10.0.0.1:8000", NOW)
-    picker.director.responded(pick, 200, NOW + 0.5)
+    picker.director.picks.served(pick, "10.0.0.1:8000")
+    picker.director.picks.responded(pick, 200, NOW + 0.5)
     outcome = picker.last["outcome"]
     assert (outcome["state"], outcome["status"], outcome["served_by"]) == ("answering", 200, "10.0.0.1:8000")
     assert outcome["time_to_headers"] == 0.5
@@ -163,7 +163,7 @@ def test_the_scores_that_are_shown_are_those_that_decided(text: str | None, seed
         ties = [one for one in profile["candidates"] if one["total"] == best["total"]]
         assert best["rank"] == 1 or len(ties) > 1
         if rng.random() < 0.7:
-            picker.director.release(pick, picker.now)
+            picker.director.picks.release(pick, picker.now)
 
 
 def reported_scores(picker: Picker, prompt: str) -> Mapping[str, float]:
@@ -241,7 +241,7 @@ def test_how_a_tie_was_broken(there: str, tie: tuple[str, int, int], best: set[s
         assert isinstance(pick, Pick)
         chosen.add(pick.endpoints[0].id)
         assert picker.last["profiles"][0]["tie"] == (expected if expected["endpoints"] > 1 else None)
-        picker.director.release(pick, picker.now)
+        picker.director.picks.release(pick, picker.now)
     assert chosen == best, "what was said of chance holds"
 
 
@@ -280,7 +280,7 @@ def test_nothing_of_a_prompt_or_a_header_is_kept() -> None:
     assert isinstance(picker.ask(SECRET, model="other", authorization=SECRET), Rejection)
     with pytest.raises(Rejection):
         picker.director.direct({"authorization": SECRET}, b'{"prompt": "%b"' % SECRET.encode(), None, NOW)
-    picker.director.release(pick, NOW)
+    picker.director.picks.release(pick, NOW)
     pick.over("end of stream", NOW)
     del pick
     for text in reachable_texts(picker.ring):
@@ -414,7 +414,7 @@ def test_a_request_that_waits_keeps_no_endpoints_and_says_in_the_end_which_there
     elif how == "expired":
         picker.director.dispatch(picker.now)
     else:
-        picker.director.release(first, picker.now)
+        picker.director.picks.release(first, picker.now)
         picker.director.dispatch(picker.now)
     last = picker.last
     assert (last["waited"], last["endpoints"]) == (picker.now - NOW, 3)

@@ -74,8 +74,8 @@ def test_the_next_request_goes_where_explain_says_and_nothing_else_changes(
         waits.append((first, second))
         if len(waits) > 6:
             for picker, pick in zip((asked, left_alone), waits.pop(0), strict=True):
-                picker.director.responded(pick, 200, picker.now)
-                picker.director.release(pick, picker.now)
+                picker.director.picks.responded(pick, 200, picker.now)
+                picker.director.picks.release(pick, picker.now)
     assert asked.decisions() == left_alone.decisions()
     assert asked.store.pool(NOW).numbers.tolist() == left_alone.store.pool(NOW).numbers.tolist()
 

@@ -107,7 +107,7 @@ def test_how_much_is_noted_changes_no_pick(config: str | None, whole_a_second: i
             assert pick.scores is None
             found.append(pick.endpoints[0].id)
             if numbers.random() < 0.7:
-                recorded.director.release(pick, NOW)
+                recorded.director.picks.release(pick, NOW)
         picked.append(found)
     assert picked[0] == picked[1]
 
@@ -134,7 +134,7 @@ def test_what_is_noted_in_short_still_says_where_the_request_went_and_what_becam
     picker = Picker(store_of(3), whole_a_second=0)
     pick = picker.ask("hello " * 100, x_request_id="r1")
     assert isinstance(pick, Pick)
-    picker.director.responded(pick, 200, NOW + 0.5)
+    picker.director.picks.responded(pick, 200, NOW + 0.5)
     last = picker.last
     assert (last["whole"], last["profiles"], last["left_out"]) == (False, [], [])
     assert (last["choice"]["id"], last["endpoints"]) == (pick.endpoints[0].id, 3)
@@ -172,7 +172,7 @@ def test_a_pick_that_is_over_keeps_no_plugin_alive() -> None:
     recorded = Recorded(CONFIG, 0)
     pick = recorded.ask()
     assert pick.producers
-    recorded.director.release(pick, NOW)
+    recorded.director.picks.release(pick, NOW)
     pick.over("end", NOW)
     assert (*pick.producers, *pick.request.counts) == ()
 

@@ -121,7 +121,7 @@ class Both:
     def end(self) -> None:
         if self.picks:
             pick = self.picks.pop(self.rng.choice(list(self.picks)))
-            self.director.release(pick, self.now)
+            self.director.picks.release(pick, self.now)
             worker = pick.endpoints[0].id
             if worker in self.model.workers:
                 self.model.workers[worker] -= 1

@@ -115,8 +115,8 @@ class Pool:
         for _ in range(12):
             pick = await self.pick(prompt, **more)
             found.add(pick.endpoints[0].id)
-            self.director.responded(pick, 500, 0.0)
-            self.director.release(pick, 0.0)
+            self.director.picks.responded(pick, 500, 0.0)
+            self.director.picks.release(pick, 0.0)
         return found
 
     def knowledge(self) -> list[Knowledge]:
@@ -303,11 +303,11 @@ async def test_a_worker_without_events_is_estimated() -> None:
         await until(lambda: picker.knowledge() == [Knowledge.EXACT])
         pick = await picker.pick(PROMPT)
         while pick.endpoints[0].id != "w1":
-            picker.director.responded(pick, 500, 0.0)
-            picker.director.release(pick, 0.0)
+            picker.director.picks.responded(pick, 500, 0.0)
+            picker.director.picks.release(pick, 0.0)
             pick = await picker.pick(PROMPT)
-        picker.director.responded(pick, 200, 0.0)
-        picker.director.release(pick, 0.0)
+        picker.director.picks.responded(pick, 200, 0.0)
+        picker.director.picks.release(pick, 0.0)
         assert await picker.goes_to(PROMPT) == {"w1"}
 
 
@@ -321,8 +321,8 @@ async def test_a_prompt_counts_where_it_was_sent_until_it_is_answered() -> None:
         others = [await picker.pick(PROMPT) for _ in range(6)]
         assert {one.endpoints[0].id for one in others} == {first.endpoints[0].id}
         for pick in (first, *others):  # answered, and yet its worker says of no block of it
-            picker.director.responded(pick, 200, 0.0)
-            picker.director.release(pick, 0.0)
+            picker.director.picks.responded(pick, 200, 0.0)
+            picker.director.picks.release(pick, 0.0)
         assert await picker.goes_to(PROMPT) == {"w0", "w1"}
 
 
@@ -413,7 +413,7 @@ async def test_with_flow_control_tokens_are_asked_for_too() -> None:
             picker.reconfigure()
             await asyncio.sleep(0.05)
             assert not waiting.done(), "an equal configuration lets it go"
-            picker.director.release(picks.pop(), 0.0)
+            picker.director.picks.release(picks.pop(), 0.0)
             assert (await waiting).endpoints
 
 
@@ -444,7 +444,7 @@ async def test_what_waits_stays_when_the_plugin_comes_or_goes() -> None:
                 assert queued() == wait
             assert not any(one.done() for one in waiting)
             for pick in picks:
-                picker.director.release(pick, 0.0)
+                picker.director.picks.release(pick, 0.0)
             assert len(await asyncio.gather(*waiting)) == 4
 
 
@@ -530,8 +530,8 @@ async def test_the_default_policy_knows_what_workers_say() -> None:
         )
         for _ in range(3):
             pick = await picker.pick(PROMPT)
-            picker.director.responded(pick, 200, 0.0)
-            picker.director.release(pick, 0.0)
+            picker.director.picks.responded(pick, 200, 0.0)
+            picker.director.picks.release(pick, 0.0)
         before = sum(credit.total for credit in picker.producer.credits.values())
         assert before
         async with picker.feed:

@@ -161,12 +161,12 @@ async def answered(pool: Pool, worker: SimulatedWorker, prompt: str, *, said: bo
     pick = await pool.pick(prompt)
     (server,) = [one for one in pool.store.endpoints if one.port == worker.port]
     while pick.endpoints[0] is not server:
-        pool.director.responded(pick, 500, 0.0)
-        pool.director.release(pick, 0.0)
+        pool.director.picks.responded(pick, 500, 0.0)
+        pool.director.picks.release(pick, 0.0)
         pick = await pool.pick(prompt)
     cached = await worker.complete(prompt)
-    pool.director.responded(pick, 200, 0.0)
-    pool.director.release(pick, 0.0)
+    pool.director.picks.responded(pick, 200, 0.0)
+    pool.director.picks.release(pick, 0.0)
     if said:
         pool.producer.delivered(pick.request, cached)
         return

@@ -44,11 +44,11 @@ def agree(seed: int, events: int) -> None:
                 mine.append(picker.pick(prompt, now, stream=rng.random() < 0.5))
             case 4 if mine:
                 pick = rng.choice(mine)
-                picker.director.served(pick, f"10.0.0.{rng.randrange(WORKERS - 1) + 1}:8000", now)
+                picker.director.picks.served(pick, f"10.0.0.{rng.randrange(WORKERS - 1) + 1}:8000")
             case 5 if mine:
-                picker.director.responded(rng.choice(mine), rng.choice([200, 200, 200, 503]), now)
+                picker.director.picks.responded(rng.choice(mine), rng.choice([200, 200, 200, 503]), now)
             case 0 | 1 | 2 | 3 | 6 | 7 if mine:
-                picker.director.release(mine.pop(rng.randrange(len(mine))), now)
+                picker.director.picks.release(mine.pop(rng.randrange(len(mine))), now)
             case 8 | 9:
                 picker.publisher.flush(now)
             case 10:
@@ -75,7 +75,7 @@ def agree(seed: int, events: int) -> None:
         assert picker.inflight() == expected, (seed, at)
     for at, mine in enumerate(open_picks):
         for pick in mine:
-            pickers[at].director.release(pick, now)
+            pickers[at].director.picks.release(pick, now)
         pickers[at].publisher.flush(now)
     for wire in carried.values():
         wire.carry(now)

@@ -54,8 +54,8 @@ def test_a_pick_counts_at_the_peer_as_its_own() -> None:
     # the prompt that is ahead there is as dear as an own one, and its prefix as good
     chosen = [picker.pick(PROMPT + "and more", 1.04).endpoints[0].id for picker in (one, other)]
     assert chosen[0] == chosen[1]
-    one.director.responded(pick, 200, 1.05)
-    one.director.release(pick, 1.06)
+    one.director.picks.responded(pick, 200, 1.05)
+    one.director.picks.release(pick, 1.06)
     wire.tell(1.08)
     assert other.store.peer_inflight(pick.endpoints[0]) == 0
 
@@ -75,11 +75,11 @@ def test_a_prompt_on_a_worker_of_its_own_is_ahead_there_and_over_when_the_answer
     ahead = work.ahead(other.store.pool(1.03)).tolist()
     assert ahead == [1.0, pick.request.prompt_size / 4]
     assert other.inflight() == {("w0", "1"): (0, 1), ("w1", "1"): (0, 1)}
-    one.director.responded(pick, 200, 1.1)
+    one.director.picks.responded(pick, 200, 1.1)
     wire.tell(1.12)
     assert work.ahead(other.store.pool(1.13))[1] == 0.0
     assert other.inflight() == {("w0", "1"): (0, 1)}
-    one.director.release(pick, 1.2)
+    one.director.picks.release(pick, 1.2)
     wire.tell(1.22)
     assert other.inflight() == {}
 
@@ -93,17 +93,17 @@ def test_where_pages_do_not_tell_a_prompt_is_over_at_the_peer_when_its_answer_be
     (ledger,) = work.ledgers.by_key.values()
     ledger.hold(held=True)
     for pick in first, second:
-        one.director.responded(pick, 200, 1.1)
-    one.director.release(second, 1.1)  # its Envoy says no more than that headers came
+        one.director.picks.responded(pick, 200, 1.1)
+    one.director.picks.release(second, 1.1)  # its Envoy says no more than that headers came
 
     def ahead(now: float) -> float:
         wire.tell(now)
         return work.ahead(other.store.pool(now)).item()
 
     assert ahead(1.12) == (first.request.prompt_size + second.request.prompt_size) / 4
-    one.director.first_byte(first, 1.2, 1.2)
+    one.director.picks.first_byte(first, 1.2, 1.2)
     assert ahead(1.22) == second.request.prompt_size / 4
-    one.director.first_byte(second, 1.3, 1.3)
+    one.director.picks.first_byte(second, 1.3, 1.3)
     assert ahead(1.32) == 0.0
 
 
@@ -111,8 +111,8 @@ def test_a_newcomer_is_told_what_is_in_flight_and_held() -> None:
     one, newcomer = PublishingPicker(3), PublishingPicker(3)
     served = one.pick(PROMPT, 1.0, only=1)
     one.publisher.flush(1.01)
-    one.director.responded(served, 200, 1.5)
-    one.director.release(served, 1.5)
+    one.director.picks.responded(served, 200, 1.5)
+    one.director.picks.release(served, 1.5)
     one.pick("another", 1.6, only=0)
     one.publisher.flush(1.61)
     newcomer.read_pages(1.9)
@@ -158,7 +158,7 @@ def test_much_at_once_is_several_messages() -> None:
         assert len(each.subscriber) == len(picks)
     one.is_awake = False
     for pick in picks:
-        one.director.release(pick, 1.1)
+        one.director.picks.release(pick, 1.1)
     assert one.is_awake
     wire.tell(1.12)
     assert other.inflight() == {}

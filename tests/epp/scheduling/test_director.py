@@ -89,8 +89,8 @@ def test_the_least_loaded_is_picked_and_counted() -> None:
     assert [endpoint.destination for endpoint in pick.endpoints] == ["10.0.0.2:8000"]
     assert (pick.request.model, len(pick.request.request_id)) == ("m", 32)
     assert inflight(store) == [0, 1, 0]
-    it.release(pick, NOW)
-    it.release(pick, NOW)
+    it.picks.release(pick, NOW)
+    it.picks.release(pick, NOW)
     assert inflight(store) == [0, 0, 0]
 
 
@@ -132,12 +132,12 @@ def test_the_load_of_aborted_requests_ends_at_zero() -> None:
     for _ in range(3000):
         open_picks.append(direct(it))
         if rng.random() < 0.5:
-            it.served(open_picks[-1], rng.choice(["10.0.0.1:8000", "10.0.0.2:8000"]), NOW)
+            it.picks.served(open_picks[-1], rng.choice(["10.0.0.1:8000", "10.0.0.2:8000"]))
         if rng.random() < 0.6:
-            it.release(open_picks.pop(rng.randrange(len(open_picks))), NOW)
+            it.picks.release(open_picks.pop(rng.randrange(len(open_picks))), NOW)
         assert sum(inflight(store)) == len(open_picks)
     for pick in open_picks:
-        it.release(pick, NOW)
+        it.picks.release(pick, NOW)
     assert inflight(store) == [0, 0]
 
 
@@ -148,15 +148,15 @@ def test_the_one_who_served_has_the_load() -> None:
     it = director(store, max_endpoints=2)
     pick = direct(it)
     assert [endpoint.id for endpoint in pick.endpoints] == ["w0", "w1"]
-    it.served(pick, "10.0.0.9:8000", NOW)
-    it.served(pick, "nonsense", NOW)
+    it.picks.served(pick, "10.0.0.9:8000")
+    it.picks.served(pick, "nonsense")
     assert inflight(store) == [1, 0, 0]
-    it.served(pick, "10.0.0.2:8000", NOW)
+    it.picks.served(pick, "10.0.0.2:8000")
     assert inflight(store) == [0, 1, 0]
-    it.served(pick, "10.0.0.3:8000", NOW)
+    it.picks.served(pick, "10.0.0.3:8000")
     assert inflight(store) == [0, 0, 1]
-    it.release(pick, NOW)
-    it.served(pick, "10.0.0.1:8000", NOW)
+    it.picks.release(pick, NOW)
+    it.picks.served(pick, "10.0.0.1:8000")
     assert inflight(store) == [0, 0, 0]
 
 
@@ -294,9 +294,9 @@ def test_picks_are_told_apart_though_they_look_alike() -> None:
     it = director(store)
     one, other = direct(it, x_request_id="same"), direct(it, x_request_id="same")
     assert isinstance(one.endpoints[0], Endpoint)
-    it.release(one, NOW)
+    it.picks.release(one, NOW)
     assert inflight(store) == [1]
-    it.release(other, NOW)
+    it.picks.release(other, NOW)
     assert inflight(store) == [0]
 
 
@@ -314,9 +314,9 @@ def cached(it: Director, prompt: str = LONG) -> Counter[str]:
     picks = []
     for _ in range(10):
         picks.append(ask(it, prompt))
-        it.responded(picks[-1], 503, NOW)
+        it.picks.responded(picks[-1], 503, NOW)
     for pick in picks:
-        it.release(pick, NOW)
+        it.picks.release(pick, NOW)
     return Counter(pick.endpoints[0].id for pick in picks)
 
 
@@ -331,51 +331,51 @@ def test_a_prompt_goes_where_its_beginning_was_sent() -> None:
 def test_a_prompt_goes_where_its_beginning_was_served() -> None:
     it = director(store_of("", ""))
     first = ask(it)
-    it.responded(first, 200, NOW)
+    it.picks.responded(first, 200, NOW)
     assert cached(it, LONG + "And the sky?") == {first.endpoints[0].id: 10}
-    it.responded(first, 200, NOW)
-    it.release(first, NOW)
-    it.responded(first, 500, NOW)
+    it.picks.responded(first, 200, NOW)
+    it.picks.release(first, NOW)
+    it.picks.responded(first, 500, NOW)
     assert cached(it) == {first.endpoints[0].id: 10}
 
 
 @pytest.mark.parametrize("status", [100, 199, 300, 404, 429, 500, 503])
 def test_what_was_not_served_is_not_cached(status: int) -> None:
     it = director(store_of("", ""))
-    it.responded(ask(it), status, NOW)
+    it.picks.responded(ask(it), status, NOW)
     assert set(cached(it)) == {"w0", "w1"}
 
 
 def test_what_nobody_answered_is_not_cached() -> None:
     it = director(store_of("", ""))
-    it.release(ask(it), NOW)
+    it.picks.release(ask(it), NOW)
     assert set(cached(it)) == {"w0", "w1"}
 
 
 def test_of_a_request_that_failed_others_keep_what_is_theirs() -> None:
     it = director(store_of("", ""))
     proven = ask(it)
-    it.responded(proven, 200, NOW)
+    it.picks.responded(proven, 200, NOW)
     failed, under_way = ask(it, LONG * 2), ask(it, LONG * 2)
-    it.responded(failed, 503, NOW)
+    it.picks.responded(failed, 503, NOW)
     assert cached(it, LONG * 2) == {proven.endpoints[0].id: 10}, "another one is on its way there"
-    it.release(under_way, NOW)
+    it.picks.release(under_way, NOW)
     assert cached(it) == {proven.endpoints[0].id: 10}, "it was known before"
 
 
 def test_the_one_who_served_has_the_cache() -> None:
     it = director(store_of("", ""), max_endpoints=2)
     pick = ask(it)
-    it.served(pick, pick.endpoints[1].destination, NOW)
-    it.responded(pick, 200, NOW)
+    it.picks.served(pick, pick.endpoints[1].destination)
+    it.picks.responded(pick, 200, NOW)
     assert cached(it) == {pick.endpoints[1].id: 10}
 
 
 def test_where_a_stranger_served_nobody_has_the_cache() -> None:
     it = director(store_of("", ""))
     pick = ask(it)
-    it.served(pick, "10.0.0.9:8000", NOW)
-    it.responded(pick, 200, NOW)
+    it.picks.served(pick, "10.0.0.9:8000")
+    it.picks.responded(pick, 200, NOW)
     assert set(cached(it)) == {"w0", "w1"}
 
 
@@ -388,7 +388,7 @@ def test_a_late_answer_of_a_worker_that_is_gone_is_no_cache() -> None:
     store.apply(InstanceAddedEvent(instance), {})
     for row in range(2):
         load(store, row)
-    it.responded(pick, 200, NOW)
+    it.picks.responded(pick, 200, NOW)
     assert set(cached(it)) == {"w0", "w1"}
 
 
@@ -402,7 +402,7 @@ def test_another_process_has_no_cache() -> None:
         store.apply(InstanceUpdatedEvent(revised(store, name, ""), revised(store, name, "a.one.1")), {})
     it = director(store)
     pick = ask(it)
-    it.responded(pick, 200, NOW)
+    it.picks.responded(pick, 200, NOW)
     name = pick.endpoints[0].id
     store.apply(InstanceUpdatedEvent(revised(store, name, "a.one.1"), revised(store, name, "a.one.2")), {})
     assert cached(it) == {name: 10}, "the same process with another document"
@@ -416,7 +416,7 @@ def test_a_worker_that_comes_back_has_its_cache_if_it_was_not_ready_only(reason:
     store = store_of("", "")
     it = director(store)
     pick = ask(it)
-    it.responded(pick, 200, NOW)
+    it.picks.responded(pick, 200, NOW)
     number = int(pick.endpoints[0].id[1:])
     instance = Instance(f"w{number}", "ns", "c", f"10.0.0.{number + 1}", 8000, "a")
     store.apply(InstanceRemovedEvent(instance, reason))
@@ -431,5 +431,5 @@ def test_nothing_of_a_prompt_is_held_once_it_is_scheduled() -> None:
     pick = ask(it)
     assert pick.request.prompt is None
     assert pick.request.prefixes
-    it.responded(pick, 200, NOW)
+    it.picks.responded(pick, 200, NOW)
     assert not pick.request.prefixes

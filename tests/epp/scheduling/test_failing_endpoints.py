@@ -54,12 +54,12 @@ def test_those_that_the_data_plane_tried_first_are_looked_at(
     pool = store()
     it = director(pool)
     pick = picked(it)
-    it.release(pick, 0.0)
+    it.picks.release(pick, 0.0)
     by_id = {endpoint.id: endpoint for endpoint in pool.endpoints}
     pick.endpoints = tuple(by_id[name] for name in listed)
     pick.in_flight_at = (by_id[served],)
     found = suspects(pool)
-    it.retried(pick, attempts, 0.0)
+    it.picks.retried(pick, attempts, 0.0)
     assert found == looked_at
 
 
@@ -68,8 +68,8 @@ def test_an_ejected_endpoint_gets_no_request_unless_all_are() -> None:
     it = director(pool)
     it.picks.outliers = OutlierDetection(pool, OutlierSettings(consecutive_5xx=1))
     first = picked(it)
-    it.responded(first, 500, 0.0)
-    it.release(first, 0.0)
+    it.picks.responded(first, 500, 0.0)
+    it.picks.release(first, 0.0)
     others = {picked(it).endpoints[0].id for _ in range(20)}
     assert others == {"a", "b", "c"} - {first.endpoints[0].id}
     for endpoint in pool.endpoints:
@@ -83,9 +83,9 @@ def test_what_somebody_else_answered_counts_for_nobody() -> None:
     it = director(pool)
     it.picks.outliers = OutlierDetection(pool, OutlierSettings(consecutive_5xx=1))
     pick = picked(it)
-    it.served(pick, "10.9.9.9:1", 0.0)
-    it.responded(pick, 500, 0.0)
-    it.release(pick, 0.0)
+    it.picks.served(pick, "10.9.9.9:1")
+    it.picks.responded(pick, 500, 0.0)
+    it.picks.release(pick, 0.0)
     assert not it.picks.outliers.ejected
 
 
@@ -99,10 +99,10 @@ def test_what_was_refused_everywhere_was_the_requests_fault(status: int, ejected
     for _ in range(6):
         pick = picked(it)
         pick.endpoints = pool.endpoints
-        it.served(pick, pool.endpoints[2].destination, 0.0)
-        it.retried(pick, 3, 0.0)
-        it.responded(pick, status, 0.0)
-        it.release(pick, 0.0)
+        it.picks.served(pick, pool.endpoints[2].destination)
+        it.picks.retried(pick, 3, 0.0)
+        it.picks.responded(pick, status, 0.0)
+        it.picks.release(pick, 0.0)
     assert len(it.picks.outliers.ejected) == ejected
 
 
@@ -114,8 +114,8 @@ def test_nothing_is_kept_of_requests_that_are_over() -> None:
     for status in (200, 500, None):
         pick = picked(it)
         if status is not None:
-            it.responded(pick, status, 0.0)
-        it.release(pick, 0.0)
+            it.picks.responded(pick, status, 0.0)
+        it.picks.release(pick, 0.0)
     assert not detection._sent
     assert all(one.unanswered.since(1, streamed=False) is None for one in detection._records.values())
 

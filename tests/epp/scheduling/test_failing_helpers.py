@@ -45,9 +45,9 @@ class Pool:
 
     def answer(self, pick: Pick, status: int = 200, reason: str = "", now: float = NOW) -> None:
         if reason:
-            self.director.fell_back(pick, reason, now)
-        self.director.responded(pick, status, now)
-        self.director.release(pick, now)
+            self.director.picks.fell_back(pick, reason, now)
+        self.director.picks.responded(pick, status, now)
+        self.director.picks.release(pick, now)
 
     @property
     def ejected(self) -> list[str]:
@@ -152,17 +152,17 @@ def test_what_a_prefill_worker_did_not_compute_it_neither_has_ahead_nor_holds() 
     pool.director.picks.peers = publisher
     pick = pool.ask()
     [work] = [one for one in pool.director.producers if isinstance(one, WorkAheadProducer)]
-    pool.director.fell_back(pick, "timeout", NOW)
+    pool.director.picks.fell_back(pick, "timeout", NOW)
     assert pool.store.pool(NOW).inflight.tolist() == [1, 0]
     assert pick.stages.endswith("without; the decode worker computed the prompt: timeout")
-    pool.director.responded(pick, 200, NOW)
-    pool.director.first_byte(pick, NOW + 9.0, NOW + 9.0)
+    pool.director.picks.responded(pick, 200, NOW)
+    pool.director.picks.first_byte(pick, NOW + 9.0, NOW + 9.0)
     assert work.learnt()["transfer"]["answers"] == 0, "those were the seconds of computing"
     assert work.ahead(pool.store.pool(NOW)).tolist()[1] == 0.0
     matches = {one.id: work.prefixes.held(pick.request, one) for one in pool.store.endpoints}
     assert matches["prefill-2"] == 0
-    pool.director.release(pick, NOW)
-    pool.director.release(pick, NOW)
+    pool.director.picks.release(pick, NOW)
+    pool.director.picks.release(pick, NOW)
     assert pool.store.pool(NOW).inflight.tolist() == [0, 0]
     publisher.flush(NOW)
     kept = publisher.since(0)

@@ -87,7 +87,7 @@ def test_a_rank_counts_as_in_flight_though_the_request_goes_to_its_sidecar() -> 
     pick = direct(director)
     assert pick.endpoints[0].destination == "10.0.0.1:8000"
     assert pick.headers == {"x-data-parallel-host-port": "10.0.0.1:8200"}
-    director.served(pick, "10.0.0.1:8000", NOW)
+    director.picks.served(pick, "10.0.0.1:8000")
     assert store.pool(NOW).inflight.tolist() == [1]
-    director.release(pick, NOW)
+    director.picks.release(pick, NOW)
     assert store.pool(NOW).inflight.tolist() == [0]

@@ -36,8 +36,8 @@ def test_what_was_sent_since_the_page_was_read_counts_until_the_next() -> None:
     it = director(store)
     for _ in range(4):
         pick = direct(it)
-        it.responded(pick, 200, NOW)
-        it.release(pick, NOW)
+        it.picks.responded(pick, 200, NOW)
+        it.picks.release(pick, NOW)
     assert sorted(store.pool(NOW).unreported.tolist()) == [2, 2]
     for row in range(2):
         load(store, row)
@@ -49,7 +49,7 @@ def test_without_a_page_only_what_is_in_flight_counts() -> None:
     add_worker(store, is_seen=False)
     it = director(store)
     open_picks = [direct(it) for _ in range(3)]
-    it.release(open_picks[0], NOW)
+    it.picks.release(open_picks[0], NOW)
     assert store.pool(NOW).unreported.tolist() == [2]
 
 
@@ -64,8 +64,8 @@ def test_300_at_once_are_spread_over_pages_that_differ_by_a_hair(streamed: bool)
         pick = direct(it)
         went[pick.endpoints[0].id] += 1
         if streamed:
-            it.responded(pick, 200, NOW)
-            it.release(pick, NOW)
+            it.picks.responded(pick, 200, NOW)
+            it.picks.release(pick, NOW)
     assert max(went.values()) <= 180, went
 
 

@@ -46,7 +46,7 @@ class Pool:
             hint, began = subset(), time.perf_counter()
             pick = self.director.direct(HEADERS, body, hint, NOW)
             times.append(time.perf_counter() - began)
-            self.director.release(pick, NOW)
+            self.director.picks.release(pick, NOW)
         return min(times[10:])
 
 

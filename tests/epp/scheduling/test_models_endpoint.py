@@ -121,8 +121,8 @@ def test_the_data_plane_s_word_reaches_the_endpoint_that_answers() -> None:
     judged: list[str] = []
     for endpoint in store.endpoints:
         store.on_suspect[endpoint.key] = lambda name=endpoint.id: judged.append(name)  # type: ignore[misc]
-    it.responded(pick, 503, 0.0, Failure.CONNECT)
+    it.picks.responded(pick, 503, 0.0, Failure.CONNECT)
     assert judged == [pick.endpoints[0].id]
-    it.release(pick, 0.0)
-    it.responded(pick, 503, 0.0, Failure.CONNECT)
+    it.picks.release(pick, 0.0)
+    it.picks.responded(pick, 503, 0.0, Failure.CONNECT)
     assert judged == [pick.endpoints[0].id]

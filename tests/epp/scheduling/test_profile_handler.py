@@ -81,9 +81,9 @@ def test_a_new_prompt_is_prefilled_elsewhere_and_counts_at_both() -> None:
     }
     assert pick.headers == {PREFILLER: "10.0.0.2:8000"}
     assert (pick.primary, inflight(store)) == ("decode", {"decode-1": 1, "prefill-2": 1})
-    director.responded(pick, 200, NOW)
-    director.release(pick, NOW)
-    director.release(pick, NOW)
+    director.picks.responded(pick, 200, NOW)
+    director.picks.release(pick, NOW)
+    director.picks.release(pick, NOW)
     assert inflight(store) == {"decode-1": 0, "prefill-2": 0}
 
 
@@ -91,7 +91,7 @@ def test_a_prompt_that_the_decode_worker_holds_is_prefilled_there() -> None:
     store = store_of("decode", "prefill")
     director = director_of(store, scheduler_of())
     first = ask(director)
-    director.responded(first, 200, NOW)
+    director.picks.responded(first, 200, NOW)
     again = ask(director)
     assert (again.helpers, again.headers) == ({}, {})
     assert inflight(store) == {"decode-1": 2, "prefill-2": 1}
@@ -104,9 +104,9 @@ def test_a_prompt_that_the_decode_worker_holds_is_prefilled_there() -> None:
 def test_of_a_request_that_failed_no_helper_has_the_prompt() -> None:
     store = store_of("decode", "prefill")
     director = director_of(store, scheduler_of())
-    director.responded(ask(director), 503, NOW)
+    director.picks.responded(ask(director), 503, NOW)
     second = ask(director)
-    director.release(second, NOW)
+    director.picks.release(second, NOW)
     assert ask(director).headers == {PREFILLER: "10.0.0.2:8000"}
 
 
@@ -115,9 +115,9 @@ def test_a_fallback_that_served_has_the_load_and_the_prompt_and_the_helper_keeps
     director = director_of(store, scheduler_of(max_endpoints=2))
     pick = ask(director)
     chosen, fallback = pick.endpoints
-    director.served(pick, fallback.destination, NOW)
+    director.picks.served(pick, fallback.destination)
     assert inflight(store) == {chosen.id: 0, fallback.id: 1, "prefill-3": 1}
-    director.responded(pick, 200, NOW)
+    director.picks.responded(pick, 200, NOW)
     later = ask(director)
     held = {
         one.id: prefix_match(later.request, one) for one in store.endpoints if one is not later.endpoints[0]
@@ -126,7 +126,7 @@ def test_a_fallback_that_served_has_the_load_and_the_prompt_and_the_helper_keeps
     assert held[chosen.id] == PrefixMatch(0, 576)
     assert held["prefill-3"] == PrefixMatch(576, 576)
     for one in (pick, later):
-        director.release(one, NOW)
+        director.picks.release(one, NOW)
     assert set(inflight(store).values()) == {0}
 
 
@@ -151,14 +151,14 @@ def test_whoever_gives_up_or_is_served_elsewhere_nothing_stays_counted() -> None
     for number in range(1000):
         picks.append(ask(director, f"{rng.randrange(40)} {LONG}"))
         if number % 3:
-            director.served(picks[-1], rng.choice(store.endpoints).destination, NOW)
+            director.picks.served(picks[-1], rng.choice(store.endpoints).destination)
         if number % 2:
             pick = picks.pop(rng.randrange(len(picks)))
-            director.responded(pick, rng.choice([200, 200, 503]), NOW)
-            director.release(pick, NOW)
+            director.picks.responded(pick, rng.choice([200, 200, 503]), NOW)
+            director.picks.release(pick, NOW)
     assert sum(inflight(store).values()) == sum(1 + len(pick.helpers) for pick in picks)
     for pick in picks:
-        director.release(pick, NOW)
+        director.picks.release(pick, NOW)
     assert set(inflight(store).values()) == {0}
 
 

@@ -153,14 +153,14 @@ def test_a_prompt_goes_where_it_is_cached_also_after_a_change() -> None:
     it = director_of(first, store)
     prompt = "a long prompt " * 1000
     pick = direct(it, prompt)
-    it.responded(pick, 200, NOW)
-    it.release(pick, NOW)
+    it.picks.responded(pick, 200, NOW)
+    it.picks.release(pick, NOW)
     for weights in range(5):
         changed = config(PREFIX + f"- {{type: queue-scorer, name: queue-{weights}}}\n", first)
         it.reconfigure(changed.scheduler, changed.detector, Policy())
         again = direct(it, prompt)
         assert again.endpoints == pick.endpoints
-        it.release(again, NOW)
+        it.picks.release(again, NOW)
         first = changed
 
 
@@ -204,12 +204,12 @@ def test_a_pick_ends_with_the_producers_that_it_was_made_with() -> None:
     served, failed = direct(it, "one"), direct(it, "two")
     it.reconfigure(scheduler_with(new), detector, Policy())
     assert store.pool(NOW).inflight.sum() == 2, "what is in flight stays counted"
-    it.responded(served, 200, NOW)
-    it.release(served, NOW)
-    it.release(failed, NOW)
+    it.picks.responded(served, 200, NOW)
+    it.picks.release(served, NOW)
+    it.picks.release(failed, NOW)
     assert old.told == ["prepare", "picked"] * 2 + ["served", "failed"]
     assert new.told == []
-    it.release(direct(it, "three"), NOW)
+    it.picks.release(direct(it, "three"), NOW)
     assert new.told == ["prepare", "picked", "failed"]
     assert store.pool(NOW).inflight.sum() == 0
 

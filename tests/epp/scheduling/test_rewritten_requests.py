@@ -22,7 +22,7 @@ def test_the_pick_is_made_for_the_model_that_serves() -> None:
         pick = direct(it, "gpt")
         assert pick.request.rewritten_from == "gpt"
         went[pick.request.model, pick.endpoints[0].id] += 1
-        it.release(pick, 100.0)
+        it.picks.release(pick, 100.0)
     assert went.keys() == {("llama", "w0"), ("mistral", "w1")}
     assert went["mistral", "w1"] / 400 == pytest.approx(0.25, abs=0.1)
 

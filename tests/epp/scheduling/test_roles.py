@@ -79,8 +79,8 @@ def test_a_prompt_that_the_decode_worker_holds_stays() -> None:
     director = director_of(store_of("decode", "prefill"))
     first = ask(director)
     assert first.headers
-    director.responded(first, 200, NOW)
-    director.release(first, NOW)
+    director.picks.responded(first, 200, NOW)
+    director.picks.release(first, NOW)
     assert ask(director).headers == {}
 
 
@@ -106,10 +106,10 @@ def test_what_a_prefill_worker_has_ahead_is_its_own_and_its_request_ends_when_th
     pick = ask(director)
     assert ahead.ahead(store.pool(NOW)).tolist() == [1, 6000]
     assert store.pool(NOW).inflight.tolist() == [1, 1]
-    director.responded(pick, 200, NOW)
+    director.picks.responded(pick, 200, NOW)
     assert store.pool(NOW).inflight.tolist() == [1, 0]
     assert ahead.ahead(store.pool(NOW)).tolist() == [1, 0]
-    director.release(pick, NOW)
+    director.picks.release(pick, NOW)
     assert store.pool(NOW).inflight.tolist() == [0, 0]
 
 
@@ -118,8 +118,8 @@ def test_of_two_that_share_a_prefill_worker_only_one_request_ends_there() -> Non
     director = director_of(store)
     first, second = ask(director), ask(director, text="b")
     assert first.headers == second.headers != {}
-    director.responded(first, 200, NOW)
-    director.release(first, NOW)
+    director.picks.responded(first, 200, NOW)
+    director.picks.release(first, NOW)
     assert store.pool(NOW).inflight.tolist() == [1, 1]
 
 
@@ -142,9 +142,9 @@ def test_a_request_on_two_workers_teaches_nothing_of_the_one_that_answers() -> N
                 assert isinstance(pick, Pick)
                 assert bool(pick.helpers) is (tokens == 6000), pick.stages
                 took = 2e-4 * tokens * (10 if pick.helpers else 1)
-                director.responded(pick, 200, now + took)
-                director.first_byte(pick, now + took, now + took)
-                director.release(pick, now + took)
+                director.picks.responded(pick, 200, now + took)
+                director.picks.first_byte(pick, now + took, now + took)
+                director.picks.release(pick, now + took)
                 computed[0] += pick.request.prompt_size / 4
                 computed[1] += pick.request.prompt_size / 4 if pick.helpers else 0.0
             now += 15.0

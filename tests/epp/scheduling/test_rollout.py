@@ -104,7 +104,7 @@ def test_revisions_get_the_shares_of_the_go_picker(
         revision = pick.endpoints[0].id[:2]
         assert helper.id.startswith(revision)
         picked[revision] += 1
-        director.release(pick, NOW)
+        director.picks.release(pick, NOW)
     assert picked["v2"] / 1000 == pytest.approx(share, abs=0.05)
 
 

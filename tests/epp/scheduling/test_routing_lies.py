@@ -38,7 +38,7 @@ class Told(PickerChooser):
         self.counts[worker] = self.counts.get(worker, 0) + 1
         if self.lie == "begins at once" and worker == 0:
             pick = self._picks[wanted.key]
-            self._director.responded(pick, 200, now + 0.001)
+            self._director.picks.responded(pick, 200, now + 0.001)
             super().first_token(wanted, worker, now + 0.001)
         return worker
 

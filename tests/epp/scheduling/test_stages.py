@@ -97,8 +97,8 @@ def test_the_stages_are_those_of_the_go_picker(case: dict[str, Any]) -> None:
         assert (pick.endpoints[0].id, pick.primary) == (str(given["to"]), "decode")
         assert pick.endpoints[0].port == given.get("port", 8200)
         assert pick.stages.startswith(given.get("stages", "")), pick.stages
-        director.responded(pick, 200, NOW)
-        director.release(pick, NOW)
+        director.picks.responded(pick, 200, NOW)
+        director.picks.release(pick, NOW)
     assert {store.inflight(one) for one in store.endpoints} == {0}
 
 
@@ -141,8 +141,8 @@ def test_the_go_pickers_configurations_choose_as_its_program_did(file: str, case
             expected["x-data-parallel-host-port"] = f"10.0.0.{given['to']}:{given['rank']}"
         assert pick.headers == expected, given
         assert pick.endpoints[0].destination == f"10.0.0.{given['to']}:{given.get('port', 18000)}", given
-        director.responded(pick, 200, NOW)
-        director.release(pick, NOW)
+        director.picks.responded(pick, 200, NOW)
+        director.picks.release(pick, NOW)
 
 
 ALWAYS: dict[str, Any] = {"prefill": {"type": "always-disagg-pd-decider"}}
@@ -196,7 +196,7 @@ def test_an_explanation_tells_the_stages_and_counts_nothing() -> None:
     assert f"  {why}" in list(details(document))
     handler = config.scheduler.handler
     assert not handler.counts.decisions  # type: ignore[attr-defined]
-    director.release(direct(director, {}), NOW)
+    director.picks.release(direct(director, {}), NOW)
     samples = [one for family in disagg_metrics([handler]) for one in family.samples]  # type: ignore[list-item]
     told = [(one.name, one.labels.get("decision_type") or one.labels["reason"], one.value) for one in samples]
     assert told == [

@@ -9,10 +9,12 @@ from epp.ext_proc.response_body import ResponseHead
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
-from epp.scheduling.waiting import Dequeued
-from epp.telemetry.counters import Telemetry, TimedDirector
+from epp.scheduling.waiting import Dequeued, WaitingRequest
+from epp.telemetry.counters import Telemetry
 from epp.telemetry.picker_metrics import RewriteDecisions
 from epp.telemetry.request_tally import HISTOGRAM_SETS, UNUSED_AFTER, UNUSED_AFTER_AT_LIMIT
+from tests.epp.scheduling.fifo import Fifo
+from tests.epp.scheduling.test_director import NOW, direct, director, store_of
 
 M = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}
 NOBODY = dict.fromkeys(M, "")
@@ -181,17 +183,17 @@ def test_models_keep_their_histograms_whatever_fairness_ids_clients_invent(picki
     assert value("inference_objective_request_duration_seconds_count", older) == 250
 
 
-def test_picks_are_timed(telemetry: Telemetry, director: Any) -> None:
-    clock = iter([1.0, 1.25]).__next__
-    timed = TimedDirector(director, telemetry.scheduled, telemetry.enqueued, clock)
-    pick = timed.direct({}, b"", None, 0)
-    assert isinstance(pick, Pick)
-    assert pick is director.outcome
-    assert telemetry.registry.get_sample_value("llm_d_epp_scheduler_e2e_duration_seconds_sum") == 0.25
-    timed.served(pick, "10.0.0.2:8000", 0)
-    timed.release(pick, 0)
-    assert director.reported == ["10.0.0.2:8000"]
-    assert director.released == [director.outcome]
+def test_picks_are_timed_and_what_waits_only_when_it_goes(telemetry: Telemetry) -> None:
+    it = director(store_of("m"), admission=Fifo(1))
+    it.timings, it.clock = telemetry, iter([1.0, 1.25, 2.0, 2.5, 3.0, 3.125]).__next__
+    pick = direct(it)
+    assert isinstance(direct(it), WaitingRequest)
+    value = telemetry.registry.get_sample_value
+    assert value("llm_d_epp_scheduler_e2e_duration_seconds_sum") == 0.25
+    it.picks.release(pick, NOW)
+    it.dispatch(NOW)
+    assert value("llm_d_epp_scheduler_e2e_duration_seconds_sum") == 0.375
+    assert value("llm_d_epp_scheduler_e2e_duration_seconds_count") == 2
 
 
 BREAKS = [
@@ -330,13 +332,6 @@ def test_a_set_of_labels_is_kept_while_one_of_them_waits(picking: Any) -> None:
     assert telemetry.registry.get_sample_value("llm_d_epp_flow_control_queue_size", queue) == 1
     telemetry.dequeued(waiting.request, Dequeued.DISPATCHED, 2 * UNUSED_AFTER, 2 * UNUSED_AFTER)
     assert telemetry.registry.get_sample_value("llm_d_epp_flow_control_queue_size", queue) == 0
-
-
-def test_a_pick_that_comes_later_is_not_timed(telemetry: Telemetry, director: Any) -> None:
-    director.outcome = object()
-    clock = iter([1.0, 1.25]).__next__
-    TimedDirector(director, telemetry.scheduled, telemetry.enqueued, clock).direct({}, b"", None, 0)
-    assert telemetry.registry.get_sample_value("llm_d_epp_scheduler_e2e_duration_seconds_count") == 0
 
 
 NAME = "llm_d_epp_model_rewrite_decisions_total"

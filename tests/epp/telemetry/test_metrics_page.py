@@ -101,7 +101,7 @@ def everything(picking: Any) -> Iterator[Metric]:
         SchedulingContext(pick.request), 1
     )
     telemetry.queued(pick.request, 1)
-    telemetry.enqueued(waiting, 0.001)
+    telemetry.enqueued(waiting.request, 0.001)
     telemetry.dequeued(pick.request, Dequeued.DISPATCHED, 0.5, 1.5)
     telemetry.picked(pick, 1.5)
     reader = telemetry.read_answer(pick, ResponseHead(200, {"content-type": "text/event-stream"}), 1, 2)

@@ -42,20 +42,9 @@ class Served:
         self.most = max(self.most, self.budget.held)
         return self.director.direct(*request)
 
-    def served(self, *report: Any) -> None:
-        self.director.served(*report)
-
-    def responded(self, *answered: Any) -> None:
-        self.director.responded(*answered)
-
-    def first_byte(self, *times: Any) -> None:
-        self.director.first_byte(*times)
-
-    def retried(self, *attempts: Any) -> None:
-        self.director.retried(*attempts)
-
-    def release(self, *over: Any) -> None:
-        self.director.release(*over)
+    @property
+    def picks(self) -> Any:
+        return self.director.picks
 
     def stream(self, **how: Any) -> Any:
         call = self.channel.stream_stream(

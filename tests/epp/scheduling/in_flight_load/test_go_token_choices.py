@@ -72,13 +72,13 @@ class Picker:
 
     def go_on(self, step: dict[str, Any]) -> None:
         if "headers" in step:
-            self.director.responded(self.picks[step["headers"]], step.get("status", 200), 0.0)
+            self.director.picks.responded(self.picks[step["headers"]], step.get("status", 200), 0.0)
         if "piece" in step:
             pick = self.picks[step["piece"]]
             for count in pick.request.counts if pick.request.streaming else ():
                 count.answered()
         if "end" in step:
-            self.director.release(self.picks[step["end"]], 0.0)
+            self.director.picks.release(self.picks[step["end"]], 0.0)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

@@ -80,11 +80,11 @@ class Picker:
 def test_where_another_endpoint_answers_the_tokens_are_there() -> None:
     picker = Picker()
     pick = picker.send(0)
-    picker.director.served(pick, "10.0.0.2:8000", 0.0)
-    picker.director.responded(pick, 200, 0.0)
+    picker.director.picks.served(pick, "10.0.0.2:8000")
+    picker.director.picks.responded(pick, 200, 0.0)
     assert picker.tokens() == [0, 100]
     assert picker.sample("requests", "e1") == 1
-    picker.director.release(pick, 0.0)
+    picker.director.picks.release(pick, 0.0)
     assert picker.tokens() == [0, 0]
 
 
@@ -128,7 +128,7 @@ def test_a_request_ends_though_a_producer_fails() -> None:
     picker = with_producers(Picker(), Faulty("failed"))
     pick = picker.send(0)
     with pytest.raises(RuntimeError, match="failed"):
-        picker.director.release(pick, 0.0)
+        picker.director.picks.release(pick, 0.0)
     assert picker.tokens() == [0, 0]
 
 
@@ -140,11 +140,11 @@ def test_nothing_is_left_in_whatever_order_a_request_ends(steps: list[str]) -> N
         for count in pick.request.counts:
             assert isinstance(count, InFlightTokens)
             if step == "move":
-                picker.director.served(pick, "10.0.0.2:8000", 0.0)
-                picker.director.responded(pick, 200, 0.0)
+                picker.director.picks.served(pick, "10.0.0.2:8000")
+                picker.director.picks.responded(pick, 200, 0.0)
             else:
                 getattr(count, step)()
-    picker.director.release(pick, 0.0)
+    picker.director.picks.release(pick, 0.0)
     assert picker.tokens() == [0, 0]
     assert not picker.load.labelled
 
@@ -156,9 +156,9 @@ def test_an_endpoint_that_goes_and_comes_again_has_nothing_in_flight() -> None:
     picker.store.apply(InstanceAddedEvent(picker.instances[0]), {})
     assert sorted(picker.tokens()) == [0, 0]
     after = picker.send(0, 50)
-    picker.director.release(before, 0.0)
+    picker.director.picks.release(before, 0.0)
     assert sorted(picker.tokens()) == [0, 50]
-    picker.director.release(after, 0.0)
+    picker.director.picks.release(after, 0.0)
     assert picker.tokens() == [0, 0]
 
 
@@ -184,8 +184,8 @@ def test_the_metrics_say_who_has_what_in_flight() -> None:
         count.answered()
     assert picker.sample("tokens", "e0", "alice") == 0
     assert picker.sample("requests", "e0", "alice") == 1
-    picker.director.release(first, 0.0)
-    picker.director.release(second, 0.0)
+    picker.director.picks.release(first, 0.0)
+    picker.director.picks.release(second, 0.0)
     assert picker.sample("requests", "e0", "alice") is None
     assert picker.sample("requests", "e0") == 0, "an endpoint with nothing in flight shows it"
 
@@ -196,7 +196,7 @@ def test_clients_cannot_make_series_without_end() -> None:
     assert len(picker.load.labelled) == 1001
     assert picker.sample("requests", "e0", "other") == 200
     for pick in picks:
-        picker.director.release(pick, 0.0)
+        picker.director.picks.release(pick, 0.0)
     assert not picker.load.labelled
 
 
@@ -220,7 +220,7 @@ def test_requests_of_an_endpoint_that_is_gone_keep_its_labels(*, comes_again: bo
         picker.send(0)
     assert picker.sample("requests", "e0") == 1 + comes_again
     assert picker.shown_once()
-    picker.director.release(before, 0.0)
+    picker.director.picks.release(before, 0.0)
     assert picker.sample("requests", "e0") == (1 if comes_again else None)
     assert picker.shown_once()
 
@@ -232,7 +232,7 @@ def test_a_request_ends_once_with_each_configuration() -> None:
     picker.director.reconfigure(other.scheduler, other.detector, Policy())
     assert not any(isinstance(one, InFlightLoadProducer) for one in picker.director.producers)
     for _ in range(2):
-        picker.director.release(pick, 0.0)
+        picker.director.picks.release(pick, 0.0)
     assert load.tokens(picker.store.pool(0.0)).tolist() == [0, 0]
 
 

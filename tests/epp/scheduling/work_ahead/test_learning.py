@@ -29,10 +29,10 @@ def teach(pool: Pool, count: int, ahead: float) -> None:
     for number in range(count):
         burst = [pool.send(tokens(500 + 700 * ((number + at) % 5), f"{number} {at} ")) for at in range(4)]
         for at, pick in sorted([(begins(pick, ahead, number), pick) for pick in burst], key=itemgetter(0)):
-            pool.director.responded(pick, 200, pool.now + at)
-            pool.director.first_byte(pick, pool.now + at, pool.now + at)
+            pool.director.picks.responded(pick, 200, pool.now + at)
+            pool.director.picks.first_byte(pick, pool.now + at, pool.now + at)
             assert_counted(pool)
-            pool.director.release(pick, pool.now + at)
+            pool.director.picks.release(pick, pool.now + at)
             computed[int(went(pick)[1:])] += pick.request.prompt_size / 4
         pool.now += 3.0
         for row in range(2):
@@ -55,7 +55,7 @@ def test_a_pick_foresees_its_first_byte_once_that_is_learnt() -> None:
     pool = Pool()
     first = pool.send(tokens(1000))
     assert first.expected < 0
-    pool.director.release(first, pool.now)
+    pool.director.picks.release(first, pool.now)
     teach(pool, 30, ahead=0.2)
     pool.now += 3.0
     pick = pool.send(tokens(1000, "fresh"))
@@ -125,12 +125,12 @@ def test_only_streamed_answers_of_the_picked_worker_teach() -> None:
     pool = Pool()
     assert pool.send(tokens(100), stream=False).request.awaited is None
     failed = pool.send(tokens(100))
-    pool.director.responded(failed, 500, pool.now)
+    pool.director.picks.responded(failed, 500, pool.now)
     assert failed.request.awaited is None
     elsewhere = pool.send(tokens(100))
     other = "10.0.0.2:8000" if went(elsewhere) == "w0" else "10.0.0.1:8000"
-    pool.director.served(elsewhere, other, pool.now)
-    pool.director.first_byte(elsewhere, pool.now + 1, pool.now + 1)
+    pool.director.picks.served(elsewhere, other)
+    pool.director.picks.first_byte(elsewhere, pool.now + 1, pool.now + 1)
     assert pool.scorer.producer.model.answers == 0
 
 

@@ -162,8 +162,8 @@ def test_new_prompts_go_where_the_fewest_tokens_were_sent_while_caches_are_cold(
 
     def answered(prompt: str) -> str:
         pick = pool.send(prompt, stream=False)
-        pool.director.responded(pick, 200, pool.now)
-        pool.director.release(pick, pool.now)
+        pool.director.picks.responded(pick, 200, pool.now)
+        pool.director.picks.release(pick, pool.now)
         pool.now += 1.0
         for row in range(2):
             pool.page(row)
@@ -182,7 +182,7 @@ def test_new_prompts_go_where_the_fewest_tokens_were_sent_while_caches_are_cold(
 def test_a_response_that_is_not_streamed_ends_the_work() -> None:
     pool = Pool()
     pick = pool.send(tokens(500), stream=False)
-    pool.director.responded(pick, 200, pool.now)
+    pool.director.picks.responded(pick, 200, pool.now)
     assert pool.ahead() == [0, 0]
 
 
@@ -198,7 +198,9 @@ def test_without_a_counter_the_worker_s_queue_says_what_is_ahead() -> None:
     pool = without_counters()
     pick = pool.send(tokens(500))
     row = int(went(pick)[1:])
-    pool.director.responded(pick, 200, pool.now)  # headers of a streamed response say nothing of its prompt
+    pool.director.picks.responded(
+        pick, 200, pool.now
+    )  # headers of a streamed response say nothing of its prompt
     assert pool.ahead()[row] == pytest.approx(500)
     pool.now += 2 * TRANSIT
     pool.page(row, running=1, computed=None)
@@ -210,7 +212,7 @@ def test_a_page_that_comes_no_more_keeps_nothing_for_ever() -> None:
     pool = Pool(1)
     for step in range(1000):
         pool.now += 0.1
-        pool.director.responded(pool.send(f"{step} " + tokens(100)), 200, pool.now)
+        pool.director.picks.responded(pool.send(f"{step} " + tokens(100)), 200, pool.now)
     (ledger,) = pool.scorer.producer.ledgers.by_key.values()
     assert len(ledger._sent) < 200
 
@@ -219,7 +221,7 @@ def test_without_a_page_a_response_ends_it() -> None:
     pool = Pool(pages=False)
     pick = pool.send(tokens(500))
     assert max(pool.ahead()) == pytest.approx(500)
-    pool.director.responded(pick, 200, pool.now)
+    pool.director.picks.responded(pick, 200, pool.now)
     assert pool.ahead() == [0, 0]
 
 
@@ -235,8 +237,8 @@ def test_a_worker_that_takes_requests_and_shows_none_of_them_gets_few() -> None:
         if went(pick) == "w0":
             stuck += 1
         else:
-            pool.director.responded(pick, 200, pool.now)
-            pool.director.release(pick, pool.now)
+            pool.director.picks.responded(pick, 200, pool.now)
+            pool.director.picks.release(pick, pool.now)
     assert stuck < 5
 
 
@@ -252,8 +254,8 @@ def test_a_worker_at_half_speed_costs_twice_as_much() -> None:
         for letter in "abc":
             pick = pool.send(f"{letter}{step} " + tokens(1000))
             sent[int(went(pick)[1:])] += pick.request.prompt_size / 4
-            pool.director.responded(pick, 200, pool.now)
-            pool.director.release(pick, pool.now)
+            pool.director.picks.responded(pick, 200, pool.now)
+            pool.director.picks.release(pick, pool.now)
     slow = pool.slowness()
     assert 1.5 < slow[1] / slow[0] < 3.0
 
@@ -295,9 +297,9 @@ def test_two_pickers_send_a_new_prompt_to_the_same_worker() -> None:
 def test_a_request_that_failed_is_no_work(status: int) -> None:
     pool = Pool()
     pick = pool.send(tokens(500))
-    pool.director.responded(pick, status, pool.now)
+    pool.director.picks.responded(pick, status, pool.now)
     assert pool.ahead() == [0, 0]
-    pool.director.release(pool.send(tokens(500)), pool.now)
+    pool.director.picks.release(pool.send(tokens(500)), pool.now)
     assert pool.ahead() == [0, 0]
 
 
@@ -305,8 +307,8 @@ def test_a_request_that_another_worker_served_is_no_work_for_the_picked() -> Non
     pool = Pool()
     pick = pool.send(tokens(500))
     other = next(one for one in pool.store.endpoints if one.id != went(pick))
-    pool.director.served(pick, other.destination, pool.now)
-    pool.director.responded(pick, 200, pool.now)
+    pool.director.picks.served(pick, other.destination)
+    pool.director.picks.responded(pick, 200, pool.now)
     assert pool.ahead() == [0, 0]
 
 
@@ -317,7 +319,7 @@ def test_a_worker_that_goes_takes_its_work_along() -> None:
     pool.store.apply(InstanceRemovedEvent(instance, "deleted"))
     pool.store.apply(InstanceAddedEvent(instance), {})
     assert sum(pool.ahead()) == 0
-    pool.director.release(pick, pool.now)
+    pool.director.picks.release(pick, pool.now)
     assert sum(pool.ahead()) == 0
 
 
@@ -368,7 +370,7 @@ def test_the_choice_that_the_page_works_through() -> None:
     beginning = "b" * (4 * 6016)
     first = pool.send(beginning)
     holder = int(went(first)[1:])
-    pool.director.responded(first, 200, pool.now)
+    pool.director.picks.responded(first, 200, pool.now)
     other, slow = (row for row in range(3) if row != holder)
     producer = pool.scorer.producer
     producer.ledgers.totals.cold = False
@@ -389,7 +391,7 @@ def test_the_choice_that_the_page_works_through() -> None:
     pick = pool.send(question)
     assert went(pick) == f"w{holder}"
     chains = dict(pick.request.prefixes)
-    pool.director.release(pick, pool.now)  # as if it had failed: nothing of it stays
+    pool.director.picks.release(pick, pool.now)  # as if it had failed: nothing of it stays
     pick.request.prefixes.update(chains)
     pages()
     producer.ledgers.columns(pool.store.pool(pool.now))[0].slowness[slow] = 2.0

@@ -63,9 +63,9 @@ def test_picks_on_two_workers_teach_it() -> None:
     for number in range(16):
         pick = ask(director, tokens=4000 + 100 * number, text=chr(97 + number))
         assert pick.helpers
-        director.responded(pick, 200, NOW)
-        director.first_byte(pick, NOW + 2.0, NOW + 2.0)
-        director.release(pick, NOW + 3.0)
+        director.picks.responded(pick, 200, NOW)
+        director.picks.first_byte(pick, NOW + 2.0, NOW + 2.0)
+        director.picks.release(pick, NOW + 3.0)
     # 20,000 tokens at the assumed speed, and 6,000 x (1 + 0.3 x 16) + 150 x 16 beside the sixteen that no page has counted yet
     assert ask(director, text="z").stages == (
         "prefill-decode: the prompt costs 57,200 tokens with prefill-2, 70,816 without"
