@@ -3,10 +3,10 @@
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from adsum.serving.handing import HandedSocket
 from epp.config.declared_flags import MOST_PROCESSES
@@ -14,6 +14,8 @@ from epp.config.settings import Settings
 
 VARIABLE: Final = "ADSUM_EPP_PROCESS"
 """The variable of the environment that tells a process who it is. Written by `describe`."""
+SharedTopic: TypeAlias = tuple[Callable[[], bytes], Callable[[list[Any]], Any]]
+"""A topic of the page as one process has it, null where it has none; and what makes one of those of all processes, this one's first."""
 
 
 class HandedFrom(NamedTuple):

@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Never, TypeAlias, TypeVar
+from typing import Any, Final, Never, TypeVar
 
 import aiohttp
 import anyio.to_thread
@@ -21,7 +21,7 @@ from prometheus_client.samples import Sample
 
 from adsum.logs import RateLimitedLog
 from adsum.tasks import ResourceOwner
-from epp.config.siblings import Siblings
+from epp.config.siblings import SharedTopic, Siblings
 from epp.endpoints.endpoint import Key
 from epp.scheduling.pick import Credit
 from epp.telemetry.decision_pages import DECISIONS_PATH, DecisionPages, DecisionsOfOther
@@ -47,9 +47,6 @@ MOST_SAMPLES: Final = 100_000
 
 _OF_BAND: Final = ("waiting", "bytes", "max_requests", "max_bytes")
 """Numbers of one priority that add up."""
-
-SharedTopic: TypeAlias = tuple[Callable[[], bytes], Callable[[list[Any]], Any]]
-"""A topic of the page as one process has it, null where it has none; and what makes one of those of all processes, this one's first."""
 
 T = TypeVar("T")
 Labels = tuple[tuple[str, str], ...]

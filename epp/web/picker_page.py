@@ -20,6 +20,7 @@ from adsum.logs import RateLimitedLog
 from adsum.web.live_feed import LiveFeed
 from adsum.web.program_page import ProgramPage
 from discovery import InstanceEvent, InstanceRemovedEvent
+from epp.config.siblings import SharedTopic
 from epp.decisions.ring import DecisionRing
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Key
 from epp.flow_control.controller import FlowController
@@ -92,7 +93,7 @@ class PickerPage:
         )
         view.predicting = parts.predicting
         view.cache_words = parts.cache_words
-        self.shared: dict[str, tuple[Callable[[], bytes], Callable[[list[Any]], Any]]] = {
+        self.shared: dict[str, SharedTopic] = {
             "queues": (lambda: _queues(parts.flow_control(), parts.clock()), queues_of_all),
             "decisions": (DecisionView(parts.decisions, parts.clock).topic, decisions_of_all),
         }
