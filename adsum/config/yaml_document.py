@@ -149,7 +149,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """What `<<` copies, as YAML's merge key says: a mapping's own keys win, then the first of several sources.
+        """Return what `<<` copies, as YAML's merge key says: a mapping's own keys win, then the first of several sources.
 
         PyYAML 6.0.4 takes a source's older value where two key texts are one object, which short ones are.
         """

@@ -79,9 +79,9 @@ class MetricParameters(Parameters):
     """Common to all gates that read a metric."""
 
     max_concurrency: Number = Field(default=Fraction(100), gt=0)
-    """What one ready worker takes at most, in `unit`."""
+    """One ready worker takes at most so much, in `unit`."""
     unit: Literal["requests", "bytes"] = "requests"
-    """What `max_concurrency` counts: requests, or the bytes of their bodies."""
+    """`max_concurrency` counts requests, or the bytes of their bodies."""
     interval: Duration = 5.0
     """How often the metric is read."""
     lag: Delay = 0.0
@@ -203,7 +203,7 @@ class ScrapeParameters(MetricParameters):
     """The metrics are counts, and this is what one worker takes at most: samples are summed. 0: they are
     saturations, and the largest counts."""
     absent_value: Number | None = Field(default=None, ge=0)
-    """What a page without the metric means; without it the reading is invalid."""
+    """A page without the metric means this number; without it the reading is invalid."""
     baseline: Number = Field(default=Fraction(0), ge=0, lt=1)
     """The share of the pool that stays free for interactive requests."""
     pods: Number = Field(default=Fraction(1), gt=0)

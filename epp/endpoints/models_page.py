@@ -43,7 +43,7 @@ class ModelsPage:
 
 
 def _agreed(name: str, said: Sequence[ServedModel]) -> ServedModel:
-    """What most workers say that list it, field by field: one worker's mistake, or lie, describes no model of the pool.
+    """Take what most workers say that list it, field by field: one worker's mistake, or lie, describes no model of the pool.
 
     Where as many say one thing as another, the smaller number counts: a request may go to any of them.
     """

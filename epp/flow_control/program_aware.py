@@ -173,7 +173,7 @@ class ProgramAwareParameters(Section):
     las_weight_head_wait: float = Field(default=0.2, ge=0.0, allow_inf_nan=False)
     """The weight of how long it waits."""
     las_half_life_seconds: float = Field(default=60.0, ge=0.0, allow_inf_nan=False)
-    """What it got counts half after so long; 0: never."""
+    """The share that it got counts half after so long; 0: never."""
     eviction_ttl_seconds: float = Field(default=3600.0, ge=0.0, allow_inf_nan=False)
     """A program without a request for so long is forgotten."""
     eviction_sweep_seconds: float = Field(default=300.0, gt=0.0, allow_inf_nan=False)

@@ -392,7 +392,7 @@ class _FollowedWorker(NamedTuple):
 
 
 async def no_peers(key: Key, events: str) -> None:
-    """What `ask_peers` is while this picker knows no other."""
+    """Stands for `ask_peers` while this picker knows no other."""
 
 
 def _check_installed(settings: KvEventSettings) -> None:

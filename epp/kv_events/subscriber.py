@@ -199,7 +199,7 @@ class KvSubscriber:
         return self._ask_pause if asks else _LOOK
 
     async def _adopt(self) -> None:
-        """What another picker knows, if it knows more."""
+        """Adopt what another picker knows, if it knows more."""
         if not self.stream.can_replay:
             return
         self._ask_pause = min(2 * self._ask_pause, _LOOK)

@@ -230,7 +230,7 @@ class Peers(ResourceOwner):
             self._heed()
 
     def _heed(self) -> None:
-        """What the others told that no pick of theirs says."""
+        """Apply what the others told that no pick of theirs says."""
         heard = [link.subscriber for link in self.links.values()]
         self._outliers.heed_peers(key for one in heard for key in one.ejected)
         fits = [one.learnt for one in heard if one.learnt is not None]

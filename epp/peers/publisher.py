@@ -271,7 +271,7 @@ class PickPublisher:
         return not self.position - len(self._kept) <= position <= self.position
 
     def anew(self) -> tuple[list[bytes], int]:
-        """What a newcomer is told first, and the position from which on it is told the rest."""
+        """Return what a newcomer is told first, and the position from which on it is told the rest."""
         oldest = next(chain(self._kept, self._full), None)
         first = self._first if oldest is None else oldest.first
         older = [pick for _, pick in takewhile(lambda item: item[0] < first, self._open.items())]
@@ -297,7 +297,7 @@ class PickPublisher:
         return part
 
     def _chain_of(self, pick: Pick) -> PrefixChain | None:
-        """What its prompt was hashed to."""
+        """Return the keys that its prompt was hashed to."""
         return None if self._chains_of is None else self._chains_of.chain(pick.request)
 
     def _row(

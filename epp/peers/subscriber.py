@@ -99,7 +99,7 @@ class _OpenPick(PeerPick):
 
 
 class PickSubscriber:
-    """What one peer told. `picks`: those of this picker, whose data producers learn of the peer's too."""
+    """Counts what one peer told. `picks`: those of this picker, whose data producers learn of the peer's too."""
 
     def __init__(self, picks: PicksInFlight, datastore: Datastore, most_open: int = MOST_OPEN) -> None:
         self._picks = picks
@@ -119,7 +119,7 @@ class PickSubscriber:
         # bounded: by the picks of one message, and by `most_open`
         self._sent: dict[Endpoint, int] = {}
         self._over: dict[Endpoint, int] = {}
-        """What is not counted yet: requests that begin at an endpoint, and that end."""
+        """Requests that begin at an endpoint, and that end, and are not counted yet."""
         # bounded: MOST_NUMBERED, by `_name`
         self._endpoints: dict[int, Key] = {}
         # bounded: the same

@@ -17,7 +17,7 @@ S = TypeVar("S", bound=Section)
 
 
 class Role(Enum):
-    """What a reference in the file may use a plugin for."""
+    """A reference in the file may use a plugin as one of these."""
 
     FILTER = "filter"
     SCORER = "scorer"
@@ -94,7 +94,7 @@ class PluginContext(Protocol):
         """Whether the file lists a plugin of that type, or one that would bring it: with this parameter (`snake_case`), empty."""
 
     def shared(self, kind: type[P], part: object, build: Callable[[], P]) -> P:
-        """What all plugins that name the same `part` have together; `build` makes it once."""
+        """Share one object with all plugins that name the same `part`; `build` makes it once."""
 
     def follow(self, follower: Any) -> None:
         """Let a `DataProducer` learn of every request, whichever profile runs, if the plugin is used."""

@@ -46,7 +46,7 @@ class PluginCall:
 
 
 class ProfilePlan:
-    """What a profile does, in words. `scorers`: with their weights. The `published` ones are computed once for each state of
+    """Describes a profile in words. `scorers`: with their weights. The `published` ones are computed once for each state of
     the pool, `by_request` for each request; both are numbers of scorers.
 
     `takes_best`: the picker takes the highest sum of scores. `most_columns`: that a `ProfileRun` keeps if no endpoint is

@@ -200,7 +200,7 @@ class Director:
     def explain(
         self, headers: Mapping[str, str], body: Body | None, subset: Subset | None, now: float
     ) -> Decision:
-        """What would be decided about such a request now. Nothing is reserved, credited, counted or queued.
+        """Decide about such a request as it would be done now. Nothing is reserved, credited, counted or queued.
 
         Plugins prepare and score it as any other request, and learn of no pick.
         """

@@ -189,7 +189,7 @@ class UtilizationFilter:
 
 class ConditionParameters(Section):
     metric: Literal["active-requests", "running-requests", "waiting-queue", "kv-cache-utilization"]
-    """What is looked at."""
+    """The filter looks at this number of each endpoint."""
     max_value: float = Field(ge=0.0, allow_inf_nan=False)
     """The most that an endpoint may have."""
 

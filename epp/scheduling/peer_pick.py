@@ -8,7 +8,7 @@ from epp.request.inference_request import AwaitedFirstByte
 
 
 class Fit(NamedTuple):
-    """What one picker learnt of what requests cost: seconds of each kind, none negative, and how many answers it learnt them from.
+    """One picker learnt this of what requests cost: seconds of each kind, none negative, and how many answers it learnt them from.
 
     Who learns by other kinds cannot use it.
     """

@@ -157,7 +157,7 @@ class AdmissionController(Protocol):
         """True: schedule the request now among the candidates. False: it waits. Raises `Rejection`: it is refused."""
 
     def would_admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
-        """What `admit` would say, and whether a request that waits would be refused; without any effect."""
+        """Answer as `admit` would, and raise where it would wait and be refused; without any effect."""
 
     def would_enqueue(self, request: InferenceRequest, now: float) -> None:
         """Raise what `enqueue` would raise; without any effect."""
@@ -192,7 +192,7 @@ class AdmissionProvider(Protocol):
     """A data producer for which requests have to wait. With flow control they do so only if its `before_flow_control` is true."""
 
     def admission(self, behind: AdmissionController) -> AdmissionController:
-        """What decides in place of `behind`, and asks it too. Without `before_flow_control`, `behind` lets nothing wait."""
+        """Return a controller that decides in place of `behind`, and asks it too. Without `before_flow_control`, `behind` lets nothing wait."""
 
 
 @runtime_checkable
@@ -291,7 +291,7 @@ class LearningScorer(Protocol):
     """A scorer that uses numbers that its data producers learn."""
 
     def unlearnt_score(self, request: InferenceRequest, pool: EndpointPool) -> Floats | None:
-        """What `score` would say without them, as a new column; None: they change nothing yet."""
+        """Score without them, as a new column; None: they change nothing yet."""
 
 
 @runtime_checkable
@@ -331,7 +331,7 @@ class BestPicker(Picker, Protocol):
     """A picker that takes the highest scores, so that a profile need not score endpoints that cannot have the highest."""
 
     def highest(self, scores: Floats, k: int) -> list[int]:
-        """What `pick` returns, as a list."""
+        """Return the same rows as `pick`, as a list."""
 
     def break_tie(self, best: list[int]) -> int:
         """One of the rows with the highest score."""

@@ -246,7 +246,7 @@ class SiblingPages(ResourceOwner):
 def status_of_all(
     own: Mapping[str, Any], place: int, others: Mapping[int, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """What waits, what outcomes are awaited and who is ejected are those of all; of the workers tells the process that asks them.
+    """Add up what waits, what outcomes are awaited and who is ejected; of the workers tells the process that asks them.
 
     The rest is that of the process that answers, which is at `place`. `answered`: the places of all that said something.
     """

@@ -64,7 +64,7 @@ def value_of(fields: Fields, name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """What the decode worker is sent after the prefill worker's answer.
+    """Says what the decode worker is sent after the prefill worker's answer.
 
     `cached_tokens`: of the prompt, where only the prefill worker knows how many; None: the decode worker's answer says it.
     `finished`: the prefill worker's answer is the whole answer.
@@ -84,7 +84,7 @@ class NixlConnector:
     holds_blocks: Final = True
 
     def prefill_body(self, path: str, fields: Fields) -> bytes:
-        """What the prefill worker is sent. Raises NotApartError for a request that it cannot compute alone."""
+        """Return what the prefill worker is sent. Raises NotApartError for a request that it cannot compute alone."""
         _check_single(path, fields)
         wanted = {"do_remote_decode": True, "do_remote_prefill": False} | dict.fromkeys(
             ("remote_engine_id", "remote_block_ids", "remote_host", "remote_port")
@@ -139,7 +139,7 @@ class TrtllmConnector:
         self._count = secrets.randbits(12)
 
     def prefill_body(self, path: str, fields: Fields) -> bytes:
-        """What the prefill worker is sent. Raises NotApartError for a request that it cannot compute alone."""
+        """Return what the prefill worker is sent. Raises NotApartError for a request that it cannot compute alone."""
         _check_single(path, fields)
         if path not in (COMPLETIONS, "/v1/chat/completions"):
             raise NotApartError("path", f"TensorRT-LLM computes no {path} apart")

@@ -59,7 +59,7 @@ class PodServiceList(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """What discovery needs to find a component: a Service named `service` (None: one with Dynamo's labels), whose port
+    """Discovery finds a component by these: a Service named `service` (None: one with Dynamo's labels), whose port
     `port_name` targets `port`, where the contract is served.
     """
 

@@ -292,7 +292,7 @@ class KubernetesSource(Source):
         return await self._diagnostics.components()
 
     async def explain(self, key: ComponentKey) -> list[Candidate]:
-        """What slices do not show: the Service and the pods that it selects or should select, each with one reason why
+        """Return what slices do not show: the Service and the pods that it selects or should select, each with one reason why
         it is no instance. Needs more Role rules than a watch; one that is missing is a candidate with the rule to add.
         """
         return await self._diagnostics.explain(key)

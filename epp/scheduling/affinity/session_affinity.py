@@ -54,7 +54,7 @@ class SessionIdSourceParameters(Section):
     header: HeaderName = ""
     """A header of the request."""
     attribute: str = ""
-    """What a `session-id-producer` or `agent-identity` publishes."""
+    """Read this attribute, which a `session-id-producer` or `agent-identity` publishes."""
     producer: str = ""
     """The `name` of that plugin."""
 

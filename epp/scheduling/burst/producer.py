@@ -170,7 +170,7 @@ class BurstPrefixParameters(Section):
     max_batch_size: int = Field(default=1000, ge=UNLIMITED)
     """How many prompts of one window wait; later ones do not. -1: all."""
     balance_by: Literal["", "requests", "tokens"] = "requests"
-    """What is spread over the workers."""
+    """Spread requests or their tokens over the workers; empty: requests."""
 
     @model_validator(mode="after")
     def _check_limits(self) -> "BurstPrefixParameters":

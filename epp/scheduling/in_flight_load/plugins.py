@@ -55,7 +55,7 @@ def in_flight_load(name: str | None, context: PluginContext) -> InFlightLoadProd
 
 
 def _producer(given: InflightLoadParameters, context: PluginContext) -> InFlightLoadProducer:
-    """What endpoints hold already is known by the producer that is named, else by the one that other plugins use."""
+    """Ask the producer that is named what endpoints hold already, else the one that other plugins use."""
     named = given.prefix_match_info_producer_name
     used = context.is_wanted(APPROX_PREFIX_CACHE_PRODUCER.type, "prefix_match_info_producer_name")
     matches = prefix_matches(named, context) if named or used else None
@@ -153,7 +153,7 @@ DEFAULT_TOKENS: Final = 1_000_000
 
 
 class ConcurrencyMode(StrEnum):
-    """What counts: requests, tokens, or at each endpoint the larger of both."""
+    """Count requests, tokens, or at each endpoint the larger of both."""
 
     REQUESTS = "requests"
     TOKENS = "tokens"
@@ -209,7 +209,7 @@ class ConcurrencyDetector:
 
 class ConcurrencyParameters(Section):
     concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
-    """What counts; `hybrid`: the larger of both at each endpoint."""
+    """Count requests, their tokens, or (`hybrid`) the larger share of both at each endpoint."""
     max_concurrency: Limit = DEFAULT_REQUESTS
     """Requests in flight at which an endpoint is full."""
     max_token_concurrency: Limit = DEFAULT_TOKENS

@@ -7,7 +7,7 @@ from epp.scheduling.kv_events.batches import Scope
 
 
 class CacheHoldings:
-    """What one publisher said its cache holds: a worker, or one data-parallel rank of it.
+    """Notes what one publisher said its cache holds: a worker, or one data-parallel rank of it.
 
     `bit`: in the masks of blocks. `block_tokens`: 0 until a block is known. `orphans`: blocks that could not be placed, since
     the block before them is unknown; `refused`: blocks for which there was no room.
@@ -42,7 +42,7 @@ class CacheHoldings:
 
 
 class ClearedHoldings(NamedTuple):
-    """What was noted of a cache that was cleared."""
+    """Keeps the notes on a cache that was cleared until they are let go."""
 
     references: dict[int, dict[Scope, int]]
     aliases: dict[int, int]

@@ -45,7 +45,7 @@ _MOST_CLAIMED: Final = 1 << 40
 
 
 class _Found:
-    """What is known of one prompt: `held`, the share of it by endpoint, of all in `known` that hold any.
+    """Says who holds one prompt: `held`, the share of it by endpoint, of all in `known` that hold any.
 
     `known`: whether that is all that the endpoint holds. If not, the estimate may say more. `told`: the same, with those
     whose word does not count. `tokens`: of the prompt.
@@ -90,7 +90,7 @@ class PrecisePrefixCacheProducer:
         # bounded: by the workers, and their sockets
         self._streams: dict[Key, list[KvEventStream]] = {}
         self._under_way = PrefixIndex()
-        """What requests claim whose blocks no event has named yet."""
+        """Claims of requests whose blocks no event has named yet."""
         self._claims: RequestData[dict[Key, int]] = RequestData()
         self._tokens: RequestData[bytes] = RequestData()
         self._found: RequestData[_Found] = RequestData()
@@ -106,7 +106,7 @@ class PrecisePrefixCacheProducer:
             setattr(self, name, getattr(estimate, name))
 
     def _begin(self) -> None:
-        """What workers say counts from now on."""
+        """Believe from now on what workers say."""
         self._is_estimating = False
         for name in _AS_ESTIMATED:
             delattr(self, name)
@@ -285,7 +285,7 @@ class PrecisePrefixCacheProducer:
         return CacheWord(by, round(truth.confidence, 3), truth.checks)
 
     def _predict(self, request: InferenceRequest, chain: PrefixChain, endpoints: Sequence[Endpoint]) -> None:
-        """What its worker says that it will deliver. With helpers it is another one that computes the prompt."""
+        """Note what its worker says that it will deliver. With helpers it is another one that computes the prompt."""
         found, key = self._found.of(request), endpoints[0].key
         if found is None or len(endpoints) != 1 or key not in found.told:
             return

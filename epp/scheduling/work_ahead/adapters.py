@@ -89,7 +89,7 @@ class LoadedAdapters:
 
 
 class _PublishedLoads:
-    """What pages say of one adapter at some endpoints, computed again when a page says something else."""
+    """Holds what pages say of one adapter at some endpoints, until a page says something else."""
 
     def __init__(self) -> None:
         self._adapters: Sequence[Adapters] | None = None

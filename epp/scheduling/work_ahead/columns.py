@@ -21,7 +21,7 @@ _FEW_TOKENS: Final = 5_000.0
 
 @dataclass(eq=False, slots=True)
 class PoolColumns:
-    """What is known of the endpoints of one pool, in the order of its rows."""
+    """Holds a column for each number of the endpoints of one pool, in the order of its rows."""
 
     endpoints: tuple[Endpoint, ...]
     ahead: Floats
@@ -65,7 +65,7 @@ class PoolColumns:
 
 
 class ScoredPool:
-    """What the last scorer read of each endpoint, so that it is not found out again for the one that is chosen."""
+    """Keeps what the last scorer read of each endpoint, so that it is not found out again for the one that is chosen."""
 
     def __init__(self) -> None:
         self.request: InferenceRequest | None = None

@@ -18,11 +18,11 @@ from epp.scheduling.work_ahead.producer import WorkAheadProducer
 
 class LeastCostParameters(Section):
     request_tokens: float = Field(default=REQUEST_TOKENS, ge=0.0, allow_inf_nan=False)
-    """What a request that is there costs, in tokens of a prompt."""
+    """Each request that is there costs as much as so many tokens of a prompt."""
     interference: float = Field(default=INTERFERENCE, ge=0.0, allow_inf_nan=False)
     """The share of a prompt's cost that each request there suffers while it is computed."""
     adapter_load_seconds: float = Field(default=ADAPTER_LOAD_SECONDS, ge=0.0, allow_inf_nan=False)
-    """What it takes to load a LoRA adapter, in seconds."""
+    """A LoRA adapter takes so many seconds to load."""
     prefix_match_info_producer_name: str | None = None
     """The `name` of the producer of prefixes; without it the file's producer, else one with the defaults."""
 

@@ -122,7 +122,7 @@ class WorkLedger:
 
     @property
     def counts(self) -> str:
-        """What its counter of prompt tokens counts, in words."""
+        """Say in words what its counter of prompt tokens counts."""
         if self._computed < 0.0:
             return "there is none"
         if self.kind.begins is None:

@@ -171,7 +171,7 @@ class WorkAheadProducer:
     def _look(
         self, request: InferenceRequest, pool: EndpointPool, endpoint: Endpoint, tokens: float
     ) -> tuple[float, float]:
-        """What of the prompt it does not hold, and the requests there: as the scorer read them, if it did."""
+        """Return what of the prompt it does not hold, and the requests there: as the scorer read them, if it did."""
         scored = self.scored
         # what other pickers may know of the prompt counts in a score only
         if scored.request is request and scored.pool is not None and not self.ledgers.totals.others_send:
@@ -259,7 +259,7 @@ class WorkAheadProducer:
 
     @property
     def own_fit(self) -> Fit | None:
-        """What this picker learnt of costs, for others."""
+        """Return what this picker learnt of costs, for others."""
         return self.model.own
 
     def heed_fits(self, fits: Sequence[Fit]) -> None:
@@ -386,7 +386,7 @@ class WorkAheadProducer:
         requests: float,
         now: float,
     ) -> "AwaitedAnswer | None":
-        """What is known of the endpoint, for the prediction and to learn from what comes. None: it would teach something else."""
+        """Note what is known of the endpoint, to predict the first byte and to learn from it. None: it would teach something else."""
         if requests < 0.0 or self._adapters.is_adapter(request.model):
             return None
         beyond, ahead, slowness = requests - ledger.room, ledger.ahead, ledger.slowness

@@ -11,7 +11,7 @@ class Limits:
     streams: int = 4096
     """Streams open at once. Envoy opens another connection for more."""
     offered: int = 0
-    """What the peer is told instead, where it is to open another connection sooner; 0: the same. More are served all the same: an
+    """The peer is told this instead, where it is to open another connection sooner; 0: the same. More are served all the same: an
     Envoy opens a burst of streams on a new connection before it has read our SETTINGS, and does not forgive many refusals."""
     header_list: int = 64 * 1024
     """Header names and values of one request, compressed and decompressed, CONTINUATION included."""
