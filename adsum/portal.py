@@ -135,10 +135,7 @@ class EventLoop(asyncio.SelectorEventLoop):
     """
 
     def call_soon_threadsafe(
-        self,
-        callback: Callable[[*Arguments], object],
-        *args: *Arguments,
-        context: Context | None = None,
+        self, callback: Callable[[*Arguments], object], *args: *Arguments, context: Context | None = None
     ) -> asyncio.Handle:
         try:
             return super().call_soon_threadsafe(callback, *args, context=context)

@@ -63,13 +63,7 @@ class WorkerUnreachableError(MetadataUnavailableError):
     """
 
     def __init__(
-        self,
-        instance_id: str,
-        authority: str,
-        reason: str,
-        *,
-        connected: bool = False,
-        silent: bool = False,
+        self, instance_id: str, authority: str, reason: str, *, connected: bool = False, silent: bool = False
     ) -> None:
         super().__init__(instance_id, authority, reason, connected=connected)
         self.silent = silent

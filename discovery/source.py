@@ -8,13 +8,7 @@ from typing import Final, NamedTuple, Protocol, TypeGuard
 
 from discovery.copy_on_write import FrozenDict
 from discovery.errors import DiscoveryError
-from discovery.instance import (
-    Instance,
-    InstanceStatus,
-    MetadataReader,
-    check_component,
-    check_namespace,
-)
+from discovery.instance import Instance, InstanceStatus, MetadataReader, check_component, check_namespace
 
 
 class BuiltInSource(NamedTuple):

@@ -6,14 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from adsum.command_line import (
-    FAILED,
-    INTERRUPTED,
-    not_installed,
-    on_broken_pipe,
-    print_error,
-    with_commands,
-)
+from adsum.command_line import FAILED, INTERRUPTED, not_installed, on_broken_pipe, print_error, with_commands
 from dispatcher.cli import flags
 
 

@@ -57,11 +57,7 @@ class DispatcherServer(ResourceOwner):
     """
 
     def __init__(
-        self,
-        config: Config,
-        *,
-        wrap_observer: ObserverWrapper = _unwrapped,
-        tracer: Tracer | None = None,
+        self, config: Config, *, wrap_observer: ObserverWrapper = _unwrapped, tracer: Tracer | None = None
     ) -> None:
         self._config = config
         self._tracer = tracer

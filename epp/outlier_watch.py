@@ -21,11 +21,7 @@ class OutlierWatch:
     """`tls`: asked for at each probe. Switched off, it costs nothing: the director knows of none."""
 
     def __init__(
-        self,
-        director: Director,
-        datastore: Datastore,
-        clock: Callable[[], float],
-        rng: random.Random,
+        self, director: Director, datastore: Datastore, clock: Callable[[], float], rng: random.Random
     ) -> None:
         self.tls: Callable[[], ssl.SSLContext | None] = lambda: None
         self.detection: OutlierDetection | None = None

@@ -12,13 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from adsum.quoting import quoted
-from adsum.tracing.trace_context import (
-    NOT_RECORDED,
-    TRACEPARENT,
-    TRACESTATE,
-    TraceContext,
-    parse_traceparent,
-)
+from adsum.tracing.trace_context import NOT_RECORDED, TRACEPARENT, TRACESTATE, TraceContext, parse_traceparent
 
 AttributeValue: TypeAlias = str | bool | int | float | Sequence[str] | Sequence[float]
 Kind: TypeAlias = Literal["internal", "server", "client", "producer", "consumer"]
@@ -113,13 +107,7 @@ class Span:
     )
 
     def __init__(
-        self,
-        tracer: "Tracer",
-        name: str,
-        kind: Kind,
-        trace_id: bytes,
-        parent_id: bytes,
-        began_ns: int | None,
+        self, tracer: "Tracer", name: str, kind: Kind, trace_id: bytes, parent_id: bytes, began_ns: int | None
     ) -> None:
         self._tracer: Tracer | None = tracer
         self.name = name

@@ -91,11 +91,7 @@ class Access:
     """
 
     def __init__(
-        self,
-        paths: Collection[str] = (),
-        token: Callable[[], str] | None = None,
-        *,
-        everyone: bool = False,
+        self, paths: Collection[str] = (), token: Callable[[], str] | None = None, *, everyone: bool = False
     ) -> None:
         self.reviewed = False
         self._limited_log = RateLimitedLog(log)

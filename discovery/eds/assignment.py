@@ -49,9 +49,7 @@ class Assignment:
 
 
 def assign(
-    known: Mapping[str, Instance],
-    published: Mapping[str, Instance],
-    serving_port_name: str | None = None,
+    known: Mapping[str, Instance], published: Mapping[str, Instance], serving_port_name: str | None = None
 ) -> Assignment:
     """`known`: every candidate; `published`: the instances whose documents have arrived.
 

@@ -22,13 +22,7 @@ from discovery.eds.messages.eds_pb2 import (
     HealthCheckRequest,
     HealthCheckResponse,
 )
-from discovery.eds.subscription import (
-    MAX_PEER_STREAMS,
-    METHOD,
-    SERVICE,
-    EndpointSubscription,
-    Publication,
-)
+from discovery.eds.subscription import MAX_PEER_STREAMS, METHOD, SERVICE, EndpointSubscription, Publication
 from discovery.errors import AdsumError
 
 _SERVING, _NOT_SERVING = 1, 2

@@ -12,14 +12,7 @@ from adsum.config.problems import did_you_mean
 from epp.config import data_layer
 from epp.flow_control import eviction, fairness, orderings, program_aware, usage_limits
 from epp.plugins.declaration import PluginDeclaration, Role
-from epp.scheduling import (
-    conformance,
-    endpoint_attribute,
-    filters,
-    pickers,
-    profile_handlers,
-    saturation,
-)
+from epp.scheduling import conformance, endpoint_attribute, filters, pickers, profile_handlers, saturation
 from epp.scheduling.affinity import labels, session_affinity, sessions, topology
 from epp.scheduling.burst import producer as burst
 from epp.scheduling.disaggregation import deciders, least_cost, rollout
@@ -90,23 +83,13 @@ _ONE_PAGE: Final = "each worker has one page: use customMetrics of core-metrics-
 _CLUSTERS: Final = "use {}: there is one cluster"
 
 _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
-    _PREFIX: (
-        "precise-prefix-cache-scorer",
-        "p2p-source-producer",
-    ),
-    _LATENCY: (
-        "latency-scorer",
-        "predicted-latency-producer",
-        "slo-headroom-tier-filter",
-    ),
+    _PREFIX: ("precise-prefix-cache-scorer", "p2p-source-producer"),
+    _LATENCY: ("latency-scorer", "predicted-latency-producer", "slo-headroom-tier-filter"),
     "it is part of the Go picker's tests alone; use single-profile-handler": ("test-profile-handler",),
     _PARSER: ("sglanghttp-parser", "vertexai-parser", "vllmgrpc-parser"),
     _ONE_PAGE: ("dcgm-data-source", "dcgm-extractor"),
     "leave it out: answers are not parsed": ("request-attribute-reporter",),
-    "leave it out: images are not parsed": (
-        "mm-embeddings-cache-producer",
-        "mm-embeddings-cache-scorer",
-    ),
+    "leave it out: images are not parsed": ("mm-embeddings-cache-producer", "mm-embeddings-cache-scorer"),
 }
 
 _MULTICLUSTER: Final[Mapping[str, str]] = {

@@ -91,10 +91,7 @@ _MAX_NAMED: Final = 10
 class Consequence(Enum):
     """The consequence for requests, as log lines: one for a worker, one for those that are not named."""
 
-    NO_REQUESTS = (
-        "%s gets no requests: %s",
-        "%d more get no requests; adsum discovery explain names them",
-    )
+    NO_REQUESTS = ("%s gets no requests: %s", "%d more get no requests; adsum discovery explain names them")
     NO_DOCUMENT = (
         "%s has no metadata document, and stays an endpoint because it is listed: %s",
         "%d more have no metadata document; adsum discovery explain names them",
@@ -105,9 +102,7 @@ class MissingWorkers:
     """Warns of each missing worker once for each reason. `missing`: returns the reasons by instance id."""
 
     def __init__(
-        self,
-        missing: Callable[[], Mapping[str, str]],
-        consequence: Consequence = Consequence.NO_REQUESTS,
+        self, missing: Callable[[], Mapping[str, str]], consequence: Consequence = Consequence.NO_REQUESTS
     ) -> None:
         self._missing = missing
         self._one, self._others = consequence.value

@@ -120,7 +120,7 @@ def _manager(settings: EnvoySettings) -> Json:
         preserve_external_request_id=True,
         # removed before any other filter runs: a client must not choose its worker, not even while the picker is away
         early_header_mutation_extensions=[
-            _early((DESTINATION, *DATA_PLANE_ONLY, *settings.remove_request_headers), settings),
+            _early((DESTINATION, *DATA_PLANE_ONLY, *settings.remove_request_headers), settings)
         ],
         route_config={"virtual_hosts": [_virtual_host(settings)]},
         http_filters=[

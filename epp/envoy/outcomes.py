@@ -69,11 +69,7 @@ def _reported() -> Json:
 
 def _access_log(at: int) -> Json:
     picked = {
-        "matcher": {
-            "filter": PICK_NAMESPACE,
-            "path": [{"key": PICK_KEY}],
-            "value": {"present_match": True},
-        },
+        "matcher": {"filter": PICK_NAMESPACE, "path": [{"key": PICK_KEY}], "value": {"present_match": True}},
         "match_if_key_not_found": False,
     }
     common = {

@@ -49,7 +49,7 @@ def overload_manager(max_connections: int, max_heap: int) -> Json:
                 "typed_config": {
                     "@type": "type.googleapis.com/envoy.config.overload.v3.ScaleTimersOverloadActionConfig",
                     "timer_scale_factors": [
-                        {"timer": "HTTP_DOWNSTREAM_CONNECTION_IDLE", "min_timeout": "2s"},
+                        {"timer": "HTTP_DOWNSTREAM_CONNECTION_IDLE", "min_timeout": "2s"}
                     ],
                 },
             },

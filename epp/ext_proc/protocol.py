@@ -257,12 +257,7 @@ def immediate(rejection: Rejection, chance: float = 0.0, request_id: str = "") -
 
 
 def immediate_json(
-    status: int,
-    details: str,
-    body: bytes,
-    headers: Mapping[str, str] = _NO_HEADERS,
-    *,
-    request_id: str = "",
+    status: int, details: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS, *, request_id: str = ""
 ) -> ProcessingResponse:
     """An ImmediateResponse with a JSON body. `details`: for the data plane's access log.
 

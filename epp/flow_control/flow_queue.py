@@ -23,13 +23,7 @@ class QueuedRequest:
 
     __slots__ = ("arrived_at", "expected", "rank", "request", "sequence", "size", "ttl", "waiting")
 
-    def __init__(
-        self,
-        request: InferenceRequest,
-        arrived_at: float,
-        ttl: float,
-        sequence: int,
-    ) -> None:
+    def __init__(self, request: InferenceRequest, arrived_at: float, ttl: float, sequence: int) -> None:
         self.request = request
         self.arrived_at = arrived_at
         self.ttl = ttl

@@ -15,13 +15,7 @@ from discovery.kubernetes.opening import find_cluster, parse_options
 from discovery.kubernetes.pods.selection import POOL_GROUP, PoolReference
 from discovery.kubernetes.reflector.informer import Informer
 from epp.kubernetes import inference_resources
-from epp.kubernetes.followed_resource import (
-    OBJECTIVES,
-    RECHECK,
-    REWRITES,
-    Applied,
-    FollowedResource,
-)
+from epp.kubernetes.followed_resource import OBJECTIVES, RECHECK, REWRITES, Applied, FollowedResource
 from epp.request.model_rewrite import RewriteRule
 
 logger = logging.getLogger(__name__)

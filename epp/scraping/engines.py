@@ -101,37 +101,25 @@ def _with_metrics(engine: Engine, metrics: Sequence[WorkerMetric]) -> Engine:
 
 
 _MODEL_SERVERS: Final = (
+    Engine.of("vllm", lora="vllm:lora_requests_info", cache_info="vllm:cache_config_info"),
+    Engine.of("sglang", cache_info="sglang:cache_config_info", cache_labels=("page_size", "num_pages")),
     Engine.of(
-        "vllm",
-        lora="vllm:lora_requests_info",
-        cache_info="vllm:cache_config_info",
-    ),
-    Engine.of(
-        "sglang",
-        cache_info="sglang:cache_config_info",
-        cache_labels=("page_size", "num_pages"),
-    ),
-    Engine.of(
-        "trtllm-serve",
-        block_size="trtllm_kv_cache_tokens_per_block",
-        num_blocks="trtllm_kv_cache_max_blocks",
+        "trtllm-serve", block_size="trtllm_kv_cache_tokens_per_block", num_blocks="trtllm_kv_cache_max_blocks"
     ),
     Engine.of(
         "triton-tensorrt-llm",
         block_size="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=tokens_per}",
         num_blocks="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}",
     ),
-    Engine.of(
-        "triton",
-    ),
+    Engine.of("triton"),
     Engine.of(  # llama-server --metrics, tools/server/README.md; newer ones say nothing of the cache
-        "llama.cpp",
+        "llama.cpp"
     ),
     Engine.of(  # huggingface.co/docs/text-generation-inference/reference/metrics
-        "tgi",
+        "tgi"
     ),
     Engine.of(  # lmdeploy serve api_server --enable-metrics, lmdeploy/metrics/loggers.py
-        "lmdeploy",
+        "lmdeploy"
     ),
 )
 """The series that are no `WorkerMetric`: adapters and the size of the KV cache."""

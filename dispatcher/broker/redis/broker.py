@@ -9,12 +9,7 @@ from adsum.quoting import printable
 from dispatcher.broker.contract.ledger import Ledger, Quotas
 from dispatcher.broker.contract.queue import Queue, QueueError, QueueRules
 from dispatcher.broker.contract.validation import checked_name, checked_rules
-from dispatcher.broker.redis.client.connection import (
-    ANSWER_TIMEOUT,
-    as_queue_errors,
-    connect,
-    server_time_ms,
-)
+from dispatcher.broker.redis.client.connection import ANSWER_TIMEOUT, as_queue_errors, connect, server_time_ms
 from dispatcher.broker.redis.go_queues.intake import GoIntake, GoSource
 from dispatcher.broker.redis.ledger import RedisLedger, RedisQuotas
 from dispatcher.broker.redis.queue import RedisQueue

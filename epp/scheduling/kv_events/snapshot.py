@@ -85,14 +85,7 @@ class SnapshotError(ValueError):
 def written(snapshot: CacheSnapshot) -> Iterator[bytes]:
     """The messages that a SnapshotReader puts together: a header, then the columns in pieces."""
     held = snapshot.held
-    header = _Header(
-        _VERSION,
-        sys.byteorder,
-        *snapshot[:4],
-        *held[:4],
-        len(held.keys),
-        len(held.ref_keys),
-    )
+    header = _Header(_VERSION, sys.byteorder, *snapshot[:4], *held[:4], len(held.keys), len(held.ref_keys))
     yield msgspec.msgpack.encode(header)
     for column in held[4:]:
         data = memoryview(column).cast("B")

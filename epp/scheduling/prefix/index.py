@@ -234,12 +234,7 @@ class PrefixIndex:
         self._lengths[holdings.slot] = holdings.length
 
     def confirm(
-        self,
-        chain: Sequence[int],
-        key: Key,
-        claim: int,
-        capacity: int,
-        ends: Sequence[int] | None = None,
+        self, chain: Sequence[int], key: Key, claim: int, capacity: int, ends: Sequence[int] | None = None
     ) -> None:
         """The endpoint served the request that made this claim. Ignored if the endpoint was forgotten since: its cache is new."""
         holdings = self._holdings.get(key)

@@ -17,13 +17,7 @@ from epp.scheduling.plugin import SharedPrefixProducer
 from epp.scheduling.prefix.scorer import units_of_all
 from epp.scheduling.work_ahead.adapters import LoadedAdapters
 from epp.scheduling.work_ahead.agreement import credit_preferred, hashes_of
-from epp.scheduling.work_ahead.columns import (
-    ScoredPool,
-    of_rows,
-    prompt_tokens,
-    requests_at,
-    requests_of,
-)
+from epp.scheduling.work_ahead.columns import ScoredPool, of_rows, prompt_tokens, requests_at, requests_of
 from epp.scheduling.work_ahead.cost_model import LEARNT_NUMBERS, UNKNOWN, CostModel, Known
 from epp.scheduling.work_ahead.ledger import SentPrompt, WorkLedger
 from epp.scheduling.work_ahead.pool_ledgers import PoolLedgers

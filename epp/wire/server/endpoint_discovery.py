@@ -6,13 +6,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from discovery.eds.messages.eds_pb2 import DiscoveryRequest
-from discovery.eds.subscription import (
-    MAX_PEER_STREAMS,
-    METHOD,
-    SERVICE,
-    EndpointSubscription,
-    Publication,
-)
+from discovery.eds.subscription import MAX_PEER_STREAMS, METHOD, SERVICE, EndpointSubscription, Publication
 from epp.wire.http2.limits import TokenBucket
 from epp.wire.server.grpc_call import Call, Method
 from epp.wire.server.grpc_messages import GrpcStatus, StatusError
