@@ -25,7 +25,6 @@ from epp.scheduling.decision import Decision
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Credit
 from epp.scheduling.plugin import (
-    AdmissionController,
     CreditingProducer,
     DeliveryFollower,
     PredictingProducer,
@@ -42,11 +41,7 @@ _MIN_PAUSE: Final = 0.001
 
 
 class Picking(ResourceOwner):
-    """An async context manager; once entered, requests that wait are dispatched. A `ConfiguredPart`.
-
-    `admission` None: requests are dispatched at once, or rejected while the pool is saturated, or wait as the configuration
-    says.
-    """
+    """An async context manager; once entered, requests that wait are dispatched. A `ConfiguredPart`."""
 
     def __init__(
         self,
@@ -55,20 +50,18 @@ class Picking(ResourceOwner):
         datastore: Datastore,
         telemetry: Telemetry,
         clock: Callable[[], float],
-        admission: AdmissionController | None = None,
     ) -> None:
         self._settings = settings
         self._datastore = datastore
         self._turns = telemetry.flow_control.turns
         self.clock = clock
-        self._admission = admission
         self._durations = PluginDurations()
         self._objectives = dict(settings.objectives)
         self.rewrites = ModelRewrites()
         self.decisions = DecisionRing(settings.decisions) if settings.decisions else None
         rng = random.Random()
         scheduler, policy = self._scheduler(config), self._policy(config)
-        self.director = Director(datastore, scheduler, config.detector, policy, rng, admission)
+        self.director = Director(datastore, scheduler, config.detector, policy, rng)
         readers = self._durations.read, PickSpans(time.perf_counter, time.time_ns).read
         self.director.decisions = PickRecorder(self.decisions, readers, time.perf_counter)
         self.director.timings, self.director.clock = telemetry, time.perf_counter
@@ -117,8 +110,7 @@ class Picking(ResourceOwner):
 
     def _use_rules(self, config: PickerConfig) -> None:
         self._plugins = config.plugins
-        if self._admission is None:
-            self.queueing.use(config)
+        self.queueing.use(config)
         self.outliers.use(config.outliers, config.slow_start)
 
     def _scheduler(self, config: PickerConfig) -> Scheduler:

@@ -23,7 +23,6 @@ from epp.endpoints.worker_metrics import WORKER_METRICS
 from epp.kv_events.feed import KvEventFeed
 from epp.pages import PickerPages
 from epp.picking import Picking
-from epp.scheduling.plugin import AdmissionController
 from epp.telemetry.counters import Telemetry
 from epp.wire.certificate import CertificateError
 from epp.wire.endpoint_assignment import publish_endpoints
@@ -41,21 +40,12 @@ log = logging.getLogger(__name__)
 class PickerServer(ResourceOwner):
     """An async context manager; once entered, workers are known and ports open. Health is SERVING, if there is the pool.
 
-    Entering raises INPUT_ERRORS and FAILURES. `admission` None: requests are dispatched at once, or rejected while the
-    pool is saturated. `siblings`: this is one of several processes.
+    Entering raises INPUT_ERRORS and FAILURES. `siblings`: this is one of several processes.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        clock: Callable[[], float] = time.monotonic,
-        admission: AdmissionController | None = None,
-        siblings: Siblings | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, siblings: Siblings | None = None) -> None:
         self._settings = settings if siblings is None else siblings.share(settings)
         self._siblings = siblings
-        self._clock = clock
-        self._admission = admission
         self._configuration: Configuration | None = None
 
     @property
@@ -73,7 +63,7 @@ class PickerServer(ResourceOwner):
         await self._ports.drain()
 
     async def _open(self) -> None:
-        settings, clock = self._settings, self._clock
+        settings, clock = self._settings, time.monotonic
         telemetry = Telemetry(pool_name=metrics_pool_name(settings, os.environ))
         self._configuration = configuration = Configuration(settings, telemetry)
         config, tracing = configuration.config, Tracing("llm-d-epp", "adsum.epp")
@@ -81,7 +71,7 @@ class PickerServer(ResourceOwner):
             await self._stack.enter_async_context(tracing)
         source = self._choose_source(config)
         datastore = Datastore(endpoint_defaults(config, settings), (*WORKER_METRICS, *config.attributes))
-        picking = Picking(settings, config, datastore, telemetry, clock, self._admission)
+        picking = Picking(settings, config, datastore, telemetry, clock)
         ports = self._ports = DataPlanePorts(
             settings, config, picking, telemetry, tracing.tracer, self._siblings
         )

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from adsum.command_line import installed_version, not_installed
@@ -28,16 +27,15 @@ class MissingTracingError(AdsumError):
 class Tracing:
     """An async context manager; left, what was recorded is sent. Entering raises AdsumError."""
 
-    def __init__(self, service: str, scope: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, service: str, scope: str) -> None:
         """`service`: its name where OTEL_SERVICE_NAME gives none; `scope`: the code that makes the spans."""
         self._service = service
         self._scope = scope
-        self._environment = os.environ if environment is None else environment
         self._exporting: Exporting | None = None
         self.tracer: Tracer | None = None
 
     async def __aenter__(self) -> Self:
-        if self._environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
             log.warning("traces are asked for, but OTEL_SDK_DISABLED is true: nothing is recorded")
             return self
         try:
@@ -46,11 +44,11 @@ class Tracing:
             raise MissingTracingError(
                 f"traces cannot be recorded: {not_installed(missing, 'otel')}"
             ) from missing
-        sampling, fault = read_sampling(self._environment)
+        sampling, fault = read_sampling(os.environ)
         if fault is not None:
             log.warning("%s", fault)
         version = installed_version() or "unknown"
-        self._exporting = Exporting(self._service, self._scope, version, self._environment)
+        self._exporting = Exporting(self._service, self._scope, version, os.environ)
         for handler in logging.getLogger().handlers:
             handler.addFilter(note_trace)
         self.tracer = Tracer(self._exporting.ended, random.Random(), sampling)

@@ -42,9 +42,9 @@ class FilesystemSource(Source):
     default root, or a missing directory below a root, is an empty set: no worker has created it yet.
     """
 
-    def __init__(self, root: Path | None = None, *, host: str | None = None) -> None:
+    def __init__(self, root: Path | None = None) -> None:
         self._root = root
-        self._host = host or boot_id()
+        self._host = boot_id()
         self._triggers: dict[ScanTrigger, ComponentKey] = {}
         self._threads = anyio.CapacityLimiter(_THREADS)
 

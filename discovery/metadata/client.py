@@ -30,6 +30,7 @@ _NO_DOCUMENT_STATUSES: Final = (404, 405, 501)
 _CACHE_SIZE: Final = 4096
 """Documents kept for `read`, whose ETags make its next GET conditional."""
 
+_MOST_HELD: Final = 2048
 _RETRY_SHARE: Final = 4
 """One slot in so many may be used by retries."""
 _SLOW_AFTER: Final = 0.25
@@ -49,7 +50,7 @@ class MetadataAnswer:
 class MetadataClient:
     """GETs of `/metadata` from many workers. Must be closed. Follows no redirects and uses no proxy.
 
-    At most `concurrency` fetches begin at once, of which a quarter may be retries. At most `held` GETs are held; they
+    At most `concurrency` fetches begin at once, of which a quarter may be retries. At most `_MOST_HELD` GETs are held; they
     do not count as fetches. `timeout`: seconds for the answer of a worker that has not answered before. `silence` None:
     from `$ADSUM_SILENT_AFTER`.
     """
@@ -62,14 +63,13 @@ class MetadataClient:
         timeout: float = 5.0,
         silence: SilenceTimings | None = None,
         concurrency: int = 128,
-        held: int = 2048,
     ) -> None:
         self.silence = silence or silence_timings(None)
         self.timeout = timeout
         self.scheme = "https" if ssl_context else "http"
         self._connections = WorkerConnections(ssl_context=ssl_context, token=token)
         self._limiter = FetchLimiter(concurrency)
-        self._free_holds = held
+        self._free_holds = _MOST_HELD
         self._cache: OrderedDict[tuple[str, str, str], MetadataDocument] = OrderedDict()
 
     async def read(self, instance: Instance) -> dict[str, Any]:

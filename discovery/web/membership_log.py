@@ -77,9 +77,9 @@ class MembershipLog:
         cut = detail[:LONGEST_TEXT] if detail else None
         self._kept.append(MembershipChange(self.sequence, at, kind, id, reason, cut))
 
-    def newest(self, limit: int = KEPT) -> list[MembershipChange]:
-        """At most `limit` changes, the newest first."""
-        return list(reversed(self._kept))[:limit]
+    def newest(self) -> list[MembershipChange]:
+        """The changes that are kept, the newest first."""
+        return list(reversed(self._kept))
 
 
 def _differences(old: Instance, new: Instance) -> Iterator[str]:

@@ -112,15 +112,11 @@ _MODEL_SERVERS: Final = (
         num_blocks="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}",
     ),
     Engine.of("triton"),
-    Engine.of(  # llama-server --metrics, tools/server/README.md; newer ones say nothing of the cache
+    Engine.of(
         "llama.cpp"
-    ),
-    Engine.of(  # huggingface.co/docs/text-generation-inference/reference/metrics
-        "tgi"
-    ),
-    Engine.of(  # lmdeploy serve api_server --enable-metrics, lmdeploy/metrics/loggers.py
-        "lmdeploy"
-    ),
+    ),  # llama-server --metrics, tools/server/README.md; newer ones say nothing of the cache
+    Engine.of("tgi"),  # huggingface.co/docs/text-generation-inference/reference/metrics
+    Engine.of("lmdeploy"),  # lmdeploy serve api_server --enable-metrics, lmdeploy/metrics/loggers.py
 )
 """The series that are no `WorkerMetric`: adapters and the size of the KV cache."""
 ENGINES: Final = engines_of(WORKER_METRICS)

@@ -36,9 +36,9 @@ def open_etcd_membership(url: str) -> "Callable[[], EtcdMembership]":
 class EtcdMembership:
     """One instance's key and lease. A changed status reaches etcd a moment after `update`, which must not block."""
 
-    def __init__(self, settings: EtcdSettings, timings: EtcdTimings | None = None) -> None:
+    def __init__(self, settings: EtcdSettings) -> None:
         self._settings = settings
-        self._timings = timings or EtcdTimings(call=min(3.0, settings.ttl / 4))
+        self._timings = EtcdTimings(call=min(3.0, settings.ttl / 4))
         self._client: EtcdClient | None = None
         self._held: HeldKey | None = None
         self._wanted: InstanceRecord | None = None

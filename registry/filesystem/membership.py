@@ -50,17 +50,15 @@ class WriteRecord(Protocol):
 
 
 class FilesystemMembership:
-    """One instance's record and lock under `root` (None: the default root). `host` identifies this machine's boot.
+    """One instance's record and lock under `root` (None: the default root).
 
     `_record` is what the disk should have, but for the counter. `update` changes it at once and lets a thread write it; every
     heartbeat writes it again. So the disk gets the last status, in whichever order the threads come to write.
     """
 
-    def __init__(
-        self, root: Path | None = None, *, host: str | None = None, write: WriteRecord = files.write_record
-    ) -> None:
+    def __init__(self, root: Path | None = None, *, write: WriteRecord = files.write_record) -> None:
         self._root = root
-        self._host = host or boot_id()
+        self._host = boot_id()
         self._thread = anyio.CapacityLimiter(1)
         self._writing = threading.Lock()
         self._leaving = threading.Event()

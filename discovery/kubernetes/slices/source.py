@@ -5,7 +5,7 @@ The slices are those of one Service, or those with Dynamo's labels.
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from string import Formatter
@@ -245,10 +245,10 @@ class KubernetesSource(Source):
     """Instances are the pods in the merged slices; their incarnation is `targetRef.uid`. `namespace`: the Kubernetes
     namespace. `port_name`: the slice port on which workers serve the wire contract. `grace`: seconds that a ready pod
     may be missing from all slices before it is removed, since the controller moves endpoints between slices by two
-    writes. `families`: the address families to use, the preferred one first.
+    writes.
     """
 
-    def __init__(  # noqa: PLR0913  # each by name, with a default that holds for Dynamo's manifests
+    def __init__(
         self,
         transport: ApiTransport,
         namespace: str,
@@ -256,14 +256,13 @@ class KubernetesSource(Source):
         *,
         port_name: str = "http",
         grace: float = 0.5,
-        families: Sequence[str] = ("IPv4", "IPv6"),
         timings: Timings | None = None,
     ) -> None:
         self._transport = transport
         self._namespace = namespace
         self._selection = selection
         self._diagnostics = Diagnostics(transport, namespace, selection, port_name)
-        self._address_selection = AddressSelection(port_name, tuple(families))
+        self._address_selection = AddressSelection(port_name)
         self._grace = grace
         self._timings = timings or Timings()
 
