@@ -32,7 +32,7 @@ from epp.kv_events.publishers import (
     read_publishers,
     read_sleep,
 )
-from epp.kv_events.subscriptions import Subscriptions
+from epp.kv_events.subscriptions import WorkerSubscriptions
 from epp.scheduling.kv_events.event_stream import KvEventStream
 from epp.scheduling.kv_events.producer import PrecisePrefixCacheProducer
 from epp.scheduling.kv_events.settings import KvEventSettings
@@ -159,7 +159,7 @@ class _FollowedPool:
         self._tasks: dict[_FollowedWorker, asyncio.Task[None]] = {}
         self._reset: dict[Key, asyncio.Event] = {}
         self._published_here: dict[Key, KvEventStream] = {}
-        self._running: dict[Key, Subscriptions] = {}
+        self._running: dict[Key, WorkerSubscriptions] = {}
 
     async def run(self, until: asyncio.Event) -> None:
         changed, datastore = self._changed, self._datastore
@@ -266,7 +266,7 @@ class _FollowedPool:
         """Find the worker's sockets, again when its process was replaced, and seldom otherwise; read them meanwhile."""
         reset = self._reset[worker.key] = asyncio.Event()
         told: tuple[KvPublisher, ...] | str | None = None
-        running = self._running[worker.key] = Subscriptions(
+        running = self._running[worker.key] = WorkerSubscriptions(
             self._producer, worker.key, endpoint.id, self._sockets, self._replays, self._ask_peers
         )
         running.on_load = partial(self._pushed, endpoint)
@@ -295,7 +295,7 @@ class _FollowedPool:
             await running.close()
             self._forget(worker.key, running, reset)
 
-    def _forget(self, key: Key, running: Subscriptions, reset: asyncio.Event) -> None:
+    def _forget(self, key: Key, running: WorkerSubscriptions, reset: asyncio.Event) -> None:
         """Another task may follow it already, if it serves elsewhere now."""
         if self._running.get(key) is running:
             del self._running[key]

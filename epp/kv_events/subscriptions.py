@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from epp.kv_events.subscriber import KvSubscriber
 
 
-class Subscriptions:
+class WorkerSubscriptions:
     """The running subscribers of one worker."""
 
     def __init__(
