@@ -112,9 +112,8 @@ _MODEL_SERVERS: Final = (
         num_blocks="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}",
     ),
     Engine.of("triton"),
-    Engine.of(
-        "llama.cpp"
-    ),  # llama-server --metrics, tools/server/README.md; newer ones say nothing of the cache
+    # llama-server --metrics, tools/server/README.md; newer ones say nothing of the cache
+    Engine.of("llama.cpp"),
     Engine.of("tgi"),  # huggingface.co/docs/text-generation-inference/reference/metrics
     Engine.of("lmdeploy"),  # lmdeploy serve api_server --enable-metrics, lmdeploy/metrics/loggers.py
 )

@@ -198,9 +198,8 @@ def test_without_a_counter_the_worker_s_queue_says_what_is_ahead() -> None:
     pool = without_counters()
     pick = pool.send(tokens(500))
     row = int(went(pick)[1:])
-    pool.director.picks.responded(
-        pick, 200, pool.now
-    )  # headers of a streamed response say nothing of its prompt
+    # headers of a streamed response say nothing of its prompt
+    pool.director.picks.responded(pick, 200, pool.now)
     assert pool.ahead()[row] == pytest.approx(500)
     pool.now += 2 * TRANSIT
     pool.page(row, running=1, computed=None)
