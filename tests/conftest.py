@@ -24,7 +24,7 @@ _LONG = (
     *("test_compiled.py", "test_dispatcher_alerts.py", "test_failing.py", "test_dispatcher_kill_matrix.py"),
     *("test_pickers_behind_envoy.py", "test_picker_lets_go.py", "test_etcd_faults.py", "test_dashboards.py"),
     # more than 15 s each; some wait most of the time, others compute: mixed, they share the processors
-    *("test_demo.py", "test_outcomes.py", "test_extending.py", "pump/test_lane.py", "test_processes.py", "test_serve.py"),
+    *("test_outcomes.py", "test_extending.py", "pump/test_lane.py", "test_processes.py", "test_serve.py"),
     *("test_failures.py", "test_pick_costs.py", "test_main.py"),
     *("test_model_rewriting.py", "test_replicas.py", "test_site.py"),
     *("redis/test_ledger.py", "test_routing.py", "test_state_machine.py"),
