@@ -165,7 +165,7 @@ class WorkLedger:
             if computed < before:
                 self._withdraw_oldest(self._count)
             else:
-                done += self._settle(computed - before)
+                done += self._settle(computed - before, waiting)
         # a prompt that is not computed is a request that waits or runs: whatever is beyond those is done. Without a counter
         # the page does not say which of those that run are computed, and all are taken to be.
         there = waiting + running if counted or self.held else waiting
@@ -239,19 +239,21 @@ class WorkLedger:
         self.done /= 2.0
         self.busy /= 2.0
 
-    def _settle(self, growth: float) -> float:
+    def _settle(self, growth: float, waiting: float) -> float:
         kept = max(0.0, 1.0 - growth / _WINDOW)
-        self.sent *= kept
-        self.grown = (self.grown + growth) * kept
+        # what waits fades only once the counter has grown by it: else each prompt weighs less than its growth, and seems to be ahead
+        waits = self._unsettled
+        settled, self.grown = (self.sent - waits) * kept, self.grown * kept + growth
         if not kept:  # so much at once says nothing of what was sent from here
-            self.sent = self.grown = _PRIOR
+            settled = self.grown = _PRIOR
+        self.sent = settled + waits
         # the counter has not grown by what waits yet: the ratio lies between the one without it and the one with it
-        low, high = (self.sent - self._unsettled) / self.grown, self.sent / self.grown
+        low, high = settled / self.grown, self.sent / self.grown
         scale = self._scale + (high - self._scale) * (1.0 - kept)
         self._scale = min(max(scale, low, 1.0 / _MAX_SCALE), high, _MAX_SCALE)
         self._spare += growth * self._scale
         done = 0.0
-        while self._sent and self._sent[0].tokens <= self._spare + 0.5:
+        while self._sent and self._sent[0].tokens <= self._spare + 0.5 and self._count > waiting:
             prompt = self._sent.popleft()
             self._spare -= prompt.tokens
             if prompt.tokens:

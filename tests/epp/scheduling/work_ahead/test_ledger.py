@@ -130,11 +130,37 @@ def test_a_wrong_guess_of_tokens_does_not_pile_up() -> None:
         ledger.send(2000, 2000, now)
         computed += 1600
         ledger.read(computed, 0, MANY, now)
+        if step == 200:
+            restore = ledger.savepoint()
+            ledger.read(computed, 0, 3, now + 1)
+            assert ledger.ahead == 6000  # the requests that are there bound it meanwhile
+            restore()
         if step in (9_999, 19_999):
             after.append(ledger.ahead)
-    assert after[1] == pytest.approx(after[0], abs=4000)  # 4 million more without the scale
-    ledger.read(computed, 0, 3, now + 1)
-    assert ledger.ahead == 6000  # and the requests that are there bound it
+    assert after == [0, 0]  # 4 million more without the scale
+
+
+def test_a_prompt_weighs_as_much_as_the_growth_of_the_counter_by_it() -> None:
+    """Although it is sent before: else as many would seem to be ahead as waited on average."""
+    ledger = begun()
+    now, computed = 0.0, 0.0
+    for step in range(400):
+        now += 1.0
+        for _ in range(step % 5):
+            ledger.send(6000, 1000, now)
+        for left in reversed(range(step % 5)):
+            now += 0.1
+            computed += 6000
+            ledger.read(computed, 0, MANY, now)
+            assert ledger.ahead == 1000 * left
+
+
+def test_what_waits_by_the_page_is_not_computed_whatever_the_counter_says() -> None:
+    ledger = begun()
+    for _ in range(5):
+        ledger.send(1000, 1000, 1.0)
+    ledger.read(10**6, 3, MANY, 1.1)
+    assert ledger.ahead == 3000
 
 
 def test_what_waits_does_not_make_the_counter_count_more() -> None:
