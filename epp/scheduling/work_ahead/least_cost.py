@@ -7,7 +7,7 @@ cost = slowness x (a x ahead - c x under way + missing x (balance + interference
 hold. `requests`: those that wait or run there; each slows the others down while it answers, and computing a prompt slows
 all of them down, and where prompts only wait for one another, as many that come behind it. `again`: tokens
 that another endpoint holds, and `crowding`: half the square of the share of endpoints with something ahead, times `a` if that is
-less than 1, since computing them a second time delays whoever comes while others wait. `slowness`: how many times longer this worker takes than the average one, learnt. `adapter`: what the
+less than 1, since computing them a second time delays whoever comes while others wait. `slowness`: how many times longer this worker takes than the one in the middle of its pool, learnt. `adapter`: what the
 average worker computes while a LoRA adapter is loaded, where that must be done first. `beyond`: those of the requests for which
 the worker has no room yet. `under way`: tokens ahead that may be computed since the last were. `balance`: 1, but for the first requests more
 where more tokens were sent, so that new prefixes, whose followers go where they are, are spread. `a`, `b` and `c` are learnt from the

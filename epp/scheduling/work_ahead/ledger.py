@@ -9,6 +9,7 @@ Only ratios of speeds are used, so nothing depends on how fast the machines are.
 from collections import deque
 from collections.abc import Callable
 from math import inf
+from statistics import median
 from typing import Final
 
 from epp.scheduling.work_ahead.cost_model import WorkerPace
@@ -79,7 +80,7 @@ class WorkLedger:
         self.kind = CounterKind(pool or KindSums())
         self.pace = WorkerPace()
         self.slowness = 1.0
-        """How many times longer it takes than the average endpoint of its pool, as of its last page."""
+        """How many times longer it takes than the endpoint in the middle of its pool, as of its last page."""
         self._most_running = 0.0
         self.room = inf
         """Requests that ran at most while others waited; inf: none waited there."""
@@ -296,20 +297,24 @@ _FADES: Final = 300.0
 
 _COLD_REQUESTS: Final = 10
 """Requests for each endpoint up to which all caches are taken to be cold."""
-_NOTHING: Final = (0.0, 0.0, 0.0, 0.0)
+_NOTHING: Final = (0.0, 0.0)
 
 
 class PoolTotals:
     """Sums over the ledgers of one pool, kept up to date as they read pages."""
 
     def __init__(self) -> None:
-        self._done = self._busy = self._sent = self._grown = 0.0
+        self.speed = 0.0
+        """The speed of the endpoint in the middle, in tokens a second: one whose page lies moves an average, for all others."""
+        self._pages = 0
+        """So many were read since `speed` was found."""
+        self._sent = self._grown = 0.0
         self._halved_at: dict[WorkLedger, float] = {}
         self.cold = True
         self._requests = 0
         self.others_send = False
         """Whether the workers compute clearly more than was sent from here."""
-        self._known: dict[WorkLedger, tuple[float, float, float, float]] = {}
+        self._known: dict[WorkLedger, tuple[float, float]] = {}
 
     def send(self, endpoints: int) -> None:
         """A request goes to one of so many."""
@@ -322,10 +327,11 @@ class PoolTotals:
         if ledger.read_at - halved_at > _FADES or max(ledger.done, ledger.busy * self.speed) > _HALF_AFTER:
             ledger.forget_half()
             self._halved_at[ledger] = ledger.read_at
-        done, busy, sent, grown = self._known.get(ledger, _NOTHING)
-        self._known[ledger] = (ledger.done, ledger.busy, ledger.sent, ledger.grown)
-        self._done += ledger.done - done
-        self._busy += ledger.busy - busy
+        sent, grown = self._known.get(ledger, _NOTHING)
+        self._known[ledger] = (ledger.sent, ledger.grown)
+        self._pages += 1
+        if self._pages >= len(self._known):
+            self._find_speed()
         self._sent += ledger.sent - sent
         self._grown += ledger.grown - grown
         limit = _OTHERS_UNTIL if self.others_send else _OTHERS_BELOW
@@ -333,11 +339,11 @@ class PoolTotals:
 
     def savepoint(self) -> Callable[[], None]:
         """A function that makes the totals what they are now."""
-        sums, others_send = (self._done, self._busy, self._sent, self._grown), self.others_send
+        sums, others_send = (self.speed, self._pages, self._sent, self._grown), self.others_send
         halved_at, known = self._halved_at.copy(), self._known.copy()
 
         def restore() -> None:
-            self._done, self._busy, self._sent, self._grown = sums
+            self.speed, self._pages, self._sent, self._grown = sums
             self.others_send = others_send
             self._halved_at, self._known = halved_at, known
 
@@ -346,16 +352,19 @@ class PoolTotals:
     def forget(self, ledger: WorkLedger) -> None:
         """Its endpoint is gone."""
         self._halved_at.pop(ledger, None)
-        done, busy, sent, grown = self._known.pop(ledger, _NOTHING)
-        self._done -= done
-        self._busy -= busy
+        sent, grown = self._known.pop(ledger, _NOTHING)
         self._sent -= sent
         self._grown -= grown
         if not self._known:  # sums of floats that were added and taken away again are not quite 0
-            self._done = self._busy = self._sent = self._grown = 0.0
+            self.speed = self._sent = self._grown = 0.0
+
+    def _find_speed(self) -> None:
+        self._pages = 0
+        speeds = [ledger.done / ledger.busy for ledger in self._known if ledger.busy > 0.0]
+        self.speed = median(speeds) if speeds else 0.0
 
     def slowness(self, ledger: WorkLedger) -> float:
-        """How many times longer it takes than the average endpoint; more than 1 is slower. Where first bytes say what is ahead they say
+        """How many times longer it takes than the endpoint in the middle; more than 1 is slower. Where first bytes say what is ahead they say
         this too: prompts may be computed side by side, so tokens in a time say nothing.
         """
         if ledger.held:
@@ -364,8 +373,3 @@ class PoolTotals:
         busy = ledger.busy * self.speed + ledger.late(self.speed)
         slow = (busy + _PRIOR_WORK) / (ledger.done + _PRIOR_WORK)
         return min(max(slow, 1.0 / _MOST_DIFFERENT), _MOST_DIFFERENT)
-
-    @property
-    def speed(self) -> float:
-        """The speed of the average endpoint, in tokens a second."""
-        return self._done / self._busy if self._busy > 0.0 else 0.0

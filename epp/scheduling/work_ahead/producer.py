@@ -219,7 +219,7 @@ class WorkAheadProducer:
         return of_rows(columns.ahead, rows)
 
     def slowness(self, pool: EndpointPool) -> Floats:
-        """How many times longer each endpoint takes than the pool's average, not to be changed."""
+        """How many times longer each endpoint takes than the one in the pool's middle, not to be changed."""
         columns, rows = self.ledgers.columns(pool)
         return of_rows(columns.slowness, rows)
 
@@ -407,7 +407,7 @@ class WorkAheadProducer:
 
     @property
     def speed(self) -> float:
-        """The average endpoint's speed, in tokens of prompts a second; 0 until it is learnt."""
+        """The speed of the endpoint in the middle, in tokens of prompts a second; 0 until it is learnt."""
         return self.ledgers.totals.speed
 
     def agree(

@@ -71,7 +71,7 @@ export function poolTable() {
         },
       },
       {
-        ...numeric("Slowness", "slowness", (slowness) => number(slowness), "How many times longer it takes than the average worker of its pool, as learnt"),
+        ...numeric("Slowness", "slowness", (slowness) => number(slowness), "How many times longer it takes than the worker in the middle of its pool, as learnt"),
         optional: true,
         update: (cell, row) => {
           setText(cell, number(row.slowness));

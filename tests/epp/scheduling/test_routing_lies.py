@@ -73,14 +73,14 @@ class Told(PickerChooser):
 
 
 @functools.cache
-def ran(lie: str) -> Told:
+def ran(lie: str, seed: int) -> Told:
     made: list[Told] = []
 
     def make(workers: Sequence[WorkerModel], limits: Limits, seed: int) -> Told:
         made.append(Told(lie, workers, limits, seed))
         return made[-1]
 
-    Run(make, Workload(functools.partial(shared, rate=15.0, seconds=40.0)), 5).run()
+    Run(make, Workload(functools.partial(shared, rate=15.0, seconds=40.0)), seed).run()
     return made[0]
 
 
@@ -91,19 +91,21 @@ def seconds(told: Told) -> tuple[float, float]:
 
 
 def test_a_thousand_missing_tokens_take_what_the_worker_takes() -> None:
-    assert seconds(ran("nothing"))[0] == pytest.approx(0.2, rel=0.2)  # the demo's worker: 0.2 ms for each
+    assert seconds(ran("nothing", 50))[0] == pytest.approx(0.21, rel=0.1)  # 0.2 ms for each, 20 for a step
 
 
-@pytest.mark.parametrize("lie", ["begins at once", "one in a hundred takes long"])
-def test_a_worker_that_begins_at_once_and_rare_long_waits_teach_nothing(lie: str) -> None:
-    missing, ahead = seconds(ran("nothing"))
-    assert seconds(ran(lie))[0] == pytest.approx(missing, rel=0.2)
-    # a token ahead costs next to nothing here, so a fifth of that is nothing
-    assert seconds(ran(lie))[1] == pytest.approx(ahead, rel=0.2, abs=0.05 * missing)
-
-
-@pytest.mark.parametrize("lie", ["begins at once", "pages of the past", "counter that jumps"])
-def test_a_worker_that_lies_draws_no_herd(lie: str) -> None:
-    told = ran(lie)
+@pytest.mark.parametrize(
+    ("lie", "seed"),
+    [
+        ("begins at once", 50),
+        ("one in a hundred takes long", 50),
+        ("pages of the past", 50),
+        ("counter that jumps", 50),
+        ("pages of the past", 51),
+        ("counter that jumps", 51),
+    ],
+)
+def test_a_worker_that_lies_and_rare_long_waits_teach_little_and_draw_no_herd(lie: str, seed: int) -> None:
+    told = ran(lie, seed)
     assert told.share < 0.3  # of five workers
-    assert seconds(told)[0] == pytest.approx(0.2, rel=0.5)
+    assert seconds(told) == pytest.approx(seconds(ran("nothing", seed)), rel=0.2)

@@ -51,6 +51,16 @@ def test_first_bytes_say_how_slow_one_is_where_they_say_what_is_ahead() -> None:
     assert totals.slowness(slow) == 1.25
 
 
+def test_one_whose_page_lies_makes_no_other_one_slow() -> None:
+    totals, ledgers = PoolTotals(), [WorkLedger() for _ in range(5)]
+    for ledger, speed in zip(ledgers, [10**6, 20_000, 20_000, 20_000, 20_000], strict=True):
+        work(ledger, totals, speed, 20)
+    for ledger in ledgers:
+        totals.update(ledger)
+    assert totals.slowness(ledgers[0]) == 0.25
+    assert [totals.slowness(ledger) for ledger in ledgers[1:]] == [pytest.approx(1.0, abs=0.01)] * 4
+
+
 def test_a_new_one_is_like_the_average() -> None:
     totals = PoolTotals()
     work(WorkLedger(), totals, 20_000, 20)
