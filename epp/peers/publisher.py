@@ -38,8 +38,11 @@ PAST: Final = 60_000
 HASH_BYTES: Final = 8
 
 
-Row: TypeAlias = tuple[int, int, int, int, int, bool, int, int, int, int]
+_Picked: TypeAlias = tuple[Pick, Key, PrefixChain | None]
+"""One pick, the endpoint that answers, and what its prompt was hashed to."""
+_Row: TypeAlias = tuple[int, int, int, int, int, bool, int, int, int, int]
 """One pick: what the columns of `Picks` have of it, in their order."""
+_NO_CHAIN: Final = (0, 0, 0, 0)
 
 
 class KeptNews:
@@ -78,25 +81,31 @@ class NamesInUse:
 
 
 class RecentChains:
-    """Finds, for a chain of block hashes, an earlier one that begins alike."""
+    """Finds, for a chain of block hashes, an earlier one that begins alike.
+
+    The older half of what is known is forgotten at once, when the newer one is full.
+    """
 
     def __init__(self) -> None:
-        # bounded: MOST_CHAINS and MOST_BLOCKS, by `add`
-        self._chains: deque[tuple[int, Sequence[int]]] = deque()
-        # bounded: the blocks of those
-        self._by_block: dict[int, int] = {}
-        self._blocks = 0
+        # bounded: half of MOST_BLOCKS each, by `add`
+        self._newer: dict[int, int] = {}
+        self._older: dict[int, int] = {}
+        self._count = self._blocks = 0
+        """The chains of the newer half, and their blocks."""
 
     def add(self, number: int, hashes: Sequence[int]) -> tuple[int, int]:
         """Returns the number of the latest pick whose chain begins alike, and of how many blocks; 0, 0: there is none."""
-        shared = self._shared(hashes)
-        base = self._by_block[hashes[shared - 1]] if shared else 0
-        # the chain that they share with has the others, and is forgotten sooner: then they are told once more
-        self._by_block.update(dict.fromkeys(hashes[shared:], number))
-        self._chains.append((number, hashes))
+        self._count += 1
         self._blocks += len(hashes)
-        while len(self._chains) > MOST_CHAINS or self._blocks > MOST_BLOCKS:
-            self._forget_oldest()
+        if 2 * self._count > MOST_CHAINS or 2 * self._blocks > MOST_BLOCKS:
+            self._older, self._newer = self._newer, {}
+            self._count, self._blocks = 1, len(hashes)
+        shared, base = self._shared(hashes), 0
+        if shared:
+            last = hashes[shared - 1]
+            base = self._newer.get(last) or self._older[last]
+        # the chain that they share with has the others, and is forgotten sooner: then they are told once more
+        self._newer.update(dict.fromkeys(hashes[shared:], number))
         return base, shared
 
     def _shared(self, hashes: Sequence[int]) -> int:
@@ -104,21 +113,16 @@ class RecentChains:
 
         So whatever is found is right; it may be fewer than there are, where an older chain was forgotten.
         """
-        low, high = 0, len(hashes)
+        newer, older, low, high = self._newer, self._older, 0, len(hashes)
+        if hashes[0] not in newer and hashes[0] not in older:
+            return 0
         while low < high:
             middle = (low + high + 1) // 2
-            if hashes[middle - 1] in self._by_block:
+            if (block := hashes[middle - 1]) in newer or block in older:
                 low = middle
             else:
                 high = middle - 1
         return low
-
-    def _forget_oldest(self) -> None:
-        number, hashes = self._chains.popleft()
-        self._blocks -= len(hashes)
-        for block in hashes:
-            if self._by_block.get(block) == number:
-                del self._by_block[block]
 
 
 class PickPublisher:
@@ -157,10 +161,11 @@ class PickPublisher:
 
     def _begin_message(self) -> None:
         self._news, self._changes, self._first = News(), 0, self._next
-        # bounded: PART picks
-        self._rows: list[Row] = []
-        # bounded: PART picks
-        self._blocks = bytearray()
+        # bounded: PART changes, all of them; all at once they take a fraction of what each takes alone
+        self._picked: list[_Picked] = []
+        self._served: list[int] = []
+        self._begun: list[int] = []
+        self._ended: list[int] = []
 
     def use(self, producers: Sequence[DataProducer]) -> None:
         """The data producers of the next picks."""
@@ -171,15 +176,10 @@ class PickPublisher:
         pick.told = number = self._next
         self._next += 1
         self._open[number] = pick
-        prefix = self._chain_of(pick)
-        units = base = shared = fresh = 0
-        if prefix is not None and prefix.hashes:
-            hashes, units = prefix.hashes, prefix.units
-            base, shared = self._chains.add(number, hashes)
-            fresh = len(hashes) - shared
-            self._blocks += packed(hashes[shared:])
-        back = number - base if shared else 0
-        self._rows.append(self._row(self._news.picks, self._rows, pick, prefix, (units, back, shared, fresh)))
+        prefix, endpoints = self._chain_of(pick), pick.in_flight_at
+        if len(endpoints) > 1:
+            self._tell_helpers(self._news.picks, len(self._picked), pick, prefix)
+        self._picked.append((pick, endpoints[0].key, prefix))
         self._changed()
 
     def moved(self, pick: Pick) -> None:
@@ -190,7 +190,7 @@ class PickPublisher:
 
     def settled(self, pick: Pick, *, served: bool) -> None:
         if pick.told in self._open:
-            (self._news.served if served else self._news.failed).append(pick.told)
+            (self._served if served else self._news.failed).append(pick.told)
             self._changed()
 
     def unhelped(self, pick: Pick) -> None:
@@ -207,12 +207,12 @@ class PickPublisher:
 
     def begun(self, pick: Pick) -> None:
         if pick.told:  # it may have ended: a data plane that says when the headers came says no more
-            self._news.begun.append(pick.told)
+            self._begun.append(pick.told)
             self._changed()
 
     def ended(self, pick: Pick) -> None:
         if self._open.pop(pick.told, None) is not None:
-            self._news.ended.append(pick.told)
+            self._ended.append(pick.told)
             self._changed()
 
     def ejected(self, endpoints: Sequence[Endpoint]) -> None:
@@ -252,14 +252,31 @@ class PickPublisher:
         self._full.clear()
 
     def _complete(self) -> None:
-        self._name_fresh(self._news)
-        if self._rows:
-            _fill(self._news.picks, self._rows)
-            self._news.picks.blocks = bytes(self._blocks)
-            if self._chains_of is not None:
-                self._news.layout = self._chains_of.layout
-        self._full.append(KeptNews(self._news.SerializeToString(), self._first))
+        news = self._news
+        if self._picked:
+            self._tell_picks(news)
+        self._name_fresh(news)
+        news.served.extend(self._served)
+        news.begun.extend(self._begun)
+        news.ended.extend(self._ended)
+        self._full.append(KeptNews(news.SerializeToString(), self._first))
         self._begin_message()
+
+    def _tell_picks(self, news: News) -> None:
+        rows, blocks, add = list[_Row](), array("Q"), self._chains.add
+        for pick, key, prefix in self._picked:
+            chain = _NO_CHAIN
+            if prefix is not None and prefix.hashes:
+                hashes = prefix.hashes
+                base, shared = add(pick.told, hashes)
+                fresh = hashes[shared:]
+                blocks.extend(fresh)
+                chain = (prefix.units, pick.told - base if shared else 0, shared, len(fresh))
+            rows.append(self._row(pick, key, prefix, chain))
+        _fill(news.picks, rows)
+        news.picks.blocks = packed(blocks)
+        if self._chains_of is not None:
+            news.layout = self._chains_of.layout
 
     def since(self, position: int) -> KeptNews | None:
         """The message at that position; None: it is not kept any more, or was not made yet."""
@@ -288,9 +305,12 @@ class PickPublisher:
 
     def _part(self, picks: Sequence[Pick]) -> News:
         """Picks as they are now."""
-        part, rows = News(age_ms=PAST), list[Row]()
+        part, rows = News(age_ms=PAST), list[_Row]()
         for pick in picks:
-            rows.append(self._row(part.picks, rows, pick, self._chain_of(pick), (0, 0, 0, 0)))
+            prefix = self._chain_of(pick)
+            if len(pick.in_flight_at) > 1:
+                self._tell_helpers(part.picks, len(rows), pick, prefix)
+            rows.append(self._row(pick, pick.in_flight_at[0].key, prefix, _NO_CHAIN))
             if pick.settled:
                 (part.served if 200 <= pick.status < 300 else part.failed).append(pick.told)
         _fill(part.picks, rows)
@@ -301,34 +321,19 @@ class PickPublisher:
         return None if self._chains_of is None else self._chains_of.chain(pick.request)
 
     def _row(
-        self,
-        picks: Picks,
-        rows: Sequence[Row],
-        pick: Pick,
-        prefix: PrefixChain | None,
-        chain: tuple[int, int, int, int],
-    ) -> Row:
-        """The next of `rows`; its helpers are told at once."""
-        request, endpoints = pick.request, pick.in_flight_at
+        self, pick: Pick, key: Key, prefix: PrefixChain | None, chain: tuple[int, int, int, int]
+    ) -> _Row:
+        request = pick.request
         is_named = 0 < len(request.model) <= MOST_TEXT
-        if len(endpoints) > 1:
-            self._tell_helpers(picks, len(rows), endpoints, prefix, COMPUTED_AT.of(request))
-        number = self._endpoints.number(endpoints[0].key)
+        number = self._endpoints.number(key)
         model = self._models.number((request.model, "")) if is_named else 0
         held = 0 if prefix is None or not prefix.held else prefix.held[0] * prefix.unit_tokens
         return (pick.told, number, model, request.prompt_size, held, request.streaming, *chain)
 
-    def _tell_helpers(
-        self,
-        picks: Picks,
-        row: int,
-        endpoints: Sequence[Endpoint],
-        prefix: PrefixChain | None,
-        computed_at: Key | None,
-    ) -> None:
+    def _tell_helpers(self, picks: Picks, row: int, pick: Pick, prefix: PrefixChain | None) -> None:
         held = {} if prefix is None else dict(zip(prefix.claims, prefix.held, strict=False))
-        unit = 0 if prefix is None else prefix.unit_tokens
-        for one in endpoints[1:]:
+        unit, computed_at = 0 if prefix is None else prefix.unit_tokens, COMPUTED_AT.of(pick.request)
+        for one in pick.in_flight_at[1:]:
             number, computes = self._endpoints.number(one.key), one.key == computed_at
             tokens = held.get(one.key, 0) * unit
             picks.helpers.add(row=row, endpoint=number, held=tokens, computes=computes)
@@ -365,8 +370,8 @@ class PickPublisher:
             self._complete()
 
 
-def _fill(picks: Picks, rows: Sequence[Row]) -> None:
-    """All rows at once: a field of a message is found a microsecond later than one of a list."""
+def _fill(picks: Picks, rows: Sequence[_Row]) -> None:
+    """All rows at once."""
     columns: tuple[Any, ...] = (
         picks.numbers, picks.endpoints, picks.models, picks.prompt_bytes, picks.held, picks.streaming, picks.units, picks.backs,
         picks.shared, picks.fresh,
@@ -375,17 +380,13 @@ def _fill(picks: Picks, rows: Sequence[Row]) -> None:
         column.extend(values)
 
 
-def packed(hashes: Sequence[int]) -> bytes:
-    """8 bytes each, little-endian."""
-    return _little_endian(array("Q", hashes))
+def packed(hashes: "array[int]") -> bytes:
+    """8 bytes each, little-endian; may change the column."""
+    if sys.byteorder == "big":
+        hashes.byteswap()
+    return hashes.tobytes()
 
 
 def unpacked(blocks: bytes) -> bytes:
     """The same as this machine has integers; the length of `blocks` is a multiple of 8."""
-    return blocks if sys.byteorder == "little" else _little_endian(array("Q", blocks))
-
-
-def _little_endian(column: "array[int]") -> bytes:
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column.tobytes()
+    return blocks if sys.byteorder == "little" else packed(array("Q", blocks))

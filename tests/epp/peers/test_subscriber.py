@@ -338,9 +338,9 @@ def test_fields_of_a_newer_picker_are_skipped() -> None:
 
 
 def test_hashes_survive_packing() -> None:
-    hashes = [0, 1, 2**64 - 1, 0x0102030405060708]
-    assert array("Q", unpacked(packed(hashes))).tolist() == hashes
-    assert packed([1]) == b"\1" + bytes(7)
+    hashes = array("Q", [0, 1, 2**64 - 1, 0x0102030405060708])
+    assert array("Q", unpacked(packed(hashes[:]))) == hashes
+    assert packed(array("Q", [1])) == b"\1" + bytes(7)
 
 
 def test_what_was_learnt_is_told_and_goes_with_the_connection() -> None:
