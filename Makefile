@@ -50,7 +50,7 @@ check: lint types ## lint, types and layers
 
 # no test talks to the outside: hundreds of processes need not read the machine's certificate authorities at their start
 test: $(READY)   ## the test suite: real sockets, a real Envoy, real processes
-	SSL_CERT_FILE=/dev/null $(BIN)/python -m pytest --numprocesses=6 --dist=loadfile --no-loadscope-reorder $(ARGS)
+	SSL_CERT_FILE=/dev/null $(BIN)/python -m pytest --numprocesses=8 --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 test-system: $(READY) ## needs root, Go >= 1.26 and gcc: a real Kubernetes API server, helm, the compiled picker
 	$(BIN)/python -m tests.system $(ARGS)

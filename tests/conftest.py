@@ -23,14 +23,14 @@ _LONG = (
     # of tests/system: test_compiled.py takes as long as all others beside it
     *("test_compiled.py", "test_dispatcher_alerts.py", "test_failing.py", "test_dispatcher_kill_matrix.py"),
     *("test_pickers_behind_envoy.py", "test_picker_lets_go.py", "test_etcd_faults.py", "test_dashboards.py"),
-    # more than 15 s each; some wait most of the time, others compute: mixed, they share the processors
-    *("test_outcomes.py", "test_extending.py", "pump/test_lane.py", "test_processes.py", "test_serve.py"),
-    *("test_failures.py", "test_pick_costs.py", "test_main.py"),
-    *("test_model_rewriting.py", "test_replicas.py", "test_site.py"),
-    *("redis/test_ledger.py", "test_routing.py", "test_state_machine.py"),
-    *("test_questions.py", "test_silence.py", "test_rewriting_fuzz.py", "envoy/test_envoy.py"),
-    *("redis/test_faults.py", "test_batch.py", "test_eds.py", "test_demo_batch.py"),
-    *("test_reload.py", "envoy/test_flow_control.py", "test_against_model.py"),
+    # 10 s or more each, the longest first: most of them wait
+    *("test_outcomes.py", "pump/test_lane.py", "envoy/test_choices.py", "epp/test_processes.py", "test_serve.py"),
+    *("redis/test_ledger.py", "metadata/test_silence.py", "test_early_ends.py", "test_outage_log.py", "test_site.py"),
+    *("test_main.py", "test_reload.py", "test_fault_catalogue_connection.py", "test_greedy_clients.py"),
+    *("test_extending.py", "test_replicas.py", "test_listed.py", "envoy/test_envoy.py", "test_failures.py"),
+    *("redis/test_faults.py", "test_intake.py", "static/test_source.py", "test_feed.py", "envoy/test_flow_control.py"),
+    *("test_queue_claims.py", "test_eds.py", "test_pick_costs.py", "test_explain.py", "test_routing.py"),
+    *("test_rewriting_exchange.py", "test_peers.py", "test_security_flags.py", "test_quota.py"),
 )  # fmt: skip
 
 
