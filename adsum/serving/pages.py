@@ -186,3 +186,17 @@ async def _track_activity(
         return await handler(request)
     finally:
         connection.set_running(False)
+
+
+def add_probes(app: web.Application, unready_reason: Callable[[], str]) -> None:
+    """/healthz while the process runs, and /readyz: 503 with the reason, unless that is empty."""
+
+    async def health(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def ready(_: web.Request) -> web.Response:
+        reason = unready_reason()
+        return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
+
+    app.router.add_get("/healthz", health)
+    app.router.add_get("/readyz", ready)

@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from adsum.serving.pages import add_probes
 from adsum.web.access import Access
 from adsum.web.live_feed import LiveFeed
 from adsum.web.program_page import ProgramPage
@@ -38,8 +39,7 @@ class ComponentPages:
         self._page.add_routes(app)
         app.router.add_get(INSTANCES_PATH, self._instances)
         app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/healthz", self._health)
-        app.router.add_get("/readyz", self._ready)
+        add_probes(app, self._unready_reason)
         return app
 
     async def _instances(self, _: web.Request) -> web.Response:
@@ -51,13 +51,8 @@ class ComponentPages:
         page = metrics_text(self._follower.metrics())
         return web.Response(body=page.encode(), headers={"Content-Type": CONTENT_TYPE})
 
-    async def _health(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def _ready(self, _: web.Request) -> web.Response:
-        if self._follower.has_synced:
-            return web.Response(text="ready\n")
-        return web.Response(status=503, text=f"{self._follower.health.reason}\n")
+    def _unready_reason(self) -> str:
+        return "" if self._follower.has_synced else str(self._follower.health.reason)
 
     def _component(self) -> bytes | None:
         self._follower.look()

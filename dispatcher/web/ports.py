@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from adsum.addresses import split_authority
 from adsum.config.problems import ConfigError
-from adsum.serving.pages import ConnectionLimits, served_at
+from adsum.serving.pages import ConnectionLimits, add_probes, served_at
 from adsum.serving.reloaded_tls import reloaded_tls
 from adsum.serving.sockets import connection_limit
 from adsum.web.access import Access, token_file
@@ -104,13 +104,6 @@ def add_status_routes(
 ) -> None:
     """`collect_now` is awaited for each scrape of /metrics. `unready_reason` returns "" if the process is ready."""
 
-    async def health(_: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def ready(_: web.Request) -> web.Response:
-        reason = unready_reason()
-        return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
-
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = _encoder(request.headers.get("Accept", ""))
         collectors = [*await collect_now(), counters]
@@ -118,8 +111,7 @@ def add_status_routes(
         body = await anyio.to_thread.run_sync(encode, page)
         return web.Response(body=body, headers={"Content-Type": content_type})
 
-    app.router.add_get("/healthz", health)
-    app.router.add_get("/readyz", ready)
+    add_probes(app, unready_reason)
     app.router.add_get("/metrics", metrics)
 
 
