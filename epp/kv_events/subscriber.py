@@ -10,6 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, Never
 
 import zmq
@@ -45,40 +46,34 @@ _LOOK: Final = 30.0
 """Seconds without a batch, after which the last one is asked for again: a lost one shows only by the next."""
 
 
+@dataclass(eq=False)
 class BoundSubscriber:
     """Reads one socket to which all workers connect. Topics say whose the events are: `kv@<worker>@<model>`, or the worker.
 
     `stream_of`: the stream of the worker that calls itself so, None: there is none. Nothing is sent again.
     """
 
-    def __init__(
-        self,
-        context: zmq.asyncio.Context,
-        address: str,
-        topic: str,
-        stream_of: Callable[[str], KvEventStream | None],
-    ) -> None:
-        self._context = context
-        self._address = address
-        self._topic = topic
-        self._stream_of = stream_of
+    context: zmq.asyncio.Context
+    address: str
+    topic: str
+    stream_of: Callable[[str], KvEventStream | None]
 
     async def run(self) -> Never:
-        with _opened(self._context, zmq.SUB) as socket:
+        with _opened(self.context, zmq.SUB) as socket:
             socket.setsockopt(zmq.RCVHWM, _QUEUE)
-            socket.subscribe(self._topic)
+            socket.subscribe(self.topic)
             while True:
                 try:
-                    socket.bind(self._address)
+                    socket.bind(self.address)
                     break
                 except zmq.ZMQError as error:
-                    log.warning("no KV events are received at %s: %s", self._address, error)
+                    log.warning("no KV events are received at %s: %s", self.address, error)
                     await asyncio.sleep(_RETRY)
             slices = Slices()
             while True:
                 frames: list[bytes] = await socket.recv_multipart()
                 if len(frames) == 3 and len(frames[1]) == _NUMBER_BYTES:
-                    stream = self._stream_of(_worker_of(frames[0]))
+                    stream = self.stream_of(_worker_of(frames[0]))
                     if stream is not None:
                         await slices.run(stream.live(int.from_bytes(frames[1], "big"), frames[2]))
 

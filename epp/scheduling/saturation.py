@@ -5,7 +5,7 @@ Formula of the refusal: llm-d-router, plugins/requestcontrol/admitter/probabilis
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -155,6 +155,7 @@ UTILIZATION_DETECTOR: Final = PluginDeclaration(
 _RETRY_AFTER = 1.0
 
 
+@dataclass(eq=False)
 class ProbabilisticAdmitter(RequestFollower):
     """The probability is `saturation ** power * k`, at most 1.
 
@@ -162,24 +163,16 @@ class ProbabilisticAdmitter(RequestFollower):
     was not read, or is not believed, counts as full; of one without a page the requests in flight count as its queue.
     """
 
-    def __init__(
-        self,
-        rng: random.Random,
-        *,
-        queue_depth: float = 5.0,
-        kv_cache_utilization: float = 0.8,
-        power: float = 5.0,
-        k: float = 300.0,
-    ) -> None:
-        self._rng = rng
-        self._queue_depth = queue_depth
-        self._kv_cache_utilization = kv_cache_utilization
-        self._power = power
-        self._k = k
+    rng: random.Random
+    _: KW_ONLY
+    queue_depth: float = 5.0
+    kv_cache_utilization: float = 0.8
+    power: float = 5.0
+    k: float = 300.0
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         """Raises `Rejection` 429 for a request that is refused."""
-        if request.priority < 0 and self._rng.random() < self.probability(pool):
+        if request.priority < 0 and self.rng.random() < self.probability(pool):
             message = f"the endpoints are busy, and a request of priority {request.priority} has to wait"
             raise Rejection(429, "saturated", message, reason=SATURATED, retry_after=_RETRY_AFTER)
 
@@ -187,11 +180,11 @@ class ProbabilisticAdmitter(RequestFollower):
         """The probability that a request of negative priority is refused."""
         if not len(pool):
             return 0.0
-        loads = np.maximum(pool.waiting / self._queue_depth, pool.kv_usage / self._kv_cache_utilization)
+        loads = np.maximum(pool.waiting / self.queue_depth, pool.kv_usage / self.kv_cache_utilization)
         loads = np.where(np.isfinite(pool.age), loads, 1.0)
-        loads = np.where(pool.pageless, pool.inflight / self._queue_depth, loads)
+        loads = np.where(pool.pageless, pool.inflight / self.queue_depth, loads)
         try:
-            probability = math.pow(float(loads.mean()), self._power) * self._k
+            probability = math.pow(float(loads.mean()), self.power) * self.k
         except OverflowError:
             return 1.0
         return min(probability, 1.0)

@@ -164,34 +164,27 @@ _MAX_LINES: Final = 20_000
 """Lines that begin with the metric's name, including longer names: parsing blocks the event loop."""
 
 
+@dataclass(frozen=True, slots=True)
 class MetricsPageReader:
     """Reads the sum of several metrics; `combine` reduces the samples of one metric that have the labels.
 
     `absent`: the value of a metric without samples; None: that is an error.
     """
 
-    def __init__(
-        self,
-        page: WebPage,
-        metrics: Sequence[str],
-        labels: Mapping[str, str],
-        combine: Callable[[Iterable[Fraction]], Fraction],
-        absent: Fraction | None = None,
-    ) -> None:
-        self._page = page
-        self._metrics = metrics
-        self._labels = labels
-        self._combine = combine
-        self._absent = absent
+    page: WebPage
+    metrics: Sequence[str]
+    labels: Mapping[str, str]
+    combine: Callable[[Iterable[Fraction]], Fraction]
+    absent: Fraction | None = None
 
     async def read(self) -> Sample:
-        page = await self._page.read()
+        page = await self.page.read()
         total, age = Fraction(0), 0.0
-        for metric in self._metrics:
-            found = list(samples(page.body, metric, self._labels))
-            if not found and self._absent is None:
-                raise GateSourceError(f"the page has no {metric} with the labels {dict(self._labels)}")
-            total += self._combine(value for value, _ in found) if found else self._absent or Fraction(0)
+        for metric in self.metrics:
+            found = list(samples(page.body, metric, self.labels))
+            if not found and self.absent is None:
+                raise GateSourceError(f"the page has no {metric} with the labels {dict(self.labels)}")
+            total += self.combine(value for value, _ in found) if found else self.absent or Fraction(0)
             age = max([age, *(sample_age(at / 1000, page.served_at) for _, at in found if at is not None)])
         return Sample(total, age)
 
