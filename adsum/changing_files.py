@@ -1,7 +1,6 @@
 """Reads files that change: a cached result until they do, configuration files within limits, and a call when one may have."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -11,7 +10,7 @@ from typing import Final, Generic, Never, TypeVar
 
 from adsum.config.problems import ConfigError
 from adsum.errors import os_reason
-from adsum.tasks import background
+from adsum.tasks import background, wait_at_most
 
 T = TypeVar("T")
 
@@ -106,9 +105,7 @@ class FileChanges:
         """
         async with background(self._watch(), f"watch {self._path}"):
             while True:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_INTERVAL):
-                        await self._requested.wait()
+                await wait_at_most(POLL_INTERVAL, self._requested)
                 self._requested.clear()
                 await read()
 

@@ -5,7 +5,7 @@ A failure that no code would read goes to the loop's exception handler, which lo
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Never, Self, TypeVar
 
 import anyio
@@ -32,6 +32,13 @@ async def first_of(*awaitables: Awaitable[Result]) -> Result:
             if task.done() and task is not first:
                 _report_failure(task)
         await cancel_and_wait(*tasks)
+
+
+async def wait_at_most(seconds: float | None, event: asyncio.Event) -> None:
+    """Wait until the event is set, or the time is over; None: for as long as it takes."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:

@@ -1,14 +1,13 @@
 """Decides where requests go, as the configuration in force says: director, flow control, outlier detection, decisions."""
 
 import asyncio
-import contextlib
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Never
 
-from adsum.tasks import ResourceOwner
+from adsum.tasks import ResourceOwner, wait_at_most
 from epp.config.picker_config import PickerConfig
 from epp.config.settings import Settings
 from epp.decisions.recorder import PickRecorder
@@ -167,6 +166,4 @@ class Picking(ResourceOwner):
             due = self.director.dispatch(self.clock())
             self._turns.observe(time.perf_counter() - started)
             pause = None if due is None else max(due - self.clock(), _MIN_PAUSE)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await changed.wait()
+            await wait_at_most(pause, changed)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from adsum.tasks import wait_at_most
 from discovery.eds.assignment import Assignment, assign
 from discovery.eds.assignment_file import AssignmentFileError
 from discovery.errors import DiscoveryTimeoutError
@@ -75,9 +76,7 @@ class AssignmentFeed:
                 self._health.note(truth.health)
                 again = not self._try_publish(self._assign(truth))
                 await asyncio.sleep(self._settings.interval)  # what changes meanwhile goes out together
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_WRITE_AGAIN if again else None):
-                        await subscription.wake.wait()
+                await wait_at_most(_WRITE_AGAIN if again else None, subscription.wake)
         raise truth.error
 
     def _assign(self, truth: Truth) -> Assignment:

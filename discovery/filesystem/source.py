@@ -12,6 +12,7 @@ from typing import Final
 
 import anyio
 
+from adsum.tasks import wait_at_most
 from adsum.threads import in_thread
 from discovery.filesystem.directory import ComponentDirectory
 from discovery.filesystem.file_events import FileEvents, is_network_filesystem
@@ -197,11 +198,7 @@ class ScanTrigger:
 
     async def wait(self) -> None:
         """Wait until a file changed or a probe is due."""
-        try:
-            async with asyncio.timeout(max(0.0, self.probe_at - time.monotonic())):
-                await self.wake.wait()
-        except TimeoutError:
-            pass
+        await wait_at_most(max(0.0, self.probe_at - time.monotonic()), self.wake)
 
 
 def _read_problem(error: OSError, path: Path | None) -> str:

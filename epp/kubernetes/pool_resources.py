@@ -1,7 +1,6 @@
 """Follows what Kubernetes has for one InferencePool: whether it exists, the priorities, the model rewrites."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -9,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from adsum.tasks import ResourceOwner
+from adsum.tasks import ResourceOwner, wait_at_most
 from discovery.kubernetes import ClusterTransport, Timings
 from discovery.kubernetes.opening import find_cluster, parse_options
 from discovery.kubernetes.pods.selection import POOL_GROUP, PoolReference
@@ -86,9 +85,7 @@ class PoolResources(ResourceOwner):
         await self._stack.enter_async_context(self._informer)
         for followed in (self._objectives, self._rewrites):
             self._start(followed.run())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_ANSWER):
-                await self._answered.wait()
+        await wait_at_most(_FIRST_ANSWER, self._answered)
 
     @property
     def _described(self) -> str:

@@ -1,7 +1,6 @@
 """Follows the KV events of all workers of a datastore, if the configuration in force has a plugin that reads them."""
 
 import asyncio
-import contextlib
 import importlib.util
 import logging
 import ssl
@@ -17,7 +16,7 @@ from yarl import URL
 from adsum.addresses import authority
 from adsum.config.problems import ConfigError
 from adsum.logs import RateLimitedLog
-from adsum.tasks import BackgroundTasks, ResourceOwner, first_of
+from adsum.tasks import BackgroundTasks, ResourceOwner, first_of, wait_at_most
 from epp.config.picker_config import PickerConfig
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, Key, KvEventPorts
@@ -287,9 +286,7 @@ class _FollowedPool:
                     await running.use(found)
                 if running.subscribers and not len(watching):
                     watching.start(self._watch_sleep(worker, endpoint), f"sleep of {worker.address}")
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pauses.after(found)):
-                        await reset.wait()
+                await wait_at_most(pauses.after(found), reset)
         finally:
             await watching.aclose()
             await running.close()

@@ -17,6 +17,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
+from adsum.tasks import wait_at_most
 from epp.kv_events.loads import LoadStat, read_load
 from epp.kv_events.publishers import KvPublisher
 from epp.kv_events.slices import Slices
@@ -156,9 +157,7 @@ class KvSubscriber:
     async def _recover(self) -> Never:
         tries = 0
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pause()):
-                    await self._wanted.wait()
+            await wait_at_most(self._pause(), self._wanted)
             await self._connected.wait()
             await asyncio.sleep(_SETTLE)
             self._wanted.clear()

@@ -1,7 +1,6 @@
 """Asks workers that declare no models which they serve: by `GET /v1/models`, seldom, and again when the process changed."""
 
 import asyncio
-import contextlib
 import logging
 import random
 import ssl
@@ -14,6 +13,7 @@ from yarl import URL
 from adsum.addresses import authority
 from adsum.logs import RateLimitedLog
 from adsum.quoting import quoted
+from adsum.tasks import wait_at_most
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.metadata_feed import LINES_A_MINUTE
@@ -177,9 +177,7 @@ class ModelLists:
         pause *= self._rng.uniform(0.9, 1.1)
         least = min(pause, rules.retry)
         await asyncio.sleep(least)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause - least):
-                await replaced.wait()
+        await wait_at_most(pause - least, replaced)
 
 
 class _Asked(NamedTuple):

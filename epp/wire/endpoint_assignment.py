@@ -1,13 +1,13 @@
 """Tells Envoys of the endpoints that picks choose among, by the endpoint discovery that each transport serves."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Sequence
 from typing import Final, Never
 
 from adsum.addresses import is_ip
+from adsum.tasks import wait_at_most
 from discovery.eds.assignment import Assignment, HealthStatus, LbEndpoint
 from discovery.eds.subscription import Publication
 from epp.endpoints.datastore import Datastore
@@ -53,9 +53,7 @@ async def publish_endpoints(datastore: Datastore, publication: Publication) -> N
                 publication.publish(assignment)
                 named = _warn_of_host_names(assignment.without_ip, named)
             await asyncio.sleep(_TOGETHER)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_HEALTH_INTERVAL):
-                    await changed.wait()
+            await wait_at_most(_HEALTH_INTERVAL, changed)
     finally:
         datastore.on_change.remove(changed.set)
 

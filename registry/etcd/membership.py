@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from adsum.tasks import BackgroundTasks
+from adsum.tasks import BackgroundTasks, wait_at_most
 from discovery.errors import AdsumError, DiscoveryError, RegistrationError
 from discovery.etcd.client import EtcdClient, EtcdTimings
 from discovery.etcd.errors import EtcdUnavailableError
@@ -132,9 +132,5 @@ class EtcdMembership:
 
     async def _wait(self, pause: float) -> None:
         """Until the status changed, `pause` seconds at most."""
-        try:
-            async with asyncio.timeout(max(0.0, pause)):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
+        await wait_at_most(max(0.0, pause), self._changed)
         self._changed.clear()
