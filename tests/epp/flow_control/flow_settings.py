@@ -7,17 +7,7 @@ from typing import Any, Final
 from epp.config.picker_config import load_config
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 
-_FILE: Final = """\
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-featureGates: [flowControl]
-plugins:
-- type: random-picker
-schedulingProfiles:
-- name: default
-  plugins:
-  - pluginRef: random-picker
-"""
+_FILE: Final = "{apiVersion: llm-d.ai/v1, kind: EndpointPickerConfig, featureGates: [flowControl]}"
 
 
 def flow_settings(**given: Any) -> FlowControlSettings:
