@@ -37,7 +37,11 @@ def schema() -> str:
         start = text.index(key, text.index('  "definitions": {')) + len(key)
         before, end = json.JSONDecoder().raw_decode(text, start)
         if before != definition:
-            text = text[:start] + json.dumps(definition, ensure_ascii=False) + text[end:]
+            text = (
+                text[:start]
+                + json.dumps(definition, ensure_ascii=False, indent=2).replace("\n", "\n    ")
+                + text[end:]
+            )
     return text
 
 

@@ -81,8 +81,8 @@ class Settings:
             WORKERS, "a fixed worker; repeatable", metavar="HOST:PORT", name="endpoint", collect=_static_url
         ),
     )
-    namespace: str = flag("default", WORKERS, "of the workers (default: default)")
-    component: str = flag("default", WORKERS, "of the workers (default: default)")
+    namespace: str = flag("default", WORKERS, "the workers' namespace (default: default)")
+    component: str = flag("default", WORKERS, "the workers' component (default: default)")
     serving_port_name: str | None = flag(
         None,
         WORKERS,
@@ -120,16 +120,20 @@ class Settings:
         "the same for all endpoints, at least 50ms (default: 50ms for endpoints with requests, longer for others)",
         duration,
     )
-    metrics_staleness_threshold: float = flag(2.0, WORKERS, "default: 2s", duration)
+    metrics_staleness_threshold: float = flag(
+        2.0, WORKERS, "a worker whose metrics are older is picked last (default: 2s)", duration
+    )
 
     host: str = flag(ALL_INTERFACES, SERVING, "address that gRPC listens on (default: all)")
-    grpc_port: int = flag(9002, SERVING, "default: 9002; 0 is any free one", port)
-    grpc_health_port: int = flag(9003, SERVING, "default: 9003", port)
+    grpc_port: int = flag(
+        9002, SERVING, "port of the endpoint picker protocol; 0 is any free one (default: 9002)", port
+    )
+    grpc_health_port: int = flag(9003, SERVING, "port of gRPC health checks (default: 9003)", port)
     metrics_address: str | None = flag(
         None, SERVING, "address that the metrics page listens on (default: as --host)", metavar="ADDRESS"
     )
-    metrics_port: int = flag(9090, SERVING, "default: 9090", port)
-    secure_serving: bool = flag(True, SERVING, "default: true", boolean)
+    metrics_port: int = flag(9090, SERVING, "port of the metrics page (default: 9090)", port)
+    secure_serving: bool = flag(True, SERVING, "serve gRPC over TLS (default: true)", boolean)
     cert_path: Path | None = flag(None, SERVING, "tls.crt and tls.key (default: self-signed)", Path, "FOLDER")
     enable_cert_reload: bool = flag(False, SERVING, "reload them when they change (default: false)", boolean)
     client_ca_file: Path | None = flag(
@@ -156,11 +160,11 @@ class Settings:
         ),
         Flag(PEERS, "a fixed one; repeatable", metavar="HOST:PORT", name="peer", collect=_static_url),
     )
-    peer_port: int = flag(9004, PEERS, "default: 9004; 0 is any free one", port)
+    peer_port: int = flag(9004, PEERS, "port that peers connect to; 0 is any free one (default: 9004)", port)
     peer_token_file: Path | None = flag(
         None,
         PEERS,
-        "what all of them know, 32 random characters; without it they need --cert-path and --client-ca-file, or stay on this machine",
+        "a secret that all peers know, 32 random characters; without it they need --cert-path and --client-ca-file, or stay on this machine",
         Path,
     )
 
@@ -208,12 +212,12 @@ class Settings:
     grpc_max_recv_msg_size: int = flag(
         DEFAULT_MESSAGE_SIZE, LIMITS, "the largest gRPC message (default: 4Mi)", message_size
     )
-    max_body_bytes: int = flag(64 * 1024 * 1024, LIMITS, "of one request (default: 64Mi)", size)
+    max_body_bytes: int = flag(64 * 1024 * 1024, LIMITS, "most bytes of one request (default: 64Mi)", size)
     max_buffered_bytes: int = flag(
-        1024 * 1024 * 1024, LIMITS, "of all requests' unfinished bodies together (default: 1Gi)", size
+        1024 * 1024 * 1024, LIMITS, "most bytes of all unfinished bodies together (default: 1Gi)", size
     )
     body_timeout: float = flag(
-        60.0, LIMITS, "to receive the body of one request; 0s is none (default: 60s)", duration
+        60.0, LIMITS, "longest time to receive one body; 0s: no limit (default: 60s)", duration
     )
 
     disable_endpoint_subset_filter: bool = flag(
