@@ -10,8 +10,8 @@ from typing import Final
 
 def lazy_imports(
     package: str, exports: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """The package's `__getattr__` and `__dir__`. `exports`: the public names by the module that defines them.
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """The package's `__getattr__`, `__dir__` and `__all__`. `exports`: the public names by the module that defines them.
 
     Assign them in the `else` of `if TYPE_CHECKING:`, which has the same names as imports: a type checker that saw
     `__getattr__` would accept any name. Submodules of `exports` become attributes too, as after an import.
@@ -35,7 +35,7 @@ def lazy_imports(
     def list_names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *module_of})
 
-    return get_attribute, list_names
+    return get_attribute, list_names, sorted(module_of)
 
 
 _INSTALLED: Final = Path(__file__).parents[1]

@@ -7,40 +7,6 @@ from typing import TYPE_CHECKING
 
 from adsum.imports import lazy_imports
 
-__all__ = [
-    "AdsumError",
-    "Candidate",
-    "ComponentKey",
-    "DiscoveryError",
-    "DiscoveryTimeoutError",
-    "ExplainedCandidate",
-    "Explanation",
-    "ForbiddenError",
-    "InputFileError",
-    "Instance",
-    "InstanceAddedEvent",
-    "InstanceEvent",
-    "InstanceEventStream",
-    "InstanceRemovedEvent",
-    "InstanceStatus",
-    "InstanceUpdatedEvent",
-    "MetadataClient",
-    "MetadataUnavailableError",
-    "RegistrationError",
-    "RemovalReason",
-    "Report",
-    "ServiceDiscovery",
-    "Snapshot",
-    "Source",
-    "SourceDiscovery",
-    "WatchHealth",
-    "WatchState",
-    "WorkerUnreachableError",
-    "default_url",
-    "open",
-    "wait_for_instances",
-]
-
 _EXPORTS = {
     "discovery.errors": (
         "AdsumError",
@@ -71,30 +37,36 @@ _EXPORTS = {
 """The same as the imports below, which type checkers read."""
 
 if TYPE_CHECKING:
-    from discovery.errors import (
-        AdsumError,
-        DiscoveryError,
-        DiscoveryTimeoutError,
-        ForbiddenError,
-        InputFileError,
-        MetadataUnavailableError,
-        RegistrationError,
-        WorkerUnreachableError,
-    )
-    from discovery.events import (
-        InstanceAddedEvent,
-        InstanceEvent,
-        InstanceRemovedEvent,
-        InstanceUpdatedEvent,
-        RemovalReason,
-    )
-    from discovery.explanation import ExplainedCandidate, Explanation
-    from discovery.instance import Instance, InstanceStatus
-    from discovery.metadata.client import MetadataClient
-    from discovery.opening import default_url, open
-    from discovery.service import ServiceDiscovery, SourceDiscovery
-    from discovery.source import Candidate, ComponentKey, Report, Snapshot, Source
-    from discovery.waiting import wait_for_instances
-    from discovery.watch import InstanceEventStream, WatchHealth, WatchState
+    from discovery.errors import AdsumError as AdsumError
+    from discovery.errors import DiscoveryError as DiscoveryError
+    from discovery.errors import DiscoveryTimeoutError as DiscoveryTimeoutError
+    from discovery.errors import ForbiddenError as ForbiddenError
+    from discovery.errors import InputFileError as InputFileError
+    from discovery.errors import MetadataUnavailableError as MetadataUnavailableError
+    from discovery.errors import RegistrationError as RegistrationError
+    from discovery.errors import WorkerUnreachableError as WorkerUnreachableError
+    from discovery.events import InstanceAddedEvent as InstanceAddedEvent
+    from discovery.events import InstanceEvent as InstanceEvent
+    from discovery.events import InstanceRemovedEvent as InstanceRemovedEvent
+    from discovery.events import InstanceUpdatedEvent as InstanceUpdatedEvent
+    from discovery.events import RemovalReason as RemovalReason
+    from discovery.explanation import ExplainedCandidate as ExplainedCandidate
+    from discovery.explanation import Explanation as Explanation
+    from discovery.instance import Instance as Instance
+    from discovery.instance import InstanceStatus as InstanceStatus
+    from discovery.metadata.client import MetadataClient as MetadataClient
+    from discovery.opening import default_url as default_url
+    from discovery.opening import open as open
+    from discovery.service import ServiceDiscovery as ServiceDiscovery
+    from discovery.service import SourceDiscovery as SourceDiscovery
+    from discovery.source import Candidate as Candidate
+    from discovery.source import ComponentKey as ComponentKey
+    from discovery.source import Report as Report
+    from discovery.source import Snapshot as Snapshot
+    from discovery.source import Source as Source
+    from discovery.waiting import wait_for_instances as wait_for_instances
+    from discovery.watch import InstanceEventStream as InstanceEventStream
+    from discovery.watch import WatchHealth as WatchHealth
+    from discovery.watch import WatchState as WatchState
 else:
-    __getattr__, __dir__ = lazy_imports(__name__, _EXPORTS)
+    __getattr__, __dir__, __all__ = lazy_imports(__name__, _EXPORTS)

@@ -59,7 +59,9 @@ def test_type_checkers_and_python_find_the_same_names_in_the_same_modules(packag
     assert len(blocks) == 1
     imports = [node for node in blocks[0].body if isinstance(node, ast.ImportFrom)]
     assert len(imports) == len(blocks[0].body)
-    seen = {str(node.module): tuple(name.asname or name.name for name in node.names) for node in imports}
+    seen: dict[str, tuple[str, ...]] = {}
+    for node in imports:  # `as` makes a name public
+        seen[str(node.module)] = (*seen.get(str(node.module), ()), *[str(name.asname) for name in node.names])
     assert seen == module._EXPORTS
     assert sorted(name for names in seen.values() for name in names) == module.__all__
 
