@@ -1,7 +1,7 @@
 """Fixtures and options for all tests."""
 
 import gc
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, settings
 from adsum.config.problems import ConfigError
 from adsum.portal import EventLoop
 from dispatcher.broker.opening import checked_broker_url
-from tests.eventually import eventually
 
 # a machine that does other work is slow, not wrong; and what passes once passes again
 settings.register_profile(
@@ -45,12 +44,6 @@ def frozen_heap() -> None:
     """For tests that time one thing: no collection traverses what thousands of tests left, which takes 0.4 s."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(name="eventually")
-def eventually_() -> Callable[..., Awaitable[float]]:
-    """`tests.eventually`, for tests that ask for it by name."""
-    return eventually
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

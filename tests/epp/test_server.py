@@ -27,6 +27,7 @@ from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from tests.epp import local_picker
 from tests.epp.local_picker import addresses, health_over, stream_over
+from tests.eventually import eventually
 from tests.http_server import http_server
 
 TRANSPORTS = pytest.mark.parametrize("transport", list(TransportKind))
@@ -114,9 +115,7 @@ async def fetch(address: str, path: str) -> str:
 
 
 @TRANSPORTS
-async def test_from_fixed_endpoints_to_a_pick(
-    messages: Any, eventually: Any, transport: TransportKind
-) -> None:
+async def test_from_fixed_endpoints_to_a_pick(messages: Any, transport: TransportKind) -> None:
     async with Worker(waiting=9).serving() as busy, Worker(waiting=0).serving() as idle:
         where = f"static://{busy.destination},{idle.destination}"
         settings = local(discovery=where, pool_name="pool", transport=transport)
@@ -153,9 +152,7 @@ plugins:
 """
 
 
-async def test_a_file_that_changes_ranks_otherwise_and_sets_a_token(
-    messages: Any, eventually: Any, tmp_path: Path
-) -> None:
+async def test_a_file_that_changes_ranks_otherwise_and_sets_a_token(messages: Any, tmp_path: Path) -> None:
     hot, cold = Worker(0, "heat 90\n"), Worker(0, "heat 30\n")
     path = tmp_path / "picker.yaml"
     path.write_text(HOT_OR_COLD)
@@ -228,7 +225,7 @@ async def test_drain_says_so_first(nobody: str, transport: TransportKind) -> Non
 
 
 async def test_a_client_ca_and_a_certificate_that_is_read_again(
-    nobody: str, messages: Any, tmp_path: Path, eventually: Any
+    nobody: str, messages: Any, tmp_path: Path
 ) -> None:
     first, second = (certificate.self_signed(datetime.datetime.now(datetime.UTC)) for _ in range(2))
     authority = tmp_path / "ca.pem"
@@ -388,7 +385,7 @@ async def test_a_taken_port_is_named_and_nothing_stays_open(nobody: str, port: s
     assert len(asyncio.all_tasks()) == before
 
 
-async def test_opening_and_closing_leaves_nothing(nobody: str, eventually: Any) -> None:
+async def test_opening_and_closing_leaves_nothing(nobody: str) -> None:
     before = len(asyncio.all_tasks())
     for _ in range(20):
         async with PickerServer(local(discovery=nobody)):
@@ -421,7 +418,7 @@ schedulingProfiles:
 
 
 async def test_a_picker_that_began_without_workers_outlasts_its_search_for_them(
-    tmp_path: Path, eventually: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks under other names only until it has a worker."""
     monkeypatch.setattr(worker_discovery, "_LOOK_INTERVAL", 0.01)

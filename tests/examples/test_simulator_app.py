@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from io import BytesIO
 from typing import Any
@@ -20,12 +20,11 @@ from examples.simulator.openai_api import Profile
 from examples.simulator.pacing import Pacer
 from examples.simulator.scheduler_model import Limits, SchedulerModel
 from examples.simulator.state import WorkerState
+from tests.eventually import eventually
 
 LIMITS = Limits(max_num_seqs=2, num_blocks=200)
 PROFILE = Profile(instance_id="decode-7", model="tiny", adapters=("poet",), max_model_len=LIMITS.kv_tokens)
 SLOW = {"model": "tiny", "prompt": "again and again", "max_tokens": 3000}  # minutes, when nobody goes away
-
-Eventually = Callable[..., Awaitable[float]]
 
 
 class Worker:
@@ -116,9 +115,7 @@ async def test_a_shared_prefix_is_cached(worker: Worker) -> None:
     assert warm["usage"]["prompt_tokens_details"]["cached_tokens"] >= warm["usage"]["prompt_tokens"] - 17
 
 
-async def test_metrics_follow_the_load_and_a_client_that_goes_away_frees_it(
-    slow_worker: Worker, eventually: Eventually
-) -> None:
+async def test_metrics_follow_the_load_and_a_client_that_goes_away_frees_it(slow_worker: Worker) -> None:
     async def hang_up_later(release: anyio.Event, stream: bool) -> None:
         async with slow_worker.http.post("/v1/completions", json=SLOW | {"stream": stream}) as response:
             await release.wait()

@@ -3,7 +3,7 @@
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +18,9 @@ import discovery
 from discovery.instance import InstanceStatus
 from epp.config.settings import Settings as PickerSettings
 from examples.simulator.__main__ import _parser, _settings, main
+from tests.eventually import eventually
 from tests.in_process import run_here
 from tests.warm_python import WARM_PYTHON
-
-Eventually = Callable[..., Awaitable[float]]
 
 LONG = {"model": "tiny", "prompt": "again and again", "max_tokens": 40, "stream": True}  # half a second
 LONGER = LONG | {"max_tokens": 500}  # six seconds
@@ -146,9 +145,7 @@ async def test_an_id_in_use_is_one_clear_line(tmp_path: Path) -> None:
         assert worker.process.returncode is None
 
 
-async def test_it_registers_as_any_worker_and_says_when_it_leaves(
-    tmp_path: Path, eventually: Eventually
-) -> None:
+async def test_it_registers_as_any_worker_and_says_when_it_leaves(tmp_path: Path) -> None:
     url = f"file://{tmp_path}"
     arguments = ("--discovery", url, "--adapter", "poet", "coder", "--label", "tier=gold")
     async with (

@@ -20,8 +20,8 @@ from examples.simulator.openai_api import Profile
 from examples.simulator.pacing import Pacer
 from examples.simulator.scheduler_model import Limits, SchedulerModel
 from examples.simulator.state import WorkerState
+from tests.eventually import eventually
 
-Eventually = Callable[..., Awaitable[float]]
 LIMITS = Limits(num_blocks=400)
 PROMPT = "a long prompt of many tokens " * 40
 REMOTE_DECODE = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None}
@@ -136,7 +136,7 @@ async def test_a_prefill_worker_that_started_again_is_another(pair: tuple[Worker
     assert pair[0].pacer.load().held_blocks
 
 
-async def test_blocks_that_nobody_fetches_are_free_after_their_lease(eventually: Eventually) -> None:
+async def test_blocks_that_nobody_fetches_are_free_after_their_lease() -> None:
     async with worker("prefill", TransferTimes(lease=5.0)) as prefill:
         await prefill.prefill()
         assert prefill.pacer.load().held_blocks

@@ -1,7 +1,7 @@
 """The contract inside a FastAPI application, served by a real uvicorn."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,8 +14,7 @@ from discovery.instance import InstanceStatus
 from registry.asgi import ContractApp
 from registry.contract import Contract
 from registry.document import PublishedDocument
-
-Eventually = Callable[..., Awaitable[float]]
+from tests.eventually import eventually
 
 
 @asynccontextmanager
@@ -94,7 +93,6 @@ async def test_a_change_ends_held_gets_and_so_does_an_instance_that_leaves(
     contract: Contract,
     document: PublishedDocument,
     client: aiohttp.ClientSession,
-    eventually: Eventually,
 ) -> None:
     """So a server that stops is not kept by them."""
     async with served(ContractApp(contract)) as url:
@@ -107,7 +105,7 @@ async def test_a_change_ends_held_gets_and_so_does_an_instance_that_leaves(
 
 
 async def test_a_reader_that_goes_away_gives_its_held_get_back(
-    contract: Contract, document: PublishedDocument, client: aiohttp.ClientSession, eventually: Eventually
+    contract: Contract, document: PublishedDocument, client: aiohttp.ClientSession
 ) -> None:
     async with served(ContractApp(contract)) as url:
         gets = [asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document))) for _ in range(2)]

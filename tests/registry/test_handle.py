@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,6 @@ from discovery.instance import Instance, InstanceStatus
 from registry.contract import Contract
 from registry.registration import Announcement, MembershipRegistry
 from tests.eventually import eventually
-
-Eventually = Callable[..., Awaitable[float]]
 
 
 class Ledger:

@@ -27,7 +27,6 @@ from registry.server import ContractServer, add_routes, application
 from tests.eventually import eventually
 
 Serve = Callable[[Contract], Awaitable[str]]
-Eventually = Callable[..., Awaitable[float]]
 
 
 def bound(document: PublishedDocument, **options: object) -> Contract:
@@ -112,7 +111,7 @@ async def test_a_change_from_another_thread_ends_held_gets(
 
 
 async def test_held_gets_are_bounded_and_given_back_when_the_reader_goes(
-    serve: Serve, client: aiohttp.ClientSession, document: PublishedDocument, eventually: Eventually
+    serve: Serve, client: aiohttp.ClientSession, document: PublishedDocument
 ) -> None:
     contract = bound(document, max_held=2)
     url = await serve(contract)

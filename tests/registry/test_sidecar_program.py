@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
@@ -16,16 +15,12 @@ from tests.few_descriptors import LOG, few_descriptors, idle_connections, soft_l
 from tests.registry.model_server import ModelServer, model_server
 from tests.warm_python import WARM_PYTHON
 
-Eventually = Callable[..., Awaitable[float]]
-
 
 def command(*arguments: str) -> list[str]:
     return [WARM_PYTHON, "-m", "registry", "--namespace", "dynamo", "--component", "vllm", *arguments]
 
 
-async def test_the_program_registers_drains_and_leaves(
-    server: ModelServer, tmp_path: Path, eventually: Eventually
-) -> None:
+async def test_the_program_registers_drains_and_leaves(server: ModelServer, tmp_path: Path) -> None:
     (tmp_path / "metadata.json").write_text('{"mdc": {}}')
     (tmp_path / "root").mkdir(mode=0o700)
     url = f"file://{tmp_path / 'root'}"

@@ -4,14 +4,12 @@ import asyncio
 import signal
 import sys
 import textwrap
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 import registry
-
-Eventually = Callable[..., Awaitable[float]]
+from tests.eventually import eventually
 
 PLAIN = """
     import asyncio, registry, sys
@@ -88,7 +86,7 @@ async def start(program: str, root: Path) -> asyncio.subprocess.Process:
     ids=["plain", "aiohttp", "uvicorn"],
 )
 async def test_sigterm_drains_first_and_then_ends_the_program(
-    program: str, exit_codes: tuple[int, ...], tmp_path: Path, eventually: Eventually
+    program: str, exit_codes: tuple[int, ...], tmp_path: Path
 ) -> None:
     process = await start(program, tmp_path)
     (record,) = (tmp_path / "dynamo" / "decode").glob("decode-*.json")
@@ -101,7 +99,7 @@ async def test_sigterm_drains_first_and_then_ends_the_program(
     assert not record.exists()
 
 
-async def test_a_second_sigterm_cuts_the_drain_short(tmp_path: Path, eventually: Eventually) -> None:
+async def test_a_second_sigterm_cuts_the_drain_short(tmp_path: Path) -> None:
     process = await start(
         PLAIN.replace("asyncio.to_thread(sys.stdin.readline)", "asyncio.sleep(300)"), tmp_path
     )

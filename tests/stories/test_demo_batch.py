@@ -3,12 +3,10 @@
 import asyncio
 import signal
 import socket
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from tests.eventually import eventually
 from tests.stories.demo_batch import PLOT, demo, ended, left
-
-Eventually = Callable[..., Awaitable[float]]
 
 
 async def test_a_taken_port_is_said_and_nothing_is_started(tmp_path: Path) -> None:
@@ -25,7 +23,7 @@ async def test_a_taken_port_is_said_and_nothing_is_started(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == [PLOT.parent.name]
 
 
-async def test_stopped_in_the_middle_it_leaves_nothing(tmp_path: Path, eventually: Eventually) -> None:
+async def test_stopped_in_the_middle_it_leaves_nothing(tmp_path: Path) -> None:
     async with demo(tmp_path, "--port", "0", "--alone", "0") as process:
         assert process.stdout is not None
         async with asyncio.timeout(120):

@@ -4,15 +4,15 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import discovery
 import registry
+from tests.eventually import eventually
 from tests.free_port import free_port
 
-Eventually = Callable[..., Awaitable[float]]
 PAGE = (Path(__file__).parents[2] / "docs" / "wire-contract.md").read_text()
 SAID = "serves the same address as"
 
@@ -40,7 +40,7 @@ async def uvicorn(place: Path, root: Path, port: int, workers: int) -> AsyncIter
         await asyncio.wait_for(process.wait(), 90)
 
 
-async def test_two_processes_of_one_uvicorn_are_seen_and_said(tmp_path: Path, eventually: Eventually) -> None:
+async def test_two_processes_of_one_uvicorn_are_seen_and_said(tmp_path: Path) -> None:
     root, place = tmp_path / "root", tmp_path / "place"
     root.mkdir(mode=0o700)
     place.mkdir()

@@ -2,13 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from discovery import DiscoveryTimeoutError, SourceDiscovery, WatchState
 from discovery.kubernetes import ClusterTransport, KubernetesSource, ServiceSelection
+from tests.eventually import eventually
 from tests.kubernetes.fake.event_recorder import recording_events
 from tests.system.api_client import Administrator
 from tests.system.api_process import ApiProcess
@@ -18,7 +19,7 @@ from tests.system.second_network import SecondNetwork
 
 
 async def test_a_server_behind_a_black_hole_is_noticed_and_found_again(
-    tmp_path: Path, eventually: Callable[..., Awaitable[float]], figure: Callable[[str], None]
+    tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     with SecondNetwork() as network:
         server = ApiProcess(listen="0.0.0.0", advertise=network.dark, inside=network.inside)

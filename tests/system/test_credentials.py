@@ -1,12 +1,12 @@
 """Tokens of service accounts that the API server made, and takes back."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import aiohttp
 
 from discovery import SourceDiscovery, WatchState
 from discovery.kubernetes import ClusterTransport, KubernetesSource, ServiceSelection, Timings
+from tests.eventually import eventually
 from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
 from tests.system.charts import render, rights
 from tests.system.cluster import Cluster, write
@@ -38,9 +38,7 @@ async def degradations(recorder: EventRecorder, found: list[str]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_token_that_rotates_in_time_is_no_gap(
-    cluster: Cluster, eventually: Callable[..., Awaitable[float]]
-) -> None:
+async def test_a_token_that_rotates_in_time_is_no_gap(cluster: Cluster) -> None:
     await cluster.service()
     await cluster.pod("a")
     token = cluster.account / "token"
@@ -65,9 +63,7 @@ async def test_a_token_that_rotates_in_time_is_no_gap(
         assert found == []
 
 
-async def test_a_token_that_is_worth_nothing_degrades_until_there_is_another(
-    cluster: Cluster, eventually: Callable[..., Awaitable[float]]
-) -> None:
+async def test_a_token_that_is_worth_nothing_degrades_until_there_is_another(cluster: Cluster) -> None:
     await cluster.service()
     await cluster.pod("a")
     first = (cluster.account / "token").read_text()

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -16,9 +16,9 @@ from dispatcher.config.config_file import Config
 from tests.dispatcher.dispatching import Producer, configured, document, producer
 from tests.dispatcher.processes import Running, dispatcher
 from tests.dispatcher.target import Asked, Target, ok
+from tests.eventually import eventually
 from tests.redis_server import RedisServer
 
-Eventually = Callable[..., Awaitable[float]]
 MANY = 1000
 WITHIN = 90.0
 """Seconds from a kill to the last result: a lease, a sweep, and the work itself."""
@@ -123,7 +123,7 @@ async def test_01_killed_at(
 
 
 async def test_01_killed_in_the_middle_of_its_requests(
-    target: Target, broker: RedisBroker, config: Config, file: Path, eventually: Eventually
+    target: Target, broker: RedisBroker, config: Config, file: Path
 ) -> None:
     held = asyncio.Event()
 
@@ -205,7 +205,7 @@ async def test_01_with_the_lease_as_shipped(
 
 
 async def test_02_stopped_for_longer_than_its_lease(
-    target: Target, broker: RedisBroker, config: Config, file: Path, eventually: Eventually
+    target: Target, broker: RedisBroker, config: Config, file: Path
 ) -> None:
     held = asyncio.Event()
 

@@ -2,10 +2,11 @@
 
 import asyncio
 import statistics
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from discovery import SourceDiscovery
 from discovery.kubernetes import ClusterTransport, KubernetesSource, ServiceSelection
+from tests.eventually import eventually
 from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
 from tests.system.cluster import Cluster
 from tests.system.recording_transport import RecordingTransport
@@ -23,9 +24,7 @@ async def next_told(recorder: EventRecorder, since: int) -> float:
     return recorder.events[since][0]
 
 
-async def test_from_a_status_patch_to_the_event(
-    cluster: Cluster, eventually: Callable[..., Awaitable[float]], figure: Callable[[str], None]
-) -> None:
+async def test_from_a_status_patch_to_the_event(cluster: Cluster, figure: Callable[[str], None]) -> None:
     await cluster.service()
     pods = await cluster.pods([f"p-{i}" for i in range(20)])
     loop = asyncio.get_running_loop()

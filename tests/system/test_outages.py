@@ -2,20 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeAlias
 
 from discovery import SourceDiscovery, WatchState
 from discovery.kubernetes import ClusterTransport, KubernetesSource, ServiceSelection, Timings
+from tests.eventually import eventually
 from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
 from tests.system.api_client import Administrator, ApiError
 from tests.system.api_process import ApiProcess
 from tests.system.cluster import Cluster, a_cluster
 from tests.system.recording_transport import RecordingTransport
-
-Eventually: TypeAlias = Callable[..., Awaitable[float]]
 
 
 async def is_forgotten(cluster: Cluster, version: str) -> bool:
@@ -44,7 +42,7 @@ async def a_server(folder: Path, *arguments: str) -> AsyncIterator[Cluster]:
             yield cluster
 
 
-async def both(recorder: EventRecorder, eventually: Eventually) -> None:
+async def both(recorder: EventRecorder) -> None:
     await eventually(lambda: recorder.names == {"a", "b"})
     recorder.start = len(recorder.events)
 
@@ -54,19 +52,19 @@ def told(recorder: EventRecorder) -> list[str]:
     return [word.partition(":")[0] for word in recorder.transitions()]
 
 
-async def lost(recorder: EventRecorder, eventually: Eventually) -> float:
+async def lost(recorder: EventRecorder) -> float:
     """The health says so; returns when, on the monotonic clock."""
     await eventually(lambda: recorder.stream.health.state is WatchState.DEGRADED)
     return time.monotonic()
 
 
 async def test_a_killed_server_that_is_back_at_once_is_resumed(
-    tmp_path: Path, eventually: Eventually, figure: Callable[[str], None]
+    tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     async with a_server(tmp_path) as cluster, cluster.recorder() as recorder:
-        await both(recorder, eventually)
+        await both(recorder)
         cluster.admin.server.kill()
-        await lost(recorder, eventually)
+        await lost(recorder)
         assert recorder.names == {"a", "b"}
         await asyncio.to_thread(cluster.admin.server.start)
         back = time.monotonic()
@@ -82,15 +80,13 @@ async def test_a_killed_server_that_is_back_at_once_is_resumed(
         assert told(recorder) == ["-a", "+c"]
 
 
-async def test_a_stopped_server_ends_its_watches_and_has_forgotten_their_version(
-    tmp_path: Path, eventually: Eventually
-) -> None:
+async def test_a_stopped_server_ends_its_watches_and_has_forgotten_their_version(tmp_path: Path) -> None:
     """What was deleted before our return is not missed: the watch is answered 410, the list shows it."""
     async with a_server(tmp_path) as cluster:
         transport = RecordingTransport(ClusterTransport(await cluster.connect()))
         source = KubernetesSource(transport, cluster.namespace, ServiceSelection())
         async with SourceDiscovery(source) as discovery, recording_events(discovery) as recorder:
-            await both(recorder, eventually)
+            await both(recorder)
             cluster.admin.server.stop()
             await asyncio.to_thread(cluster.admin.server.start)
             await cluster.admin.delete("pods", cluster.namespace, "a")
@@ -100,9 +96,7 @@ async def test_a_stopped_server_ends_its_watches_and_has_forgotten_their_version
             assert transport.expired > 0, "a version of before the restart is too old after it"
 
 
-async def test_a_version_that_was_compacted_while_we_were_away(
-    tmp_path: Path, eventually: Eventually
-) -> None:
+async def test_a_version_that_was_compacted_while_we_were_away(tmp_path: Path) -> None:
     """Without its cache the server knows no more than etcd, which forgets within six seconds here."""
     timings = Timings(watch_timeout=(2.0, 2.0), short_watch=0.5)
     arguments = ("--watch-cache=false", "--etcd-compaction-interval=2s")
@@ -110,7 +104,7 @@ async def test_a_version_that_was_compacted_while_we_were_away(
         transport = RecordingTransport(ClusterTransport(await cluster.connect(timings), timings))
         source = KubernetesSource(transport, cluster.namespace, ServiceSelection(), timings=timings)
         async with SourceDiscovery(source) as discovery, recording_events(discovery) as recorder:
-            await both(recorder, eventually)
+            await both(recorder)
             transport.may_ask.clear()
             ended = transport.ended
             await eventually(lambda: transport.ended > ended)
@@ -127,13 +121,11 @@ async def test_a_version_that_was_compacted_while_we_were_away(
             assert told(recorder) == ["-a"]
 
 
-async def test_a_minute_without_a_server(
-    tmp_path: Path, eventually: Eventually, figure: Callable[[str], None]
-) -> None:
+async def test_a_minute_without_a_server(tmp_path: Path, figure: Callable[[str], None]) -> None:
     async with a_server(tmp_path) as cluster, cluster.recorder() as recorder:
-        await both(recorder, eventually)
+        await both(recorder)
         cluster.admin.server.kill()
-        noticed = await lost(recorder, eventually)
+        noticed = await lost(recorder)
         since = recorder.stream.health.since
         while time.monotonic() < noticed + 60:  # a minute is what this is about
             await asyncio.sleep(0.5)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from discovery import InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedEvent, SourceDiscovery
 from discovery.kubernetes import ClusterTransport, PodsSource, PoolReference
+from tests.eventually import eventually
 from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
 from tests.system.cluster import Cluster
 from tests.system.inference_extension import POOL_GROUP, ROLE, collection, create, install, pool, rights
@@ -35,7 +36,7 @@ async def change_pool(cluster: Cluster, **spec: object) -> None:
 
 
 async def test_a_rolling_update_of_150_pods_of_a_pool(
-    cluster: Cluster, eventually: Callable[..., object], figure: Callable[[str], None]
+    cluster: Cluster, figure: Callable[[str], None]
 ) -> None:
     old = await cluster.pods([f"a-{i}" for i in range(PODS)], **APP)
     async with pool_recorder(cluster, 8000) as recorder:
@@ -55,7 +56,7 @@ async def test_a_rolling_update_of_150_pods_of_a_pool(
 
 
 async def test_changed_target_ports_move_every_pod_and_nobody_goes(
-    cluster: Cluster, eventually: Callable[..., object], figure: Callable[[str], None]
+    cluster: Cluster, figure: Callable[[str], None]
 ) -> None:
     pods = await cluster.pods([f"a-{i}" for i in range(PODS)], **APP)
     async with pool_recorder(cluster, 8000) as recorder:
@@ -76,9 +77,7 @@ async def test_changed_target_ports_move_every_pod_and_nobody_goes(
     )
 
 
-async def test_a_drained_node_loses_its_pods_and_no_others(
-    cluster: Cluster, eventually: Callable[..., object]
-) -> None:
+async def test_a_drained_node_loses_its_pods_and_no_others(cluster: Cluster) -> None:
     """Evicted pods terminate, others start on another node, and the node goes away."""
     for name in ("drained", "kept"):
         await cluster.admin.node(name)
@@ -102,9 +101,7 @@ async def test_a_drained_node_loses_its_pods_and_no_others(
         assert {i.node for i in recorder.instances.values()} == {"kept"}
 
 
-async def test_a_pool_that_is_deleted_and_made_again(
-    cluster: Cluster, eventually: Callable[..., object]
-) -> None:
+async def test_a_pool_that_is_deleted_and_made_again(cluster: Cluster) -> None:
     pods = await cluster.pods(["a", "b"], **APP)
     async with pool_recorder(cluster, 8000) as recorder:
         await eventually(lambda: recorder.uids == uids(pods))

@@ -1,6 +1,5 @@
 """Role-based access control with the Roles that the charts render: they are enough, and each rule is needed."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from registry import Contract, InstanceHandle
 from registry.kubernetes.membership import KubernetesMembership, ServiceCheck
 from registry.kubernetes.pod_service import LIST_SERVICES
 from registry.registration import Announcement, MembershipRegistry
+from tests.eventually import eventually
 from tests.kubernetes.fake.objects import LABELS
 from tests.system.charts import Object, render, rights
 from tests.system.cluster import Cluster
@@ -81,9 +81,7 @@ async def test_without_the_right_to_list_slices_the_first_list_raises(cluster: C
     assert rule_in(str(refused.value), LIST_SLICES, cluster)
 
 
-async def test_without_the_right_to_watch_the_set_stands_and_the_health_says_why(
-    cluster: Cluster, eventually: Callable[..., Awaitable[float]]
-) -> None:
+async def test_without_the_right_to_watch_the_set_stands_and_the_health_says_why(cluster: Cluster) -> None:
     await install(cluster, "frontend", {}, "watch endpointslices")
     await cluster.service()
     pod = await cluster.pod("a")

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from discovery import InstanceAddedEvent, InstanceEvent, InstanceRemovedEvent, InstanceUpdatedEvent
+from tests.eventually import eventually
 from tests.kubernetes.fake.event_recorder import EventRecorder
 from tests.system.cluster import Cluster, Pod
 
@@ -37,9 +38,7 @@ async def replace(cluster: Cluster, old: Sequence[Pod], new: Sequence[str], **ho
     return made
 
 
-async def test_a_rolling_update_of_300_pods(
-    cluster: Cluster, eventually: Callable[..., object], figure: Callable[[str], None]
-) -> None:
+async def test_a_rolling_update_of_300_pods(cluster: Cluster, figure: Callable[[str], None]) -> None:
     await cluster.service()
     old = await cluster.pods([f"a-{i}" for i in range(PODS)])
     async with cluster.recorder() as recorder:
@@ -59,7 +58,7 @@ async def test_a_rolling_update_of_300_pods(
 
 
 async def test_a_changed_port_moves_every_endpoint_and_nobody_goes(
-    cluster: Cluster, eventually: Callable[..., object], figure: Callable[[str], None]
+    cluster: Cluster, figure: Callable[[str], None]
 ) -> None:
     """The controller writes slice by slice, so that an endpoint is in two of them for a moment, or in none."""
     await cluster.service()
@@ -80,9 +79,7 @@ async def test_a_changed_port_moves_every_endpoint_and_nobody_goes(
     figure(f"targetPort of {PODS} pods changed: {statistics.median(took):.2f} s (n=3), nobody Removed")
 
 
-async def test_two_revisions_with_different_ports_stand_in_parallel_slices(
-    cluster: Cluster, eventually: Callable[..., object]
-) -> None:
+async def test_two_revisions_with_different_ports_stand_in_parallel_slices(cluster: Cluster) -> None:
     await cluster.service(ports={"http": "http"})
     old = await cluster.pods([f"a-{i}" for i in range(60)], ports={"http": 8080})
     async with cluster.recorder() as recorder:
@@ -98,9 +95,7 @@ async def test_two_revisions_with_different_ports_stand_in_parallel_slices(
         assert counted(recorder, InstanceRemovedEvent) == Counter(uids(old))
 
 
-async def test_a_pod_with_two_addresses_is_one_instance(
-    cluster: Cluster, eventually: Callable[..., object]
-) -> None:
+async def test_a_pod_with_two_addresses_is_one_instance(cluster: Cluster) -> None:
     """A dual-stack Service has slices of both families; losing one is no event."""
     await cluster.service(families=("IPv4", "IPv6"))
     pods = [await cluster.pod(f"a-{i}", f"fd00:244::{i + 1}") for i in range(3)]

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -10,10 +10,10 @@ import pytest
 
 from adsum.http1.pool import ConnectionPool, NotConnectedError
 from adsum.http1.response import IncompleteResponseError, ResponseReader
+from tests.eventually import eventually
 from tests.open_connections import connected
 from tests.raw_server import raw_server
 
-Eventually = Callable[..., Awaitable[float]]
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n"
 
 read = partial(ResponseReader, 1000)
@@ -60,7 +60,7 @@ async def test_idle_connections_serve_in_turn() -> None:
         await pool.aclose()
 
 
-async def test_a_connection_that_nobody_uses_is_closed(eventually: Eventually) -> None:
+async def test_a_connection_that_nobody_uses_is_closed() -> None:
     async with counting() as port:
         pool = ConnectionPool(("127.0.0.1", port), tls=None, keepalive_expiry=0.05)
         assert await ask(pool) == b"00"
@@ -77,7 +77,7 @@ async def test_a_connection_that_was_idle_for_too_long_is_not_used() -> None:
         await pool.aclose()
 
 
-async def test_closing_ends_connections_that_are_idle_or_asked(eventually: Eventually) -> None:
+async def test_closing_ends_connections_that_are_idle_or_asked() -> None:
     async with counting() as port:
         pool = ConnectionPool(("127.0.0.1", port), tls=None)
         await asyncio.gather(ask(pool), ask(pool))

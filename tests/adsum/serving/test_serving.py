@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 
 import pytest
@@ -13,6 +13,7 @@ from adsum.logs import LOG_INTERVAL, RateLimitedLog
 from adsum.serving.acceptor import Acceptor, Connections
 from adsum.serving.pages import ConnectionLimits, PageServer
 from adsum.serving.sockets import listening_sockets
+from tests.eventually import eventually
 from tests.in_time import TooLateError, with_more_time
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -122,7 +123,7 @@ async def test_the_one_that_is_idle_for_longest_makes_room() -> None:
             assert (await ask(*one)).startswith(b"HTTP/1.1 200")
 
 
-async def test_clients_that_do_not_read_keep_nobody_out(eventually: Callable[..., Awaitable[float]]) -> None:
+async def test_clients_that_do_not_read_keep_nobody_out() -> None:
     """Nor do they cost a client its idle connection that reads its answers."""
     asked = 0
 
@@ -174,14 +175,14 @@ async def test_clients_that_do_not_read_keep_nobody_out(eventually: Callable[...
 
 
 async def test_where_none_is_idle_the_next_are_turned_away_in_one_line(
-    caplog: pytest.LogCaptureFixture, eventually: object
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with AsyncExitStack() as stack:
         pages = await stack.enter_async_context(Pages(ConnectionLimits(max_connections=2)).serving())
         held = [await stack.enter_async_context(pages.client()) for _ in range(2)]
         for _, writer in held:
             writer.write(GET)
-        await eventually(lambda: pages.held == 2)  # type: ignore[operator]
+        await eventually(lambda: pages.held == 2)
         for _ in range(50):
             assert await ask(*await stack.enter_async_context(pages.client())) == b""
         pages.go_on.set()

@@ -6,7 +6,7 @@ import random
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
 
@@ -29,8 +29,6 @@ from registry.filesystem.membership import FilesystemMembership
 from tests.eventually import eventually
 from tests.held_records import descriptors_left, hold, open_descriptors, write
 
-Eventually = Callable[..., Awaitable[float]]
-
 
 @pytest.fixture
 async def discovering(tmp_path: Path) -> AsyncIterator[SourceDiscovery]:
@@ -39,7 +37,7 @@ async def discovering(tmp_path: Path) -> AsyncIterator[SourceDiscovery]:
 
 
 async def test_without_descriptors_the_last_set_stays_and_the_watch_is_degraded(
-    component: Path, discovering: SourceDiscovery, eventually: Eventually
+    component: Path, discovering: SourceDiscovery
 ) -> None:
     lock = hold(component, "a")
     async with discovering.watch("prod", "decode") as stream:
@@ -119,9 +117,7 @@ async def test_a_directory_that_is_removed_at_any_moment_does_not_end_the_watch(
         await membership.leave()
 
 
-async def test_a_named_root_that_is_removed_is_not_created_again(
-    tmp_path: Path, eventually: Eventually
-) -> None:
+async def test_a_named_root_that_is_removed_is_not_created_again(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     async with SourceDiscovery(FilesystemSource(root)) as service, service.watch("prod", "decode") as stream:
@@ -176,9 +172,7 @@ class CountingReport:
     def degraded(self, reason: str) -> None: ...
 
 
-async def test_a_run_that_ends_while_the_next_begins_does_not_affect_it(
-    tmp_path: Path, eventually: Eventually
-) -> None:
+async def test_a_run_that_ends_while_the_next_begins_does_not_affect_it(tmp_path: Path) -> None:
     source, key = FilesystemSource(tmp_path), ComponentKey("prod", "decode")
     runs = []
     for _ in range(2):

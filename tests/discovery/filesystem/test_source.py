@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -23,9 +23,8 @@ from discovery.filesystem.record import boot_id
 from discovery.filesystem.root import RootError
 from discovery.filesystem.source import FilesystemSource
 from registry.filesystem.membership import FilesystemMembership
+from tests.eventually import eventually
 from tests.owner_process import owner
-
-Eventually = Callable[..., Awaitable[float]]
 
 
 def an_instance(instance_id: str = "a", incarnation: str = "one") -> Instance:
@@ -39,7 +38,7 @@ async def discovering(tmp_path: Path) -> AsyncIterator[SourceDiscovery]:
 
 
 async def test_a_killed_owner_leaves_no_ghost_and_the_next_worker_removes_its_record(
-    tmp_path: Path, component: Path, discovering: SourceDiscovery, eventually: Eventually
+    tmp_path: Path, component: Path, discovering: SourceDiscovery
 ) -> None:
     async with discovering.watch("prod", "decode") as stream:
         with owner(tmp_path, "a") as process:
@@ -104,7 +103,7 @@ async def test_leaving_removes_the_files_at_once(
 
 
 async def test_removed_files_come_back_while_the_owner_lives(
-    tmp_path: Path, component: Path, discovering: SourceDiscovery, eventually: Eventually
+    tmp_path: Path, component: Path, discovering: SourceDiscovery
 ) -> None:
     membership = FilesystemMembership(tmp_path)
     await membership.join(an_instance())
@@ -240,7 +239,7 @@ async def test_the_default_root_is_made_for_this_user_alone(
 
 
 async def test_a_reader_creates_nothing_and_sees_what_is_created(
-    tmp_path: Path, discovering: SourceDiscovery, eventually: Eventually
+    tmp_path: Path, discovering: SourceDiscovery
 ) -> None:
     assert await discovering.list_instances("typo", "nobody") == []
     assert (await discovering.explain("typo", "nobody")).candidates == ()
@@ -258,7 +257,7 @@ async def test_a_reader_creates_nothing_and_sees_what_is_created(
 
 
 async def test_a_directory_that_others_can_write_to_later_is_noticed(
-    tmp_path: Path, component: Path, discovering: SourceDiscovery, eventually: Eventually
+    tmp_path: Path, component: Path, discovering: SourceDiscovery
 ) -> None:
     with owner(tmp_path, "a"):
         async with discovering.watch("prod", "decode") as stream:

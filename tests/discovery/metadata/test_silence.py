@@ -160,7 +160,7 @@ async def test_a_silent_worker_that_answers_at_another_address_is_reachable_agai
             pass
 
 
-async def test_watchers_of_one_component_share_one_held_get(tmp_path: Path, eventually: Any) -> None:
+async def test_watchers_of_one_component_share_one_held_get(tmp_path: Path) -> None:
     url = f"file://{tmp_path}"
     async with (
         process(WORKER, url) as (worker, _),
@@ -180,7 +180,7 @@ async def test_watchers_of_one_component_share_one_held_get(tmp_path: Path, even
             pass
 
 
-async def test_a_watch_without_metadata_monitors_a_bounded_number_of_workers(eventually: Any) -> None:
+async def test_a_watch_without_metadata_monitors_a_bounded_number_of_workers() -> None:
     store = MemoryStore()
     for number in range(2100):
         where = f"127.3.{number // 200}.{number % 200 + 1}"

@@ -76,9 +76,7 @@ async def test_the_least_version_is_refused_below_it() -> None:
         assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_3)
 
 
-async def test_the_least_version_holds_for_a_certificate_that_was_replaced(
-    tmp_path: Path, eventually: Any
-) -> None:
+async def test_the_least_version_holds_for_a_certificate_that_was_replaced(tmp_path: Path) -> None:
     write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
     arguments = ("--tls-min-version=VersionTLS13", f"--cert-path={tmp_path}", "--enable-cert-reload")
     async with picker(*arguments) as where:
@@ -168,9 +166,7 @@ async def test_the_metrics_page_has_tls_where_it_has_a_certificate(tmp_path: Pat
         assert await status(f"http://{where['metrics']}/metrics") != 200
 
 
-async def test_a_certificate_of_the_metrics_page_that_was_replaced_is_served(
-    tmp_path: Path, eventually: Any
-) -> None:
+async def test_a_certificate_of_the_metrics_page_that_was_replaced_is_served(tmp_path: Path) -> None:
     write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
     async with picker(f"--metrics-cert-dir={tmp_path}") as where:
         before = await served(where["metrics"])

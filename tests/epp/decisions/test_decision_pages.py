@@ -22,6 +22,7 @@ from epp.telemetry.decision_pages import MAX_BYTES, DecisionPages, parse_explain
 from tests.epp.decisions.test_decisions import Picker, store_of
 from tests.epp.local_picker import addresses
 from tests.epp.test_server import Worker, local, pick
+from tests.eventually import eventually
 
 SECRET = "SECRET-OF-A-CLIENT"
 
@@ -39,7 +40,7 @@ async def explain(address: str, document: Any, query: str = "") -> tuple[int, An
         return answer.status, json.loads(await answer.text())
 
 
-async def test_from_a_pick_to_its_decision(messages: Any, eventually: Any) -> None:
+async def test_from_a_pick_to_its_decision(messages: Any) -> None:
     async with Worker(waiting=9).serving() as busy, Worker(waiting=0).serving() as idle:
         where = f"static://{busy.destination},{idle.destination}"
         async with PickerServer(local(discovery=where)) as server:
@@ -228,7 +229,7 @@ async def asking_without_reading(server: TestServer) -> AsyncIterator[socket.soc
         yield reader
 
 
-async def test_who_does_not_read_an_answer_is_cut_off(eventually: Any) -> None:
+async def test_who_does_not_read_an_answer_is_cut_off() -> None:
     loop = asyncio.get_running_loop()
     async with decision_pages(send_timeout=0.5) as server, asking_without_reading(server) as reader:
         assert server.handler is not None

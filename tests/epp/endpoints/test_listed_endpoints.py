@@ -11,6 +11,7 @@ from aiohttp import web
 
 from epp.server import PickerServer
 from tests.epp.local_picker import addresses, get, local
+from tests.eventually import eventually
 from tests.fake_worker import hang
 from tests.http_server import http_server
 
@@ -58,7 +59,7 @@ async def endpoints(server: PickerServer) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("source", ["static", "file"])
 async def test_whatever_they_answer_they_are_scraped_and_routed_also_after_a_restart(
-    source: str, tmp_path: Path, eventually: Any, caplog: pytest.LogCaptureFixture
+    source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     servers = [Server(answer) for answer in ANSWERS.values()]
     async with AsyncExitStack() as stack:
@@ -90,9 +91,7 @@ async def test_whatever_they_answer_they_are_scraped_and_routed_also_after_a_res
                 await eventually(all_listed)
 
 
-async def test_one_line_says_that_a_worker_has_no_document(
-    eventually: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_one_line_says_that_a_worker_has_no_document(caplog: pytest.LogCaptureFixture) -> None:
     async with Server(says(401)).serving() as denying, Server(says(404)).serving() as plain:
         where = f"static://127.0.0.1:{denying.port},127.0.0.1:{plain.port}"
         async with PickerServer(local(discovery=where)):

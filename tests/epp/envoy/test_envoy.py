@@ -41,6 +41,7 @@ from epp.wire.certificate import Certificate
 from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
 from tests.epp.scheduling.endpoint_pools import add_worker, director_of
+from tests.eventually import eventually
 
 GO_FILES = Path(__file__).parents[1] / "config" / "go_files"
 ANY = Address("127.0.0.1", 0)
@@ -365,9 +366,7 @@ async def test_a_websocket_passes(mesh: Mesh, picking: Any, mode: str) -> None:
 
 
 @pytest.mark.parametrize("told", ["auto", "ext-proc", "listed"])
-async def test_ordered_fallback_subset_and_served_endpoint(
-    mesh: Mesh, picking: Any, eventually: Any, told: str
-) -> None:
+async def test_ordered_fallback_subset_and_served_endpoint(mesh: Mesh, picking: Any, told: str) -> None:
     """The picker hears who served, as the protocol demands, in each form: by the log, by ext_proc, and where Envoy has a list."""
     workers = [await mesh.worker() for _ in range(2)]
     with socket.socket() as dead:  # bound, not listening: connections are refused
@@ -396,9 +395,7 @@ async def test_ordered_fallback_subset_and_served_endpoint(
     assert [subset.allows("127.0.0.1", worker.port) for worker in workers] == [False, True]
 
 
-async def test_exact_mode_holds_the_stream_until_the_answer_ends(
-    mesh: Mesh, picking: Any, eventually: Any
-) -> None:
+async def test_exact_mode_holds_the_stream_until_the_answer_ends(mesh: Mesh, picking: Any) -> None:
     worker, picker = await mesh.worker(), await mesh.picker()
     mesh.director.outcome = picking(worker.destination)
     envoy = await mesh.envoy(render(_settings(picker, response_trailer="SEND")))
@@ -475,7 +472,7 @@ async def test_without_a_picker_a_clients_own_destination_steers_nothing(mesh: M
         assert mode == "original-dst" or (await answer.json())["port"] == workers[0].port
 
 
-async def test_without_a_picker_a_request_with_a_body_goes_on_too(mesh: Mesh, eventually: Any) -> None:
+async def test_without_a_picker_a_request_with_a_body_goes_on_too(mesh: Mesh) -> None:
     """Once the health checks have noticed: until then its body is on the way to the picker."""
     worker, picker = await mesh.worker(), await mesh.picker()
     known = (Address("127.0.0.1", worker.port),)

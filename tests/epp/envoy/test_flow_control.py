@@ -16,6 +16,7 @@ from epp.envoy.config import render
 from epp.server import PickerServer
 from tests.epp.envoy.picker_stage import started_worker
 from tests.epp.local_picker import addresses, local
+from tests.eventually import eventually
 
 CONFIG = """
 apiVersion: llm-d.ai/v1
@@ -106,16 +107,16 @@ class Stage:
         sizes = [line for line in lines if line.startswith("llm_d_epp_flow_control_queue_size{")]
         return sum(float(line.split()[-1]) for line in sizes)
 
-    async def wait_in_line(self, eventually: Any, *asked: tuple[str, str]) -> list[asyncio.Task[Any]]:
+    async def wait_in_line(self, *asked: tuple[str, str]) -> list[asyncio.Task[Any]]:
         """One after the other, so that their order is known."""
         before, tasks = await self.waiting(), []
         for number, (prompt, objective) in enumerate(asked, 1):
             tasks.append(asyncio.create_task(self.ask(prompt, objective)))
 
-            await self.until_waiting(before + number, eventually)
+            await self.until_waiting(before + number)
         return tasks
 
-    async def until_waiting(self, count: float, eventually: Any) -> None:
+    async def until_waiting(self, count: float) -> None:
         """The page may be some moments old."""
 
         async def waits() -> bool:
@@ -134,23 +135,23 @@ async def stage(request: pytest.FixtureRequest, running_envoy: Any, tmp_path: Pa
         yield Stage(stack, getattr(request, "param", TransportKind.HTTP2), running_envoy, tmp_path)
 
 
-async def test_requests_wait_for_the_first_worker_and_go_by_priority(stage: Stage, eventually: Any) -> None:
+async def test_requests_wait_for_the_first_worker_and_go_by_priority(stage: Stage) -> None:
     await stage.open(listed=False)
     asked = [("a", "none"), ("b", "none"), ("c", "high")]
-    tasks = await stage.wait_in_line(eventually, *asked)
+    tasks = await stage.wait_in_line(*asked)
     stage.list_worker()
     stage.worker.answers(3)
     assert await asyncio.gather(*tasks) == [(200, None)] * 3
     assert (stage.worker.prompts, stage.worker.most) == (["c", "a", "b"], 1)
-    await stage.until_waiting(0, eventually)
+    await stage.until_waiting(0)
 
 
-async def test_a_request_that_waits_has_no_task_of_its_own(stage: Stage, eventually: Any) -> None:
+async def test_a_request_that_waits_has_no_task_of_its_own(stage: Stage) -> None:
     await stage.open(listed=False)
-    (first,) = await stage.wait_in_line(eventually, ("first", "none"))
+    (first,) = await stage.wait_in_line(("first", "none"))
     before = asyncio.all_tasks()
     tasks = [asyncio.create_task(stage.ask(f"{number}")) for number in range(30)]
-    await stage.until_waiting(31, eventually)
+    await stage.until_waiting(31)
     others = asyncio.all_tasks() - before - set(tasks)
     assert len(others) < 10, "those of connections, but none of each request"
     stage.list_worker()
@@ -163,7 +164,7 @@ async def test_the_wait_for_a_worker_ends_with_503(stage: Stage) -> None:
     assert await stage.ask("a") == (503, "rejected-no-endpoints")
 
 
-async def test_the_wait_for_room_ends_with_429(stage: Stage, eventually: Any) -> None:
+async def test_the_wait_for_room_ends_with_429(stage: Stage) -> None:
     await stage.open(request_ttl="300ms")
     held = asyncio.create_task(stage.ask("held"))
     await eventually(lambda: stage.worker.prompts)
@@ -173,28 +174,28 @@ async def test_the_wait_for_room_ends_with_429(stage: Stage, eventually: Any) ->
 
 
 @TRANSPORTS
-async def test_a_client_that_leaves_gives_its_place(stage: Stage, eventually: Any) -> None:
+async def test_a_client_that_leaves_gives_its_place(stage: Stage) -> None:
     await stage.open()
     held = asyncio.create_task(stage.ask("held"))
     await eventually(lambda: stage.worker.prompts)
-    gone, last = await stage.wait_in_line(eventually, ("gone", "high"), ("last", "none"))
+    gone, last = await stage.wait_in_line(("gone", "high"), ("last", "none"))
     gone.cancel()
-    await stage.until_waiting(1, eventually)
+    await stage.until_waiting(1)
     stage.worker.answers(2)
     assert await asyncio.gather(held, last) == [(200, None)] * 2
     assert stage.worker.prompts == ["held", "last"]
 
 
 @TRANSPORTS
-async def test_a_drain_refuses_what_waits(stage: Stage, eventually: Any) -> None:
+async def test_a_drain_refuses_what_waits(stage: Stage) -> None:
     await stage.open(listed=False)
-    tasks = await stage.wait_in_line(eventually, ("a", "none"), ("b", "high"))
+    tasks = await stage.wait_in_line(("a", "none"), ("b", "high"))
     draining = asyncio.create_task(stage.server.drain())
     assert await asyncio.gather(*tasks) == [(503, "rejected-shutting-down")] * 2
     await draining
 
 
-async def test_a_sheddable_request_is_taken_back_from_its_worker(stage: Stage, eventually: Any) -> None:
+async def test_a_sheddable_request_is_taken_back_from_its_worker(stage: Stage) -> None:
     await stage.open(more="enableEviction: true")
     low = asyncio.create_task(stage.ask("low", "low"))
     await eventually(lambda: stage.worker.prompts)
@@ -211,12 +212,12 @@ async def test_a_sheddable_request_is_taken_back_from_its_worker(stage: Stage, e
 
 
 async def test_a_good_reload_keeps_the_queue_and_a_bad_one_changes_nothing(
-    stage: Stage, eventually: Any, caplog: pytest.LogCaptureFixture
+    stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     await stage.open()
     held = asyncio.create_task(stage.ask("held"))
     await eventually(lambda: stage.worker.prompts)
-    tasks = await stage.wait_in_line(eventually, ("a", "none"), ("b", "none"))
+    tasks = await stage.wait_in_line(("a", "none"), ("b", "none"))
     stage.config.write_text(stage.config.read_text() + "  maxRequests: -1\n")
     stage.server.reread_config()
     await eventually(lambda: "maxRequests" in caplog.text)  # it was read, and refused
@@ -224,7 +225,7 @@ async def test_a_good_reload_keeps_the_queue_and_a_bad_one_changes_nothing(
     stage.config.write_text((CONFIG % ("600s", "600s")).replace("maxConcurrency: 1", "maxConcurrency: 2"))
     stage.server.reread_config()
     await eventually(lambda: len(stage.worker.prompts) == 2)
-    await stage.until_waiting(1, eventually)
+    await stage.until_waiting(1)
     stage.worker.answers(3)
     assert await asyncio.gather(held, *tasks) == [(200, None)] * 3
     assert stage.worker.prompts == ["held", "a", "b"]

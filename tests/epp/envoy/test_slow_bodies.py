@@ -20,6 +20,7 @@ from epp.request.body import MemoryBudget
 from epp.server import PickerServer
 from tests.decoded_exchange import DecodedExchange
 from tests.epp.local_picker import addresses, local
+from tests.eventually import eventually
 
 ANY = Address("127.0.0.1", 0)
 SMALL = {"model": "m", "prompt": "x" * 10_000}
@@ -82,7 +83,7 @@ async def ask(client: aiohttp.ClientSession, envoy: Any) -> int:
         return answer.status
 
 
-async def test_stalled_bodies_make_room_for_others(open_picker: Any, eventually: Any) -> None:
+async def test_stalled_bodies_make_room_for_others(open_picker: Any) -> None:
     """They would fill the budget twice; each one that comes takes the room of the one that is silent for longest."""
     envoy = await open_picker(max_body_bytes=4 * MIB, max_buffered_bytes=8 * MIB)
     stalled = [Stalled(envoy.ports["inference"], 2 * MIB) for _ in range(8)]

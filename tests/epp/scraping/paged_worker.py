@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,6 @@ from epp.scraping.schedule import ScrapeIntervals
 from epp.scraping.scraper import Scraper, ScrapeSettings
 from tests.http_server import http_server
 
-Eventually = Callable[..., Awaitable[float]]
 RULES = ScrapeSettings(
     intervals=ScrapeIntervals(interval=0.01, idle_interval=0.01, backoff=0.05), timeout=60.0, limit=4096
 )

@@ -12,7 +12,6 @@ from tests.epp.scraping.paged_worker import (
     IDLE,
     IMPATIENT,
     RULES,
-    Eventually,
     Worker,
     add,
     age,
@@ -20,6 +19,7 @@ from tests.epp.scraping.paged_worker import (
     serving,
     waiting,
 )
+from tests.eventually import eventually
 
 
 def late(store: Datastore) -> list[bool]:
@@ -32,7 +32,7 @@ def due(store: Datastore) -> float:
     return float(store.pool(0.0).numbers[Column.LATE_AT, 0])
 
 
-async def test_a_worker_that_was_stopped_answers_the_request_that_it_holds(eventually: Eventually) -> None:
+async def test_a_worker_that_was_stopped_answers_the_request_that_it_holds() -> None:
     """Further requests are seldom, and more seldom each time."""
     worker, store, failures = Worker(), Datastore(), list[str]()
     worker.stopped = asyncio.Event()
@@ -46,7 +46,7 @@ async def test_a_worker_that_was_stopped_answers_the_request_that_it_holds(event
         await eventually(lambda: waiting(store) == [1])
 
 
-async def test_who_does_not_answer_is_late_until_it_does(eventually: Eventually) -> None:
+async def test_who_does_not_answer_is_late_until_it_does() -> None:
     worker, other, store = Worker(), Worker(), Datastore()
     async with serving(worker, other), scraping(store):
         add(store, worker)
@@ -58,7 +58,7 @@ async def test_who_does_not_answer_is_late_until_it_does(eventually: Eventually)
         await eventually(lambda: late(store) == [])
 
 
-async def test_who_is_asked_again_stays_as_late_as_it_was(eventually: Eventually) -> None:
+async def test_who_is_asked_again_stays_as_late_as_it_was() -> None:
     worker, store = Worker(), Datastore()
     async with serving(worker), scraping(store, IMPATIENT):
         add(store, worker)
@@ -70,7 +70,7 @@ async def test_who_is_asked_again_stays_as_late_as_it_was(eventually: Eventually
         assert due(store) == since
 
 
-async def test_a_request_that_may_be_lost_is_sent_again_at_once(eventually: Eventually) -> None:
+async def test_a_request_that_may_be_lost_is_sent_again_at_once() -> None:
     """By the schedule it would be an hour later."""
     worker, store = Worker(), Datastore()
     worker.stopped = asyncio.Event()
@@ -79,7 +79,7 @@ async def test_a_request_that_may_be_lost_is_sent_again_at_once(eventually: Even
         await eventually(lambda: worker.asked >= 2)
 
 
-async def test_a_sign_of_loss_ends_the_wait_for_an_overdue_answer(eventually: Eventually) -> None:
+async def test_a_sign_of_loss_ends_the_wait_for_an_overdue_answer() -> None:
     worker, store, failures = Worker(), Datastore(), list[str]()
     worker.stopped = asyncio.Event()
     slow = replace(IMPATIENT, timeout=1.0)
@@ -91,7 +91,7 @@ async def test_a_sign_of_loss_ends_the_wait_for_an_overdue_answer(eventually: Ev
         await eventually(lambda: not store.is_lost(store.endpoints[0]))  # it accepts connections
 
 
-async def test_who_seems_to_be_lost_is_not_waited_for(eventually: Eventually) -> None:
+async def test_who_seems_to_be_lost_is_not_waited_for() -> None:
     worker, store, failures = Worker(), Datastore(), list[str]()
     worker.stopped = asyncio.Event()
     async with serving(worker):
@@ -102,7 +102,7 @@ async def test_who_seems_to_be_lost_is_not_waited_for(eventually: Eventually) ->
             assert len(failures) == 1, "the first overdue answer is the last"
 
 
-async def test_nobody_finds_out_about_a_worker_that_is_gone(eventually: Eventually) -> None:
+async def test_nobody_finds_out_about_a_worker_that_is_gone() -> None:
     worker, store, failures = Worker(), Datastore(), list[str]()
     worker.stopped = asyncio.Event()
     async with (
@@ -115,7 +115,7 @@ async def test_nobody_finds_out_about_a_worker_that_is_gone(eventually: Eventual
         await eventually(lambda: store.on_suspect == {})
 
 
-async def test_who_answers_with_an_error_is_expected_when_it_is_asked_again(eventually: Eventually) -> None:
+async def test_who_answers_with_an_error_is_expected_when_it_is_asked_again() -> None:
     worker, store, failures = Worker(), Datastore(), list[str]()
     rules = replace(RULES, intervals=ScrapeIntervals(interval=0.01, idle_interval=0.01, backoff=3600.0))
     async with serving(worker), scraping(store, rules, on_error=lambda _, reason: failures.append(reason)):
@@ -127,9 +127,7 @@ async def test_who_answers_with_an_error_is_expected_when_it_is_asked_again(even
 
 
 @pytest.mark.parametrize("page", [b"", b"what_no_engine_says 1\n"], ids=["status 500", "no known series"])
-async def test_who_answers_with_an_error_is_late_only_once_it_is_silent(
-    page: bytes, eventually: Eventually
-) -> None:
+async def test_who_answers_with_an_error_is_late_only_once_it_is_silent(page: bytes) -> None:
     worker, other, store = Worker(), Worker(), Datastore()
     failures = list[str]()
 
@@ -144,7 +142,7 @@ async def test_who_answers_with_an_error_is_late_only_once_it_is_silent(
         await eventually(lambda: late(store) == [True, False])
 
 
-async def test_nobody_is_late_before_it_is_asked(eventually: Eventually) -> None:
+async def test_nobody_is_late_before_it_is_asked() -> None:
     worker, store = Worker(), Datastore()
     worker.page = IDLE
     seldom = replace(RULES, intervals=ScrapeIntervals(interval=300.0, idle_interval=600.0, linger=0.0))
@@ -158,7 +156,7 @@ async def test_nobody_is_late_before_it_is_asked(eventually: Eventually) -> None
         assert (worker.asked, due(store)) == (1, before)
 
 
-async def test_nobody_is_late_once_nothing_is_scraped(eventually: Eventually) -> None:
+async def test_nobody_is_late_once_nothing_is_scraped() -> None:
     worker, other, store = Worker(), Worker(), Datastore()
     async with serving(worker, other), scraping(store) as scraper:
         add(store, worker)
@@ -170,7 +168,7 @@ async def test_nobody_is_late_once_nothing_is_scraped(eventually: Eventually) ->
         await eventually(lambda: late(store) == [])
 
 
-async def test_a_page_elsewhere_ends_the_wait_for_the_one_that_is_late(eventually: Eventually) -> None:
+async def test_a_page_elsewhere_ends_the_wait_for_the_one_that_is_late() -> None:
     stopped, other, moved, store = Worker(), Worker(), Worker(), Datastore()
     async with serving(stopped, other, moved), scraping(store):
         add(store, stopped)

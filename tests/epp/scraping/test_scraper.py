@@ -22,7 +22,6 @@ from tests.epp.scraping.paged_worker import (
     IMPATIENT,
     RULES,
     SLOW_WHEN_IDLE,
-    Eventually,
     Worker,
     add,
     age,
@@ -30,10 +29,11 @@ from tests.epp.scraping.paged_worker import (
     serving,
     waiting,
 )
+from tests.eventually import eventually
 from tests.free_port import free_port
 
 
-async def test_the_numbers_follow_the_page(eventually: Eventually) -> None:
+async def test_the_numbers_follow_the_page() -> None:
     worker, store = Worker(), Datastore()
     async with serving(worker), scraping(store):
         add(store, worker)
@@ -50,7 +50,7 @@ async def test_the_numbers_follow_the_page(eventually: Eventually) -> None:
 
 @pytest.mark.parametrize("number", [b"NaN", b"+Inf", b"-1", b"1e308", b"full"])
 async def test_a_page_that_makes_no_sense_is_as_one_that_is_not_there(
-    number: bytes, eventually: Eventually, caplog: pytest.LogCaptureFixture
+    number: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, store = Worker(), Datastore()
     honest = worker.page
@@ -69,7 +69,7 @@ async def test_a_page_that_makes_no_sense_is_as_one_that_is_not_there(
 
 
 async def test_the_last_scrape_of_an_endpoint_that_is_gone_is_not_reported(
-    eventually: Eventually, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It may have begun before the endpoint was removed, and fail before it is cancelled."""
     worker, store = Worker(), Datastore()
@@ -86,7 +86,7 @@ async def test_the_last_scrape_of_an_endpoint_that_is_gone_is_not_reported(
     assert "no metrics of" not in caplog.text
 
 
-async def test_the_size_of_a_cache_is_told_once_and_again_after_a_restart(eventually: Eventually) -> None:
+async def test_the_size_of_a_cache_is_told_once_and_again_after_a_restart() -> None:
     worker, store, told = Worker(), Datastore(), list[tuple[str, int]]()
     store.on_cache_size.append(lambda endpoint, tokens: told.append((endpoint.id, tokens)))
     worker.page += b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1\n'
@@ -104,7 +104,7 @@ async def test_the_size_of_a_cache_is_told_once_and_again_after_a_restart(eventu
     assert store.cache_tokens(endpoint) is None
 
 
-async def test_a_size_that_nobody_tells_is_not_looked_for_for_ever(eventually: Eventually) -> None:
+async def test_a_size_that_nobody_tells_is_not_looked_for_for_ever() -> None:
     worker, store, told = Worker(), Datastore(), list[int]()
     store.on_cache_size.append(lambda _, tokens: told.append(tokens))
     async with serving(worker), scraping(store):
@@ -117,7 +117,7 @@ async def test_a_size_that_nobody_tells_is_not_looked_for_for_ever(eventually: E
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/m/x?a=b", "//evil.example:80/m", "/@evil.example/", "/a%20b"])
-async def test_a_worker_names_its_path_but_no_host(path: str, eventually: Eventually) -> None:
+async def test_a_worker_names_its_path_but_no_host(path: str) -> None:
     worker, store = Worker(), Datastore()
     async with serving(worker), scraping(store):
         add(store, worker, document={"transport": {"http": {"metrics_path": path}}})
@@ -126,7 +126,7 @@ async def test_a_worker_names_its_path_but_no_host(path: str, eventually: Eventu
 
 
 async def test_the_metrics_port_can_be_another_one_and_an_unknown_engine_is_said(
-    eventually: Eventually, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     worker, metrics, store = Worker(), Worker(), Datastore()
     metrics.page = b"sglang:num_queue_reqs 4\n"
@@ -151,7 +151,7 @@ async def test_the_metrics_port_can_be_another_one_and_an_unknown_engine_is_said
     ],
 )
 async def test_what_goes_wrong_is_said_and_counted_and_passes(
-    wrong: dict[str, Any], said: str, eventually: Eventually, caplog: pytest.LogCaptureFixture
+    wrong: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, store = Worker(), Datastore()
     right = {name: getattr(worker, name) for name in wrong}
@@ -177,7 +177,7 @@ async def test_what_goes_wrong_is_said_and_counted_and_passes(
         await eventually(lambda: waiting(store) == [1])
 
 
-async def test_a_worker_that_is_not_there_and_comes_back(eventually: Eventually) -> None:
+async def test_a_worker_that_is_not_there_and_comes_back() -> None:
     worker, store = Worker(), Datastore()
     worker.port = free_port()
     failures: list[str] = []
@@ -191,7 +191,7 @@ async def test_a_worker_that_is_not_there_and_comes_back(eventually: Eventually)
             await eventually(lambda: age(store) < before)
 
 
-async def test_one_that_hangs_costs_the_others_nothing(eventually: Eventually) -> None:
+async def test_one_that_hangs_costs_the_others_nothing() -> None:
     workers, store = [Worker() for _ in range(5)], Datastore()
     for worker in workers[:4]:
         worker.hang = True
@@ -205,7 +205,7 @@ async def test_one_that_hangs_costs_the_others_nothing(eventually: Eventually) -
         assert [worker.asked for worker in workers[:4]] == [1, 1, 1, 1]
 
 
-async def test_errors_are_followed_by_longer_pauses(eventually: Eventually) -> None:
+async def test_errors_are_followed_by_longer_pauses() -> None:
     good, bad, store = Worker(), Worker(), Datastore()
     bad.status = 500
     interval, now = 0.005, asyncio.get_running_loop().time
@@ -221,7 +221,7 @@ async def test_errors_are_followed_by_longer_pauses(eventually: Eventually) -> N
         assert sum(0.9 * interval * 2**failures for failures in range(1, bad.asked)) <= now() - began
 
 
-async def test_who_leaves_is_asked_no_more_and_who_changes_is_asked_elsewhere(eventually: Eventually) -> None:
+async def test_who_leaves_is_asked_no_more_and_who_changes_is_asked_elsewhere() -> None:
     worker, other, store = Worker(), Worker(), Datastore()
     async with serving(worker, other), scraping(store):
         add(store, worker)
@@ -236,7 +236,7 @@ async def test_who_leaves_is_asked_no_more_and_who_changes_is_asked_elsewhere(ev
         assert other.asked <= asked + 1, "only what was already under way"
 
 
-async def test_nothing_is_left_when_it_stops(eventually: Eventually) -> None:
+async def test_nothing_is_left_when_it_stops() -> None:
     worker, store = Worker(), Datastore()
     async with serving(worker):
         before = asyncio.all_tasks()
@@ -249,7 +249,7 @@ async def test_nothing_is_left_when_it_stops(eventually: Eventually) -> None:
 
 @pytest.mark.parametrize("address", ["[::1]", "xn--"])
 async def test_an_address_that_is_none_costs_the_others_nothing(
-    address: str, eventually: Eventually, caplog: pytest.LogCaptureFixture
+    address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, store, failed = Worker(), Datastore(), list[str]()
     async with serving(worker), scraping(store, on_error=lambda endpoint, _: failed.append(endpoint.id)):
@@ -292,9 +292,7 @@ class Faulty(Sequence[Series]):
         raise ZeroDivisionError("a fault of ours")
 
 
-async def test_whatever_fails_in_one_look_is_a_failed_look(
-    eventually: Eventually, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_whatever_fails_in_one_look_is_a_failed_look(caplog: pytest.LogCaptureFixture) -> None:
     worker, store = Worker(), Datastore()
     rules = ScrapeSettings(
         intervals=ScrapeIntervals(interval=0.01, backoff=0.02), engines=(Engine(name="x", waiting=Faulty()),)
@@ -310,9 +308,7 @@ async def test_whatever_fails_in_one_look_is_a_failed_look(
 @pytest.mark.parametrize(
     ("delay", "interval"), [(0.1, 0.01), (0.0, 0.15)], ids=["a slow page", "a long interval"]
 )
-async def test_who_is_looked_at_less_often_is_not_stale_for_that(
-    eventually: Eventually, delay: float, interval: float
-) -> None:
+async def test_who_is_looked_at_less_often_is_not_stale_for_that(delay: float, interval: float) -> None:
     worker, store = Worker(), Datastore()
     worker.page, worker.delay = b"vllm:num_requests_waiting 0\n", delay
     detector = UtilizationDetector(staleness=0.05)
@@ -332,9 +328,7 @@ async def test_who_is_looked_at_less_often_is_not_stale_for_that(
     assert saturation(3600.0) == 1
 
 
-async def test_an_idle_endpoint_is_looked_at_seldom_until_a_request_is_sent_there(
-    eventually: Eventually,
-) -> None:
+async def test_an_idle_endpoint_is_looked_at_seldom_until_a_request_is_sent_there() -> None:
     worker, other, store = Worker(), Worker(), Datastore()
     worker.page = other.page = IDLE
     async with serving(worker, other), scraping(store, SLOW_WHEN_IDLE):
@@ -361,7 +355,7 @@ async def test_an_idle_endpoint_is_looked_at_seldom_until_a_request_is_sent_ther
 
 
 @pytest.mark.parametrize("busy", ["waiting", "running"])
-async def test_an_endpoint_that_others_use_is_looked_at_often(busy: str, eventually: Eventually) -> None:
+async def test_an_endpoint_that_others_use_is_looked_at_often(busy: str) -> None:
     worker, store = Worker(), Datastore()
     worker.page = IDLE.replace(f"{busy} 0".encode(), f"{busy} 1".encode())
     async with serving(worker), scraping(store, SLOW_WHEN_IDLE):
@@ -369,7 +363,7 @@ async def test_an_endpoint_that_others_use_is_looked_at_often(busy: str, eventua
         await eventually(lambda: worker.asked > 10)
 
 
-async def test_an_idle_endpoint_is_not_stale_for_being_looked_at_seldom(eventually: Eventually) -> None:
+async def test_an_idle_endpoint_is_not_stale_for_being_looked_at_seldom() -> None:
     worker, store = Worker(), Datastore()
     worker.page = IDLE
     async with serving(worker), scraping(store, SLOW_WHEN_IDLE):
@@ -381,7 +375,7 @@ async def test_an_idle_endpoint_is_not_stale_for_being_looked_at_seldom(eventual
         assert not store.pool(now + 4 * 3600).fresh(0.2).any()
 
 
-async def test_nothing_waits_for_a_use_any_more_when_it_stops(eventually: Eventually) -> None:
+async def test_nothing_waits_for_a_use_any_more_when_it_stops() -> None:
     worker, store = Worker(), Datastore()
     worker.page = IDLE
     async with serving(worker):
@@ -394,7 +388,7 @@ async def test_nothing_waits_for_a_use_any_more_when_it_stops(eventually: Eventu
 
 @pytest.mark.parametrize("status", [404, 405, 501])
 async def test_a_worker_without_a_page_is_as_full_as_what_is_in_flight(
-    status: int, eventually: Eventually, caplog: pytest.LogCaptureFixture
+    status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, store, detector = Worker(), Datastore(), UtilizationDetector(queue_depth=5)
     worker.status = status

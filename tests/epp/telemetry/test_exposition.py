@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 import aiohttp
 import pytest
@@ -16,8 +16,6 @@ from prometheus_client.registry import Collector
 
 from benchmarks.process_usage import resident_megabytes
 from epp.telemetry import pages as status
-
-Eventually = Callable[..., Awaitable[float]]
 
 
 class Counted(Collector):
@@ -88,7 +86,7 @@ async def test_many_who_ask_at_once_get_one_page() -> None:
     assert len({page for _, page in answers}) == 2
 
 
-async def test_a_page_is_not_kept_for_long(eventually: Eventually) -> None:
+async def test_a_page_is_not_kept_for_long() -> None:
     counted = Counted()
     async with TestClient(serving(counted)) as client:
         deadline = time.monotonic() + 90

@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from tests.epp.local_picker import get, picker
+from tests.eventually import eventually
 
 
 @asynccontextmanager
@@ -42,7 +43,7 @@ def busiest(lines: list[str]) -> str:
     return next((line for line in lines if "select (" not in line), "")
 
 
-async def test_it_names_what_takes_the_time(eventually: Callable[..., Awaitable[float]]) -> None:
+async def test_it_names_what_takes_the_time() -> None:
     work = asyncio.create_task(work_without_end())
     async with page("--enable-pprof") as url:
 

@@ -1,7 +1,6 @@
 import asyncio
 import datetime
 import logging
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from cryptography import x509
 
 from epp.wire import certificate
 from epp.wire.certificate import Certificate, CertificateError, CertificateFiles, KeyPair
+from tests.eventually import eventually
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -55,7 +55,7 @@ def test_a_chain_that_openssl_does_not_take(tmp_path: Path) -> None:
 
 
 async def test_a_pair_that_was_replaced_is_said_once_with_what_it_is(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Callable[..., Awaitable[float]]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "epp.wire.certificate")
     old, new = certificate.self_signed(NOW), certificate.self_signed(NOW)

@@ -2,7 +2,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -18,10 +18,9 @@ from epp.request.rejection import Rejection
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress
+from tests.eventually import eventually
 
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
-
-Eventually = Callable[..., Awaitable[float]]
 
 
 class Served:
@@ -70,9 +69,7 @@ async def routed(stream: Any, messages: Any) -> ProcessingResponse:
     return answer
 
 
-async def test_a_whole_conversation(
-    served: Served, director: Any, messages: Any, eventually: Eventually
-) -> None:
+async def test_a_whole_conversation(served: Served, director: Any, messages: Any) -> None:
     stream = served.stream()
     body = bytes(200_000)
     for message in (messages.headers(), messages.body(body, end_of_stream=False)):
@@ -94,7 +91,6 @@ async def test_a_reset_is_a_normal_end(
     served: Served,
     director: Any,
     messages: Any,
-    eventually: Eventually,
     caplog: pytest.LogCaptureFixture,
     responded: bool,
 ) -> None:
@@ -172,7 +168,7 @@ async def test_after_the_response_headers_even_a_fault_ends_ok(
 
 
 async def test_drain_ends_answered_streams_and_lets_the_others_finish(
-    served: Served, director: Any, messages: Any, eventually: Eventually
+    served: Served, director: Any, messages: Any
 ) -> None:
     answered, under_way = served.stream(), served.stream()
     await routed(answered, messages)
@@ -204,7 +200,7 @@ class Later:
 
 
 async def test_a_deferred_pick_is_sent_when_it_comes(
-    served: Served, director: Any, messages: Any, picking: Any, eventually: Eventually
+    served: Served, director: Any, messages: Any, picking: Any
 ) -> None:
     director.outcome = later = Later()
     stream = served.stream()
@@ -218,9 +214,7 @@ async def test_a_deferred_pick_is_sent_when_it_comes(
     assert (await stream.read()).HasField("response_headers")
 
 
-async def test_a_deferred_fault_is_internal(
-    served: Served, director: Any, messages: Any, eventually: Eventually
-) -> None:
+async def test_a_deferred_fault_is_internal(served: Served, director: Any, messages: Any) -> None:
     director.outcome = later = Later()
     stream = served.stream()
     await stream.write(messages.headers(end_of_stream=True))
@@ -230,7 +224,7 @@ async def test_a_deferred_fault_is_internal(
 
 
 async def test_a_body_that_is_written_back_counts_no_more(
-    served: Served, director: Any, messages: Any, eventually: Eventually
+    served: Served, director: Any, messages: Any
 ) -> None:
     stream = served.stream()
     await stream.write(messages.headers())
@@ -243,9 +237,7 @@ async def test_a_body_that_is_written_back_counts_no_more(
     stream.cancel()
 
 
-async def test_gzip_messages_are_read(
-    served: Served, director: Any, messages: Any, eventually: Eventually
-) -> None:
+async def test_gzip_messages_are_read(served: Served, director: Any, messages: Any) -> None:
     stream = served.stream(compression=grpc.Compression.Gzip)
     zeros, noise = bytes(150_000), random.Random(0).randbytes(3_000)  # what does not shrink is sent as it is
     await stream.write(messages.headers())

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from registry.disaggregation.disaggregated_request import Parts
 from registry.disaggregation.metrics import SidecarMetrics
 from registry.disaggregation.prefill import PrefillLimits, PrefillWorkers
 from registry.disaggregation.proxy import BodyLimits, ProxyPort
+from tests.eventually import eventually
 from tests.registry.disaggregation.workers import Blocks, Worker, serving
 
 CHAT = "/v1/chat/completions"
@@ -44,14 +45,14 @@ class Bench:
             self.url(path), json=BODY if body is None else body, headers=headers, **options
         )
 
-    async def leave_once(self, met: Callable[[], object], eventually: Any, **options: Any) -> None:
+    async def leave_once(self, met: Callable[[], object], **options: Any) -> None:
         """A client that goes away once this condition is met."""
         asking = asyncio.ensure_future(self.post(**options).__aenter__())
         await eventually(met)
         asking.cancel()
         await asyncio.wait([asking])
 
-    async def idle(self, eventually: Callable[..., Awaitable[float]]) -> None:
+    async def idle(self) -> None:
         await eventually(lambda: not self.port.busy)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
@@ -11,10 +10,9 @@ import pytest
 import discovery
 from registry.disaggregation.allowed_workers import AllowedWorkers
 from registry.disaggregation.prefill import PrefillLimits
+from tests.eventually import eventually
 from tests.registry.disaggregation.conftest import BODY, CHAT, bench
 from tests.registry.disaggregation.workers import worker_process
-
-Eventually = Callable[..., Awaitable[float]]
 
 
 async def has_a_prompt(port: int) -> bool:
@@ -22,7 +20,7 @@ async def has_a_prompt(port: int) -> bool:
         return CHAT in await answer.json()
 
 
-async def test_a_prefill_worker_that_is_killed_in_the_midst_of_a_prompt(eventually: Eventually) -> None:
+async def test_a_prefill_worker_that_is_killed_in_the_midst_of_a_prompt() -> None:
     async with bench() as made, worker_process(held=True) as (process, port):
         headers = {"x-prefiller-host-port": f"127.0.0.1:{port}"}
         asking = asyncio.ensure_future(made.post(headers=headers).__aenter__())
@@ -33,9 +31,7 @@ async def test_a_prefill_worker_that_is_killed_in_the_midst_of_a_prompt(eventual
         assert made.decode.seen[0].body == BODY
 
 
-async def test_a_prefill_worker_that_is_stopped_in_the_midst_of_a_prompt(
-    tmp_path: Path, eventually: Eventually
-) -> None:
+async def test_a_prefill_worker_that_is_stopped_in_the_midst_of_a_prompt(tmp_path: Path) -> None:
     """Its connections stay open: only discovery notices, because it does not answer the GET that it holds."""
     (tmp_path / "root").mkdir(mode=0o700)
     url = f"file://{tmp_path / 'root'}"

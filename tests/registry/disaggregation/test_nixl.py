@@ -2,17 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from registry.disaggregation.allowed_workers import AllowedWorkers
 from registry.disaggregation.prefill import PrefillLimits
+from tests.eventually import eventually
 from tests.raw_server import raw_server
 from tests.registry.disaggregation.conftest import BODY, CHAT, Bench, bench
 from tests.registry.disaggregation.workers import CACHED
-
-Eventually = Callable[..., Awaitable[float]]
 
 
 async def test_both_workers_get_what_they_need(nixl: Bench) -> None:
@@ -163,49 +161,45 @@ async def test_a_silent_prefill_worker_is_given_up() -> None:
             assert (got.status, got.headers["x-adsum-prefill-fallback"]) == (200, "timeout")
 
 
-async def test_a_client_that_leaves_while_the_prompt_is_computed(nixl: Bench, eventually: Eventually) -> None:
+async def test_a_client_that_leaves_while_the_prompt_is_computed(nixl: Bench) -> None:
     nixl.prefill.go.clear()
-    await nixl.leave_once(lambda: nixl.prefill.seen, eventually)
+    await nixl.leave_once(lambda: nixl.prefill.seen)
     await eventually(lambda: nixl.prefill.cancelled)
-    await nixl.idle(eventually)
+    await nixl.idle()
     assert not nixl.decode.seen
     assert not nixl.blocks.held
 
 
-async def test_a_client_that_leaves_before_the_decode_worker_has_the_blocks(
-    nixl: Bench, eventually: Eventually
-) -> None:
+async def test_a_client_that_leaves_before_the_decode_worker_has_the_blocks(nixl: Bench) -> None:
     nixl.decode.go.clear()
-    await nixl.leave_once(lambda: nixl.decode.seen, eventually)
+    await nixl.leave_once(lambda: nixl.decode.seen)
     await eventually(lambda: not nixl.port._running)  # the sidecar has noticed
     assert nixl.blocks.held
     assert not nixl.decode.cancelled  # it has not fetched them
     nixl.decode.go.set()
     await eventually(lambda: not nixl.blocks.held)
-    await nixl.idle(eventually)
+    await nixl.idle()
 
 
-async def test_a_client_that_leaves_in_the_midst_of_the_tokens(nixl: Bench, eventually: Eventually) -> None:
+async def test_a_client_that_leaves_in_the_midst_of_the_tokens(nixl: Bench) -> None:
     nixl.decode.tokens.clear()
     async with nixl.post(body=BODY | {"stream": True}) as answer:
         assert await answer.content.readany()
     await eventually(lambda: nixl.decode.cancelled)  # the GPU works for nobody
-    await nixl.idle(eventually)
+    await nixl.idle()
     assert not nixl.blocks.held
 
 
-async def test_a_client_that_leaves_while_the_decode_worker_computes_alone(
-    nixl: Bench, eventually: Eventually
-) -> None:
+async def test_a_client_that_leaves_while_the_decode_worker_computes_alone(nixl: Bench) -> None:
     nixl.prefill.statuses = [500]
     nixl.decode.go.clear()
-    await nixl.leave_once(lambda: nixl.decode.seen, eventually)
+    await nixl.leave_once(lambda: nixl.decode.seen)
     await eventually(lambda: nixl.decode.cancelled)
-    await nixl.idle(eventually)
+    await nixl.idle()
 
 
 async def test_blocks_that_were_staged_for_a_client_that_had_gone_are_fetched_with_one_token(
-    nixl: Bench, eventually: Eventually
+    nixl: Bench,
 ) -> None:
     begun, release = asyncio.Event(), asyncio.Event()
 
@@ -222,11 +216,11 @@ async def test_blocks_that_were_staged_for_a_client_that_had_gone_are_fetched_wi
 
     async with raw_server(slow_answer) as port:
         headers = {"x-prefiller-host-port": f"127.0.0.1:{port}"}
-        await nixl.leave_once(begun.is_set, eventually, body=BODY | {"stream": True}, headers=headers)
+        await nixl.leave_once(begun.is_set, body=BODY | {"stream": True}, headers=headers)
         await eventually(lambda: not nixl.port._running)  # it has noticed
         release.set()
         await eventually(lambda: not nixl.blocks.held)
-        await nixl.idle(eventually)
+        await nixl.idle()
     (decode,) = nixl.decode.seen
     assert (decode.body["max_tokens"], decode.body["stream"]) == (1, False)
     assert nixl.metrics.released == 1

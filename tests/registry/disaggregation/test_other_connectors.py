@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
 
@@ -23,10 +23,9 @@ from registry.disaggregation.connectors import (
 )
 from registry.disaggregation.prefill import PrefillLimits
 from registry.disaggregation.proxy import BodyLimits
+from tests.eventually import eventually
 from tests.http_server import http_server
 from tests.registry.disaggregation.conftest import BODY, CHAT, Bench, bench
-
-Eventually = Callable[..., Awaitable[float]]
 
 
 @pytest.fixture
@@ -48,13 +47,13 @@ async def shared() -> AsyncIterator[Bench]:
         yield made
 
 
-async def test_sglangs_workers_meet_in_a_room(sglang: Bench, eventually: Eventually) -> None:
+async def test_sglangs_workers_meet_in_a_room(sglang: Bench) -> None:
     sglang.prefill.go.clear()  # it answers last, as one that waits for the decode worker does
     async with sglang.post(body=BODY | {"stream": True, "min_tokens": 3, "bootstrap_host": "evil"}) as answer:
         assert answer.status == 200
         assert (await answer.read()).endswith(b"data: [DONE]\n\n")
     sglang.prefill.go.set()
-    await sglang.idle(eventually)
+    await sglang.idle()
     (prefill,), (decode,) = sglang.prefill.seen, sglang.decode.seen
     names = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
     room = decode.body["bootstrap_room"]
@@ -87,9 +86,7 @@ async def test_a_batch_of_sglang_has_not_more_rooms_than_the_sidecar_can_make(sg
     assert sglang.decode.seen[0].body == body
 
 
-async def test_sglangs_decode_worker_does_not_wait_for_a_prefill_worker_that_failed(
-    sglang: Bench, eventually: Eventually
-) -> None:
+async def test_sglangs_decode_worker_does_not_wait_for_a_prefill_worker_that_failed(sglang: Bench) -> None:
     sglang.decode.go.clear()
     sglang.prefill.go.clear()
     sglang.prefill.statuses = [500]
@@ -103,9 +100,7 @@ async def test_sglangs_decode_worker_does_not_wait_for_a_prefill_worker_that_fai
     assert sglang.metrics.failed == 1
 
 
-async def test_sglangs_prefill_worker_is_not_cancelled_with_its_client(
-    sglang: Bench, eventually: Eventually
-) -> None:
+async def test_sglangs_prefill_worker_is_not_cancelled_with_its_client(sglang: Bench) -> None:
     sglang.prefill.go.clear()
     sglang.decode.tokens.clear()
     async with sglang.post(body=BODY | {"stream": True}) as answer:
@@ -113,10 +108,10 @@ async def test_sglangs_prefill_worker_is_not_cancelled_with_its_client(
     await eventually(lambda: sglang.decode.cancelled)
     assert not sglang.prefill.cancelled
     sglang.prefill.go.set()
-    await sglang.idle(eventually)
+    await sglang.idle()
 
 
-async def test_a_body_counts_as_long_as_a_prefill_worker_is_sent_it(eventually: Eventually) -> None:
+async def test_a_body_counts_as_long_as_a_prefill_worker_is_sent_it() -> None:
     body = BODY | {"stream": True, "user": "x" * 2000}
     async with bench(SglangConnector(8998), bodies=BodyLimits(one=4000, all=2000)) as sglang:
         sglang.prefill.go.clear()
@@ -125,7 +120,7 @@ async def test_a_body_counts_as_long_as_a_prefill_worker_is_sent_it(eventually: 
         async with sglang.post() as answer:
             assert answer.status == 503
         sglang.prefill.go.set()
-        await sglang.idle(eventually)
+        await sglang.idle()
         async with sglang.post() as answer:
             assert answer.status == 200
 
@@ -397,7 +392,7 @@ def test_a_list_has_hosts_and_addresses() -> None:
     assert not allowed.allows(("10.0.0.2", 1))
 
 
-async def test_discovery_says_who_is_a_worker_and_when_one_is_lost(eventually: Eventually) -> None:
+async def test_discovery_says_who_is_a_worker_and_when_one_is_lost() -> None:
     url = "memory://prefill-workers"
     allowed = AllowedWorkers()
     async with (

@@ -5,7 +5,7 @@ import datetime
 import signal
 import ssl
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,12 +14,11 @@ import pytest
 
 from epp.wire.certificate import self_signed
 from registry.__main__ import main
+from tests.eventually import eventually
 from tests.free_port import free_port
 from tests.registry.disaggregation.conftest import BODY, CHAT
 from tests.registry.disaggregation.workers import Blocks, Worker, serving
 from tests.warm_python import WARM_PYTHON
-
-Eventually = Callable[..., Awaitable[float]]
 
 
 def made_certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
@@ -52,7 +51,7 @@ async def program(*arguments: str) -> AsyncIterator[tuple[Process, str]]:
         await process.communicate()
 
 
-async def test_it_serves_says_what_it_counted_and_drains(eventually: Eventually) -> None:
+async def test_it_serves_says_what_it_counted_and_drains() -> None:
     blocks = Blocks()
     metrics = free_port()
     async with (
@@ -91,7 +90,7 @@ async def test_it_serves_says_what_it_counted_and_drains(eventually: Eventually)
         assert log.splitlines()[-1].endswith(b"drained")
 
 
-async def test_a_second_signal_ends_the_drain(eventually: Eventually) -> None:
+async def test_a_second_signal_ends_the_drain() -> None:
     async with (
         serving(Worker(Blocks())) as decode,
         program("--model-server-port", str(decode.port)) as (process, at),
@@ -125,7 +124,7 @@ async def test_it_serves_over_tls(tmp_path: Path) -> None:
         assert await answer.read() == b"hello\x00\xff"
 
 
-async def test_a_rank_has_a_port_of_its_own(eventually: Eventually) -> None:
+async def test_a_rank_has_a_port_of_its_own() -> None:
     first = consecutive_ports(2)
     own = consecutive_ports(2)
     async with (
@@ -151,9 +150,7 @@ def consecutive_ports(count: int) -> int:
             return ports[0]
 
 
-async def test_it_speaks_tls_to_workers_and_reads_a_new_certificate(
-    tmp_path: Path, eventually: Eventually
-) -> None:
+async def test_it_speaks_tls_to_workers_and_reads_a_new_certificate(tmp_path: Path) -> None:
     """Two sidecars: the outer one's prefill worker and model server are the inner one's TLS port."""
     folder, _ = made_certificate(tmp_path)
     blocks = Blocks()

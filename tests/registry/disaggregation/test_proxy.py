@@ -5,7 +5,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -13,10 +13,9 @@ import pytest
 from yarl import URL
 
 from registry.disaggregation.proxy import BodyLimits
+from tests.eventually import eventually
 from tests.raw_server import Serve, answers, raw_server, reset
 from tests.registry.disaggregation.conftest import BODY, CHAT, Bench, bench, raw
-
-Eventually = Callable[..., Awaitable[float]]
 
 
 @asynccontextmanager
@@ -146,7 +145,7 @@ async def test_a_client_may_ask_before_it_sends_a_body(nixl: Bench) -> None:
     writer.close()
 
 
-async def test_a_body_that_is_too_large(eventually: Eventually) -> None:
+async def test_a_body_that_is_too_large() -> None:
     async with bench(bodies=BodyLimits(1000, 10_000)) as made:
         async with made.session.post(made.url(), data=b"x" * 1001) as got:
             assert got.status == 413
@@ -156,7 +155,7 @@ async def test_a_body_that_is_too_large(eventually: Eventually) -> None:
         await eventually(lambda: made.port._held == 0)
 
 
-async def test_bodies_that_are_too_large_together(eventually: Eventually) -> None:
+async def test_bodies_that_are_too_large_together() -> None:
     async with bench(bodies=BodyLimits(1000, 1500)) as made:
         made.decode.go.clear()
         first = asyncio.ensure_future(made.session.post(made.url(), data=b"x" * 1000))
@@ -189,7 +188,7 @@ async def test_a_large_body_and_a_large_answer_pass_whole() -> None:
         assert hashlib.sha256(await got.read()).digest() == hashlib.sha256(blob).digest()
 
 
-async def test_a_client_that_does_not_read_holds_the_server_up(eventually: Eventually) -> None:
+async def test_a_client_that_does_not_read_holds_the_server_up() -> None:
     sent = 0
 
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -215,13 +214,13 @@ async def test_a_client_that_does_not_read_holds_the_server_up(eventually: Event
         writer.transport.abort()
 
 
-async def test_a_client_that_leaves_ends_the_request(nixl: Bench, eventually: Eventually) -> None:
+async def test_a_client_that_leaves_ends_the_request(nixl: Bench) -> None:
     nixl.decode.go.clear()
     asking = asyncio.ensure_future(nixl.session.post(nixl.url(), json=BODY).__aenter__())
     await eventually(lambda: nixl.decode.seen)
     asking.cancel()
     await eventually(lambda: nixl.decode.cancelled)
-    await nixl.idle(eventually)
+    await nixl.idle()
 
 
 async def test_a_server_that_is_not_there() -> None:

@@ -4,18 +4,17 @@ import asyncio
 import random
 import re
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from tests.eventually import eventually
 from tests.free_port import free_port
 from tests.registry.disaggregation.test_program import program
 from tests.warm_python import WARM_PYTHON
-
-Eventually = Callable[..., Awaitable[float]]
 
 ROOT = Path(__file__).parents[3]
 LONG = {"model": "tiny", "prompt": "again and again " * 400, "max_tokens": 30}
@@ -67,9 +66,7 @@ async def samples(session: aiohttp.ClientSession, *workers: str) -> dict[str, fl
 
 
 @pytest.mark.parametrize("connector", ["nixlv2", "sglang", "trtllm"])
-async def test_the_decode_worker_fetches_what_the_prefill_worker_computed(
-    connector: str, eventually: Eventually
-) -> None:
+async def test_the_decode_worker_fetches_what_the_prefill_worker_computed(connector: str) -> None:
     async with pair(connector) as (sidecar, prefill, decode), aiohttp.ClientSession() as session:
         headers = {"x-prefiller-host-port": prefill}
         for stream in (False, True):
@@ -90,7 +87,7 @@ async def test_the_decode_worker_fetches_what_the_prefill_worker_computed(
         assert (await samples(session, prefill, decode))["nixl_num_failed_transfers"] == 0
 
 
-async def test_clients_that_leave_at_any_time_leave_nothing_behind(eventually: Eventually) -> None:
+async def test_clients_that_leave_at_any_time_leave_nothing_behind() -> None:
     """The lease of a simulated worker is 30 s, as vLLM's: what is held for less was not left to it."""
     chance = random.Random(7)
     async with (

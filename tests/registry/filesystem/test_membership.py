@@ -7,7 +7,6 @@ import resource
 import shutil
 import threading
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +20,8 @@ from discovery.instance import InstanceStatus
 from registry.filesystem.cleanup import Cleanup
 from registry.filesystem.files import HeldLock, component_lock, write_record
 from registry.filesystem.membership import FilesystemMembership
+from tests.eventually import eventually
 from tests.held_records import hold, write
-
-Eventually = Callable[..., Awaitable[float]]
 
 
 def an_instance(incarnation: str = "one") -> Instance:
@@ -78,7 +76,7 @@ async def test_a_full_disk_leaves_no_lock_behind(tmp_path: Path, component: Path
 
 
 async def test_an_absent_root_is_told_once_and_never_made(
-    tmp_path: Path, eventually: Eventually, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "registry")
     root = tmp_path / "root"
@@ -98,7 +96,7 @@ async def test_an_absent_root_is_told_once_and_never_made(
 
 
 async def test_an_id_that_somebody_took_is_an_error_in_the_log(
-    tmp_path: Path, component: Path, eventually: Eventually, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, component: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = FilesystemMembership(tmp_path), FilesystemMembership(tmp_path)
     await first.join(an_instance())
@@ -145,7 +143,7 @@ def written(component: Path) -> InstanceStatus:
 
 
 async def test_a_disk_that_does_not_answer_holds_up_nothing_and_gets_the_last_status(
-    tmp_path: Path, component: Path, eventually: Eventually, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, component: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = SlowDisk()
     membership = FilesystemMembership(tmp_path, write=disk.write)
@@ -171,7 +169,7 @@ async def test_a_disk_that_does_not_answer_holds_up_nothing_and_gets_the_last_st
 
 
 async def test_a_write_that_fails_is_raised_and_one_that_fails_late_is_repeated(
-    tmp_path: Path, component: Path, eventually: Eventually
+    tmp_path: Path, component: Path
 ) -> None:
     disk = SlowDisk()
     membership = FilesystemMembership(tmp_path, write=disk.write)

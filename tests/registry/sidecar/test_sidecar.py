@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +20,8 @@ import registry
 from discovery.memory import named_store
 from registry.sidecar.model_server import MetadataFile, describe_transport, merge, read_models
 from registry.sidecar.sidecar import FollowedServer, Sidecar
+from tests.eventually import eventually
 from tests.registry.model_server import VLLM, ModelServer
-
-Eventually = Callable[..., Awaitable[float]]
 
 
 @asynccontextmanager
@@ -59,9 +58,7 @@ async def document(seen: discovery.InstanceEventStream) -> dict[str, Any]:
     return await instance.metadata()
 
 
-async def test_explain_says_which_of_the_two_does_not_answer(
-    server: ModelServer, eventually: Eventually
-) -> None:
+async def test_explain_says_which_of_the_two_does_not_answer(server: ModelServer) -> None:
     async def why() -> str | None:
         async with discovery.open("memory://sidecar") as service:
             [candidate] = (await service.explain("dynamo", "vllm")).candidates
@@ -89,7 +86,7 @@ async def test_explain_says_which_of_the_two_does_not_answer(
 
 
 async def test_a_file_that_changed_is_said_once_with_what_changed(
-    server: ModelServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Eventually
+    server: ModelServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "registry")
     file = tmp_path / "metadata.json"
@@ -111,7 +108,6 @@ async def test_a_file_that_changed_is_said_once_with_what_changed(
 async def test_follows_the_servers_health(
     server: ModelServer,
     seen: discovery.InstanceEventStream,
-    eventually: Eventually,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "registry")
@@ -134,7 +130,7 @@ async def test_follows_the_servers_health(
 
 
 async def test_a_server_that_hangs_is_down_after_two_silences(
-    server: ModelServer, seen: discovery.InstanceEventStream, eventually: Eventually
+    server: ModelServer, seen: discovery.InstanceEventStream
 ) -> None:
     async with following(server, min_probe_timeout=1.0):
         await eventually(lambda: len(seen.instances) == 1)
@@ -146,9 +142,7 @@ async def test_a_server_that_hangs_is_down_after_two_silences(
         await eventually(lambda: len(seen.instances) == 1)
 
 
-async def test_a_server_that_drains_and_misses_one_probe_still_serves(
-    server: ModelServer, eventually: Eventually
-) -> None:
+async def test_a_server_that_drains_and_misses_one_probe_still_serves(server: ModelServer) -> None:
     followed = FollowedServer(URL(server.url), interval=0.05, drain_timeout=120.0, min_probe_timeout=2.0)
     async with (
         registry.open("memory://sidecar").register_instance("dynamo", "vllm") as handle,
@@ -163,7 +157,7 @@ async def test_a_server_that_drains_and_misses_one_probe_still_serves(
 
 
 async def test_publishes_models_and_port_before_it_is_ready_and_their_changes(
-    server: ModelServer, seen: discovery.InstanceEventStream, eventually: Eventually
+    server: ModelServer, seen: discovery.InstanceEventStream
 ) -> None:
     async with following(server, engine="vllm"):
         event = await asyncio.wait_for(anext(seen), 90)
@@ -230,7 +224,6 @@ def swap(file: Path, text: str) -> None:
 async def test_the_file_counts_over_the_server_and_is_read_again(
     server: ModelServer,
     seen: discovery.InstanceEventStream,
-    eventually: Eventually,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

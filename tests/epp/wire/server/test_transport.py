@@ -6,7 +6,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,9 @@ from epp.wire.server.transport import IDLE_TIMEOUT, Http2Transport
 from epp.wire.transport import ListenAddress, Listener
 from tests.epp.local_picker import health_over
 from tests.epp.wire.conftest import HEADERS, PATH
+from tests.eventually import eventually
 from tests.in_time import TooLateError, with_more_time
 
-Eventually = Callable[..., Awaitable[float]]
 PING = frame(PING_KIND, 0, 0, b"are you?")
 
 
@@ -123,7 +123,7 @@ async def picking(
 
 
 async def test_what_a_client_still_says_when_we_leave_does_not_cost_it_what_we_said(
-    director: Any, messages: Any, eventually: Eventually
+    director: Any, messages: Any
 ) -> None:
     """A socket that is closed with something unread is reset, and then the client's next write fails."""
     async with picking(director) as picker:
@@ -146,9 +146,7 @@ async def test_what_a_client_still_says_when_we_leave_does_not_cost_it_what_we_s
         await stopping
 
 
-async def test_a_client_that_never_reads_is_not_read_either(
-    director: Any, messages: Any, eventually: Eventually
-) -> None:
+async def test_a_client_that_never_reads_is_not_read_either(director: Any, messages: Any) -> None:
     """It can make us hold what its windows and the socket's buffers allow, and no more."""
     async with picking(director) as picker:
         client = await picker.connect()
@@ -210,9 +208,7 @@ async def test_what_does_not_speak_http2_is_told_and_left(director: Any, greetin
         await client.close()
 
 
-async def test_a_connection_that_breaks_gives_everything_back(
-    director: Any, messages: Any, eventually: Eventually
-) -> None:
+async def test_a_connection_that_breaks_gives_everything_back(director: Any, messages: Any) -> None:
     async with picking(director) as picker:
         client = await picker.connect()
         for _ in range(50):
@@ -263,9 +259,7 @@ async def test_a_stop_without_grace_says_so_on_every_stream(director: Any, messa
 
 
 @with_more_time(200)
-async def test_a_deadline_of_the_client(
-    director: Any, messages: Any, eventually: Eventually, ms: int
-) -> None:
+async def test_a_deadline_of_the_client(director: Any, messages: Any, ms: int) -> None:
     async with picking(director) as picker, aio.insecure_channel(picker.listener.address) as channel:
         await channel.channel_ready()
         call: Any = channel.stream_stream(PATH)(timeout=ms / 1000)
@@ -278,7 +272,7 @@ async def test_a_deadline_of_the_client(
 
 
 async def test_a_fault_at_the_end_of_a_stream_ends_nothing_else(
-    director: Any, messages: Any, caplog: pytest.LogCaptureFixture, eventually: Eventually
+    director: Any, messages: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A director that cannot even release: its stream is over, and others go on."""
 
@@ -308,9 +302,7 @@ async def test_a_fault_at_the_end_of_a_stream_ends_nothing_else(
         await client.close()
 
 
-async def test_streams_aborted_at_every_stage_leave_nothing(
-    director: Any, messages: Any, eventually: Eventually
-) -> None:
+async def test_streams_aborted_at_every_stage_leave_nothing(director: Any, messages: Any) -> None:
     """A client resets each stream after one message more than the last, and now and then the connection breaks."""
     stages = [
         (),
@@ -348,7 +340,7 @@ async def left(client: Client) -> bytes:
     return said
 
 
-async def test_silent_streams_keep_nobody_out(director: Any, messages: Any, eventually: Eventually) -> None:
+async def test_silent_streams_keep_nobody_out(director: Any, messages: Any) -> None:
     """Nor do they cost an idle Envoy its connection: strangers have to go first."""
     async with picking(director) as picker, AsyncExitStack() as stack:
         picker.listener.connections.max_connections = 2
@@ -469,7 +461,6 @@ async def test_only_clients_of_a_ca(health_on: Callable[[ListenAddress], Listene
 async def test_a_certificate_that_is_replaced_is_served(
     health_on: Callable[[ListenAddress], Listener],
     tmp_path: Path,
-    eventually: Eventually,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "epp")
@@ -502,7 +493,7 @@ async def test_a_certificate_that_is_replaced_is_served(
 
 
 async def test_a_client_ca_that_is_replaced_holds(
-    health_on: Callable[[ListenAddress], Listener], tmp_path: Path, eventually: Eventually
+    health_on: Callable[[ListenAddress], Listener], tmp_path: Path
 ) -> None:
     """Its new clients are served, its old ones no longer."""
     (old, *old_signer), (new, *new_signer) = make_pair("old"), make_pair("new")
@@ -542,7 +533,7 @@ async def test_tls_without_alpn_is_not_served(director: Any) -> None:
         writer.close()
 
 
-async def test_handshakes_that_do_not_end_keep_nobody_out(director: Any, eventually: Eventually) -> None:
+async def test_handshakes_that_do_not_end_keep_nobody_out(director: Any) -> None:
     """They make room for each other: neither an idle Envoy nor the slow handshake of another address is closed for them."""
     served = Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC)))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
