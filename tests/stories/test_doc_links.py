@@ -1,9 +1,13 @@
-"""Every link in a page of the docs leads to a file and to a heading in it."""
+"""Every link in a page of the docs leads to a file and to a heading in it; the reference has every public name."""
 
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+import discovery
+import registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -36,3 +40,10 @@ def test_every_page_is_one_click_from_the_start_page() -> None:
     linked = {start.parent / path for path, _ in _LINK.findall(start.read_text())}
     assert set((ROOT / "docs").glob("*.md")) - {start} <= linked
     assert "](docs/index.md" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("package", [discovery, registry], ids=lambda package: package.__name__)
+def test_the_reference_has_all_public_names(package: ModuleType) -> None:
+    """They stand in the order in which a reader needs them."""
+    text = (ROOT / "docs" / "reference" / f"{package.__name__}-api.md").read_text()
+    assert sorted(re.findall(r"^        - (\w+)$", text, re.MULTILINE)) == sorted(package.__all__)
