@@ -114,7 +114,7 @@ class PickerPages(ResourceOwner):
                 stale_after=self.settings.metrics_staleness_threshold,
                 clock=picking.clock,
                 predicting=picking.predicting,
-                cache_words=picking.cache_words,
+                cache_evidence=picking.cache_evidence,
                 others=dict if siblings is None else siblings.sent,
                 of_all=None if siblings is None else siblings.of_all,
             )

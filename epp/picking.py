@@ -91,7 +91,7 @@ class Picking(ResourceOwner):
         """The first data producer that learns when answers begin."""
         return next((one for one in self.director.producers if isinstance(one, PredictingProducer)), None)
 
-    def cache_words(self) -> DeliveryFollower | None:
+    def cache_evidence(self) -> DeliveryFollower | None:
         """The data producer that knows what workers' events say, and whether they are right."""
         return next((one for one in self.director.producers if isinstance(one, DeliveryFollower)), None)
 

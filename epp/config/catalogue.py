@@ -15,7 +15,7 @@ from epp.plugins.declaration import PluginDeclaration, Role
 from epp.scheduling import conformance, endpoint_attribute, filters, pickers, profile_handlers, saturation
 from epp.scheduling.affinity import labels, session_affinity, sessions, topology
 from epp.scheduling.burst import producer as burst
-from epp.scheduling.disaggregation import deciders, least_cost, rollout
+from epp.scheduling.disaggregation import deciders, least_cost_profile_handler, rollout
 from epp.scheduling.disaggregation import handler as disaggregation
 from epp.scheduling.in_flight_load import plugins as in_flight_load
 from epp.scheduling.in_flight_load import prefix_affinity
@@ -44,7 +44,7 @@ MODULES: Final = (
     profile_handlers,
     disaggregation,
     deciders,
-    least_cost,
+    least_cost_profile_handler,
     rollout,
     sessions,
     fairness,

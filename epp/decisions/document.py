@@ -16,7 +16,7 @@ from epp.decisions.scored_candidates import (
     unreported,
 )
 from epp.endpoints.endpoint import Column, Endpoint, Indices, Key
-from epp.scheduling.decision import NOT_YET, CacheWord, Decision, ProfileRun
+from epp.scheduling.decision import NOT_YET, CacheEvidence, Decision, ProfileRun
 
 _DIGITS: Final = 6
 _PUBLISHED: Final = {
@@ -222,7 +222,7 @@ class _Numbers:
             **({} if decision.caches is None else {"cache": self._cache(decision.caches, row)}),
         }
 
-    def _cache(self, caches: Mapping[Key, CacheWord], row: int) -> dict[str, Any] | None:
+    def _cache(self, caches: Mapping[Key, CacheEvidence], row: int) -> dict[str, Any] | None:
         word = caches.get(self._decision.endpoints[row].key)
         return None if word is None else word._asdict()
 

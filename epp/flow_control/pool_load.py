@@ -103,7 +103,7 @@ class PoolLoad:
         self.saturation = self._measured + (self._sent + 0.001) / self._room
 
     def forget(self) -> None:
-        """There are other endpoints."""
+        """The pool has other endpoints now, so nothing that was measured holds."""
         self._state, self._measured_at = None, _NEVER
         self._changes_asked_at = _NEVER
 

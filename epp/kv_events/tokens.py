@@ -146,7 +146,7 @@ class WorkerTokens:
         await self._tasks.aclose()
 
     def retain(self, keys: set[Key]) -> None:
-        """Other workers are gone."""
+        """Forget what workers lack that are not among these."""
         for known in [one for one in self._lacks if one[0] not in keys]:
             del self._lacks[known]
 

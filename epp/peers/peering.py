@@ -105,7 +105,7 @@ class Peers(ResourceOwner):
         self._names: dict[str, str] = {}
         """By address, who answered there: it may be connected by a stream that it opened from another port."""
         self.bytes_in = self.bytes_out = self.faults = 0
-        """Streams that are over had so many."""
+        """The totals of streams that ended."""
         self._ends = False
         self._gone = asyncio.Event()
         """Set, and replaced, when a link ended."""
@@ -123,7 +123,7 @@ class Peers(ResourceOwner):
 
     @property
     def address(self) -> str:
-        """That peers are served at."""
+        """Where peers connect."""
         if self._url is None and self._siblings is not None:
             return self._siblings.name
         return authority(self._host, self._port)
@@ -173,7 +173,7 @@ class Peers(ResourceOwner):
         self._stack.push_async_callback(self._dialing.aclose)
         tried = [self._dial_soon(name) for name in self._processes]
         if finder is not None:
-            self._start(finder.follow(self._want, self._dial_soon, self._leave))
+            self._start(finder.follow(self._dial_all, self._dial_soon, self._leave))
             tried.append(finder.looked)
             if finder.registers:
                 self._start(finder.register(self._host, self._port))
@@ -305,8 +305,8 @@ class Peers(ResourceOwner):
 
     # Streams to peers
 
-    async def _want(self, addresses: Sequence[str]) -> None:
-        """These are the first; returns once each has told what it sends, or did not answer."""
+    async def _dial_all(self, addresses: Sequence[str]) -> None:
+        """Dials the first peers that were found; returns once each has told what it sends, or did not answer."""
         for address in self._dialed.keys() - addresses - self._processes.keys():
             del self._dialed[address]
         tried = [self._dial_soon(address) for address in addresses]
@@ -429,7 +429,7 @@ class Peers(ResourceOwner):
             why = error
             raise
         finally:
-            self._part(link, why)
+            self._link_ended(link, why)
 
     def _adopt(self, link: PeerLink) -> bool:
         """One stream between two: both keep the one that the picker with the smaller name opened, of several the newest.
@@ -446,7 +446,7 @@ class Peers(ResourceOwner):
         self.links[link.name] = link
         return True
 
-    def _part(self, link: PeerLink, why: BaseException | None) -> None:
+    def _link_ended(self, link: PeerLink, why: BaseException | None) -> None:
         self.bytes_in += link.bytes_in
         self.bytes_out += link.bytes_out
         link.caught_up.set()

@@ -189,7 +189,7 @@ def kept_scores(weighted_scores: Sequence[tuple[float, Any]], scored: Sized) -> 
     return kept
 
 
-class CacheWord(NamedTuple):
+class CacheEvidence(NamedTuple):
     """The source of what is known of an endpoint's cache, `events` or `estimate`; how far its events are believed, 0 to 1; how often they were
     compared with what it delivered."""
 
@@ -260,7 +260,7 @@ class Decision:
     span: Span | None = None
     learnt: Mapping[str, Any] | None = None
     """The knowledge of the data producer; only of an explained request."""
-    caches: Mapping[Key, CacheWord] | None = None
+    caches: Mapping[Key, CacheEvidence] | None = None
     """By whose word the data producer goes, by endpoint that publishes events; only of an explained request."""
     chosen: tuple[Endpoint, ...] = ()
     helpers: Mapping[str, tuple[Endpoint, ...]] | None = None

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 from adsum.histogram import Histogram
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Key, Mask
 from epp.request.inference_request import InferenceRequest, PrefixChain
-from epp.scheduling.decision import CacheWord, PluginLabels
+from epp.scheduling.decision import CacheEvidence, PluginLabels
 from epp.scheduling.peer_pick import Fit, PeerPick
 from epp.scheduling.pick import Credit, Pick
 from epp.scheduling.profile_result import Results
@@ -230,7 +230,7 @@ class DeliveryFollower(Protocol):
     def delivered(self, request: InferenceRequest, cached: int) -> None:
         """So many tokens of the prompt were in the cache of the worker that answered."""
 
-    def says(self, endpoint: Endpoint) -> CacheWord | None:
+    def says(self, endpoint: Endpoint) -> CacheEvidence | None:
         """None: the endpoint publishes no events."""
 
 

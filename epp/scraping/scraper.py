@@ -25,8 +25,8 @@ from epp.scraping.engines import ENGINES, Engine
 from epp.scraping.liveness import Liveness
 from epp.scraping.metrics_page import detect_engine, read_cache_tokens, read_load
 from epp.scraping.page_client import NoAnswerError, NoPageError, OverdueError, PageClient, PageError
-from epp.scraping.rest import Rest
 from epp.scraping.schedule import EndpointSchedule, ScrapeIntervals, ScrapeSchedule
+from epp.scraping.scrape_wait import ScrapeWait
 
 logger = logging.getLogger(__name__)
 
@@ -155,13 +155,13 @@ class Scraper:
             )
         liveness = Liveness(self._datastore, endpoint, client, settings.timeout)
         polled = _Polled(endpoint, client, self._schedule.add(), liveness, engine)
-        rest = Rest(self._datastore, endpoint, client)
+        scrape_wait = ScrapeWait(self._datastore, endpoint, client)
         client.on_overdue = partial(self._overdue, polled)
         try:
             await asyncio.sleep(polled.schedule.first_delay())
             while True:
                 pause = await self._look(polled)
-                await rest.sleep(polled.schedule, liveness, pause)
+                await scrape_wait.sleep(polled.schedule, liveness, pause)
         finally:
             polled.schedule.remove()
             client.close()

@@ -70,7 +70,7 @@ class PickerParts:
     engines_detected: Callable[[], int] = int
     """`Scraper.engines_detected`."""
     predicting: Callable[[], PredictingProducer | None] = lambda: None
-    cache_words: Callable[[], DeliveryFollower | None] = lambda: None
+    cache_evidence: Callable[[], DeliveryFollower | None] = lambda: None
     others: Callable[[], Mapping[Key, tuple[int, int, int]]] = dict
     """As of `PickHistory`."""
     of_all: Callable[[str], bytes] | None = None
@@ -92,7 +92,7 @@ class PickerPage:
             parts.pool, parts.saturation, self._statuses, self._history, parts.engine, parts.engines_detected
         )
         view.predicting = parts.predicting
-        view.cache_words = parts.cache_words
+        view.cache_evidence = parts.cache_evidence
         self.shared: dict[str, SharedTopic] = {
             "queues": (lambda: _queues(parts.flow_control(), parts.clock()), queues_of_all),
             "decisions": (DecisionView(parts.decisions, parts.clock).topic, decisions_of_all),

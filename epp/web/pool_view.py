@@ -77,7 +77,7 @@ class PoolView:
         engines_detected: Callable[[], int] = int,
     ) -> None:
         self.predicting: Callable[[], PredictingProducer | None] = lambda: None
-        self.cache_words: Callable[[], DeliveryFollower | None] = lambda: None
+        self.cache_evidence: Callable[[], DeliveryFollower | None] = lambda: None
         self._engine = engine
         self._engines_detected = engines_detected
         self._pool = pool
@@ -125,7 +125,7 @@ class PoolView:
             known = [producer.learnt_of(endpoint) for endpoint in pool.endpoints]
             document["slowness"] = [one.get("slowness") for one in known]
             document["counter"] = [one.get("counter") for one in known]
-        follower = self.cache_words()
+        follower = self.cache_evidence()
         if follower is not None:
             words = [follower.says(endpoint) for endpoint in pool.endpoints]
             if any(words):  # a column of the page, where any worker publishes events

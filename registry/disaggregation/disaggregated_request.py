@@ -126,7 +126,7 @@ class AnsweredError(Exception):
         self.answer = answer
 
 
-async def decode(
+async def send_to_decode_worker(
     parts: Parts, request: ClientRequest, answer: Answer | Probe, body: bytes, own: bytes = b""
 ) -> None:
     """Send a body to the decode worker, and its answer to the client. `own`: header fields of ours.
@@ -287,7 +287,7 @@ class DisaggregatedRequest:
             await cancel_and_wait(leg, gone)
 
     async def _decode(self, body: bytes) -> None:
-        await decode(self._parts, self._request, self._answer, body, self._own)
+        await send_to_decode_worker(self._parts, self._request, self._answer, body, self._own)
 
     async def _at_once(self, connector: SglangConnector, target: HostPort, fields: Fields) -> None:
         """Both legs at the same time. The prefill worker's is never cancelled: it ends by itself, with the decode worker's
@@ -325,7 +325,7 @@ class DisaggregatedRequest:
     async def _decodes_first(self, fields: Fields) -> bool:
         """Whether the decode worker had enough of the prompt: then the client has its answer."""
         probe = Probe(self._answer)
-        await decode(self._parts, self._request, probe, encode(fields), self._own)
+        await send_to_decode_worker(self._parts, self._request, probe, encode(fields), self._own)
         return not probe.refused
 
     def _log(self, cause: str, error: Exception, outcome: str) -> None:

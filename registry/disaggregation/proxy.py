@@ -24,7 +24,7 @@ from registry.disaggregation.disaggregated_request import (
     DecodeError,
     DisaggregatedRequest,
     Parts,
-    decode,
+    send_to_decode_worker,
 )
 
 _MAX_CONNECTIONS: Final = 8192
@@ -254,7 +254,7 @@ class _RefusedError(Exception):
 
 async def _relay(parts: Parts, request: ClientRequest, answer: Answer) -> Exception | None:
     try:
-        await decode(parts, request, answer, request.body)
+        await send_to_decode_worker(parts, request, answer, request.body)
     except (DecodeError, OSError, ResponseError) as error:
         return error
     return None

@@ -144,7 +144,7 @@ class CacheIndex:
         return HeldBlocks(*state, names, keys, ref_keys, ref_scopes, ref_counts)
 
     def _names_of(self, holdings: CacheHoldings) -> "Steps[tuple[array[int], array[int]]]":
-        """And the keys beside them."""
+        """Returns the names of all blocks that it holds, and the keys beside them."""
         names, keys = array("Q"), array("Q")
         for row in range(len(self._holders)):
             if row % _SCANNED == 0:

@@ -11,7 +11,7 @@ import numpy as np
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Key
 from epp.request.inference_request import InferenceRequest, PrefixChain, RequestData
-from epp.scheduling.decision import CacheWord
+from epp.scheduling.decision import CacheEvidence
 from epp.scheduling.kv_events.cache_index import CacheIndex
 from epp.scheduling.kv_events.event_stream import Knowledge, KvEventStream
 from epp.scheduling.kv_events.prompt_tokens import TokensBy, given_tokens, pack_tokens, salt_of
@@ -276,13 +276,13 @@ class PrecisePrefixCacheProducer:
     def delivered(self, request: InferenceRequest, cached: int) -> None:
         self.truths.delivered(request, cached)
 
-    def says(self, endpoint: Endpoint) -> CacheWord | None:
+    def says(self, endpoint: Endpoint) -> CacheEvidence | None:
         truth = self.truths.by_key.get(endpoint.key)
         if truth is None:
             return None
         self._refresh()
         by = "events" if endpoint.key in self._known else "estimate"
-        return CacheWord(by, round(truth.confidence, 3), truth.checks)
+        return CacheEvidence(by, round(truth.confidence, 3), truth.checks)
 
     def _predict(self, request: InferenceRequest, chain: PrefixChain, endpoints: Sequence[Endpoint]) -> None:
         """Note what its worker says that it will deliver. With helpers it is another one that computes the prompt."""

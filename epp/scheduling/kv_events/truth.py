@@ -99,7 +99,7 @@ class CacheTruth:
             self._begin((queries, hits))
 
     def _begin(self, counters: tuple[float, float] | None) -> None:
-        """A window of prompts."""
+        """Compare from here on, over a new window of prompts."""
         self._began = counters
         self._prompts = 0
         self._said = self._most = self._tokens = self._slack = 0.0
@@ -136,7 +136,7 @@ class CacheTruths:
         self.by_key.setdefault(key, CacheTruth())
 
     def begin_anew(self, key: Key) -> None:
-        """It is another process."""
+        """Forget what another process at this address was right about."""
         if key in self.by_key:
             self.by_key[key] = CacheTruth()
             self._awaiting.pop(key, None)

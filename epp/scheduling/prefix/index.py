@@ -137,7 +137,7 @@ class PrefixIndex:
             + self._shared * mask_bytes
         )
 
-    def expect(self, capacity: int, endpoints: int) -> None:
+    def warn_if_too_small(self, capacity: int, endpoints: int) -> None:
         """The caches of so many endpoints have room for so many units: warn if the index has not.
 
         Sizes come one by one at the start: warn again only of twice as many.

@@ -270,7 +270,7 @@ class PrefixCacheProducer:
         """Its cache has room for so many tokens: believe it to hold no more."""
         if self.auto_tune:
             self._capacities[endpoint.key] = tokens // self.block_tokens
-            self.index.expect(sum(self._capacities.values()), len(self._capacities))
+            self.index.warn_if_too_small(sum(self._capacities.values()), len(self._capacities))
 
     def forget(self, endpoint: Endpoint) -> None:
         self.index.forget(endpoint.key)

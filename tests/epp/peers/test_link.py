@@ -20,7 +20,7 @@ async def test_a_peer_whose_own_stream_ended_before_it_told_anything_is_asked_ag
     tried = asyncio.Event()
     waiting = asyncio.create_task(peers._until_gone(link.name, link.address, tried))
     await asyncio.sleep(0)
-    peers._part(link, None)
+    peers._link_ended(link, None)
     async with asyncio.timeout(60):
         await waiting
     assert tried.is_set()
@@ -44,11 +44,11 @@ async def test_the_start_waits_for_a_second_attempt_at_one_that_does_not_answer(
 async def test_the_log_says_which_side_ended(caplog: pytest.LogCaptureFixture) -> None:
     peers = peers_with_one()
     [link] = peers.links.values()
-    peers._part(link, asyncio.CancelledError())
+    peers._link_ended(link, asyncio.CancelledError())
     assert caplog.messages[-1].endswith("nothing that it sent counts: its connection broke")
     peers.links[link.name] = link
     peers._begin_end()
-    peers._part(link, asyncio.CancelledError())
+    peers._link_ended(link, asyncio.CancelledError())
     assert caplog.messages[-1].endswith("nothing that it sent counts: this picker ends")
 
 

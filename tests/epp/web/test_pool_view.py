@@ -6,7 +6,7 @@ import pytest
 
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
 from epp.outliers.outlier_record import Cause, OutlierRecord, OutlierState
-from epp.scheduling.decision import CacheWord
+from epp.scheduling.decision import CacheEvidence
 from epp.scheduling.pick import Credit
 from epp.web.pick_history import PickHistory
 from epp.web.pool_view import EndpointStatus, PoolView, absent, learnt, statuses
@@ -175,13 +175,13 @@ def test_of_many_absent_workers_some_are_named() -> None:
 class Witness:
     """A `DeliveryFollower`, as far as the page asks it."""
 
-    def says(self, of: Endpoint) -> CacheWord | None:
-        return CacheWord("events", 0.75, 9) if of.id == "a" else None
+    def says(self, of: Endpoint) -> CacheEvidence | None:
+        return CacheEvidence("events", 0.75, 9) if of.id == "a" else None
 
 
 def test_who_says_what_caches_hold_is_shown_where_a_worker_publishes_events() -> None:
     shown = view(pool(a=numbers(), b=numbers()))
     assert "cache" not in json.loads(shown.load())
-    shown.cache_words = Witness  # type: ignore[assignment]
+    shown.cache_evidence = Witness  # type: ignore[assignment]
     load = json.loads(shown.load())
     assert (load["cache"], load["confidence"]) == (["events", None], [0.75, None])

@@ -402,10 +402,10 @@ def test_what_memory_makes_it_forget_is_counted_and_told_once(caplog: pytest.Log
 
 def test_a_pool_whose_caches_do_not_fit_is_told_of_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
     index = PrefixIndex(100 * 1024 * 1024)
-    index.expect(100 * 15_625, 100)
+    index.warn_if_too_small(100 * 15_625, 100)
     assert caplog.messages == []
     for count in range(100, 1001):
-        index.expect(count * 15_625, count)
+        index.warn_if_too_small(count * 15_625, count)
     assert [line.split()[3] for line in caplog.messages] == ["168", "336", "672"], "sizes come one by one"
     assert (
         "hold more than the prefix index remembers in its 100 MiB: about 99 % of them" in caplog.messages[0]

@@ -24,7 +24,7 @@ class _Wake(Enum):
     SUSPECTED = auto()
 
 
-class Rest:
+class ScrapeWait:
     """The waits of one endpoint, one at a time."""
 
     def __init__(self, datastore: Datastore, endpoint: Endpoint, client: PageClient) -> None:
