@@ -22,6 +22,9 @@ _LEAST_SHARE: Final = 0.6
 _FOUND: Final = 0.9
 _STILL_FOUND: Final = 0.8
 _LEAST_SURPLUS: Final = 0.1
+_APART: Final = 0.35
+"""The share of what grew and ended that may differ: tokens are estimated, and an answer may be heard of a page later."""
+_STILL_APART: Final = 0.5
 _KEPT: Final = 0.95
 _POOL_KEPT: Final = 0.99
 _PAGES: Final = 64
@@ -45,6 +48,52 @@ class KindSums:
 
 
 _NO_SUMS: Final = KindSums()
+
+
+class CountedEnds:
+    """Learns whether the counter grows by each prompt when an answer that is not streamed ends, of which no first byte tells.
+
+    `found`: then what grew and what ended are the same on each page; where prompts count as they begin, they are so by chance.
+    `pool`: that of all workers, which counts at first.
+    """
+
+    __slots__ = ("_apart", "_ended", "_moved", "_pages", "_pool", "found")
+
+    def __init__(self, pool: "CountedEnds | None" = None) -> None:
+        self._pool = pool
+        self.found = False
+        self._ended = self._apart = self._moved = 0.0
+        self._pages = 0
+
+    def end(self, tokens: float) -> None:
+        """The answer to a prompt of so many tokens ended."""
+        self._ended += tokens
+
+    def read(self, growth: float) -> None:
+        """By so much the counter grew since the last page."""
+        ended, self._ended = self._ended, 0.0
+        if growth or ended:
+            self._add(growth, ended)
+            if self._pool is not None:
+                self._pool._add(growth, ended)
+                if self._pages < _FEWEST:
+                    self.found = self._pool.found
+
+    def _add(self, growth: float, ended: float) -> None:
+        self._pages += 1
+        self._apart = self._apart * _KEPT + abs(growth - ended)
+        self._moved = self._moved * _KEPT + growth + ended
+        most = _STILL_APART if self.found else _APART
+        self.found = self._pages >= _FEWEST and self._apart < most * self._moved
+
+    def savepoint(self) -> Callable[[], None]:
+        """A function that makes it what it is now."""
+        numbers = self.found, self._ended, self._apart, self._moved, self._pages
+
+        def restore() -> None:
+            self.found, self._ended, self._apart, self._moved, self._pages = numbers
+
+        return restore
 
 
 class CounterKind:

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final
 
 from epp.scheduling.work_ahead.cost_model import WorkerPace
-from epp.scheduling.work_ahead.counter_kind import CounterKind, KindSums
+from epp.scheduling.work_ahead.counter_kind import CountedEnds, CounterKind, KindSums
 
 TRANSIT: Final = 0.25
 """Seconds in which a request that was sent may not have reached the worker's page."""
@@ -34,13 +34,13 @@ _LONGEST_LOOK: Final = 1.0
 
 class SentPrompt:
     """A prompt on its way: `tokens` of it, `missing` of them not in the endpoint's cache; both 0 once it is withdrawn. `ahead`: those
-    that are still to be computed. `begun`: the first byte of its answer came.
+    that are still to be computed. `begun`: the first byte of its answer came. `size`: all its tokens, for good.
     """
 
-    __slots__ = ("ahead", "begun", "missing", "sent_at", "tokens")
+    __slots__ = ("ahead", "begun", "missing", "sent_at", "size", "tokens")
 
     def __init__(self, tokens: float, missing: float, sent_at: float) -> None:
-        self.tokens = tokens
+        self.tokens = self.size = tokens
         self.missing = self.ahead = missing
         self.sent_at = sent_at
         self.begun = False
@@ -57,7 +57,7 @@ class WorkLedger:
     when the last of what was ahead was done, or the first of it came.
     """
 
-    def __init__(self, pool: KindSums | None = None) -> None:
+    def __init__(self, pool: KindSums | None = None, ends: CountedEnds | None = None) -> None:
         self.ahead = 0.0
         self.since = -inf
         self.done = 0.0
@@ -78,6 +78,7 @@ class WorkLedger:
         self.held = False
         self._begun = 0.0
         self.kind = CounterKind(pool or KindSums())
+        self.ends = CountedEnds(ends)
         self.pace = WorkerPace()
         self.slowness = 1.0
         """How many times longer it takes than the endpoint in the middle of its pool, as of its last page."""
@@ -113,6 +114,11 @@ class WorkLedger:
         self.sent = max(0.0, self.sent - prompt.tokens)
         self.withdraw(prompt)
 
+    def end(self, prompt: SentPrompt) -> None:
+        """Its answer, which is not streamed, is complete."""
+        self.ends.end(prompt.size)
+        self.withdraw(prompt)
+
     def finish(self, prompt: SentPrompt) -> None:
         """Another worker goes on with it: it is computed, though the counter may show it later."""
         if self.held and prompt.tokens:
@@ -126,7 +132,7 @@ class WorkLedger:
         """Say in words what its counter of prompt tokens counts."""
         if self._computed < 0.0:
             return "there is none"
-        if self.kind.begins is None:
+        if self.kind.begins is None and not self.ends.found:
             return "not known yet"
         return "begun answers" if self.kind.begins else "something else"
 
@@ -157,10 +163,8 @@ class WorkLedger:
         before, self._computed = self._computed, computed
         since, self.read_at = self.read_at, now
         began = self._sent[0].sent_at if self._sent else now
-        if computed >= 0.0:
-            self.kind.read(computed, now)
+        counted = self._counts_begun(before, now)
         self._look_for_room(waiting, running)
-        counted = computed >= 0.0 and not self.held
         done = 0.0
         if counted and before >= 0.0:
             if computed < before:
@@ -185,6 +189,15 @@ class WorkLedger:
         if not self._count:
             self._sent.clear()
             self._spare = self.under_way = 0.0
+
+    def _counts_begun(self, before: float, now: float) -> bool:
+        """Whether the counter on this page says what is computed."""
+        computed = self._computed
+        if computed >= 0.0:
+            self.kind.read(computed, now)
+        if computed >= before >= 0.0:
+            self.ends.read(computed - before)
+        return computed >= 0.0 and not self.held and (self.kind.begins is True or not self.ends.found)
 
     def _look_for_room(self, waiting: float, running: float) -> None:
         """It has room for as many as ran at most, once others waited meanwhile."""
@@ -215,7 +228,7 @@ class WorkLedger:
         )
         count, prompts = self._count, [(one, one.tokens, one.missing, one.ahead) for one in self._sent]
         others = (self._begun, self._most_running, self.room, self.held, self.slowness)
-        restore_kind = self.kind.savepoint()
+        restore_kind, restore_ends = self.kind.savepoint(), self.ends.savepoint()
 
         def restore() -> None:
             self.ahead, self.done, self.busy, self._computed = numbers[:4]
@@ -223,6 +236,7 @@ class WorkLedger:
             self.under_way, self._unsettled, self._scale = numbers[9:]
             self._begun, self._most_running, self.room, self.held, self.slowness = others
             restore_kind()
+            restore_ends()
             self._count = count
             self._sent = deque([one for one, *_ in prompts])
             for one, tokens, missing, ahead in prompts:

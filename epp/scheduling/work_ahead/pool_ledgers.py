@@ -9,7 +9,7 @@ import numpy as np
 from epp.endpoints.endpoint import Column, Endpoint, EndpointPool, Indices, Key
 from epp.scheduling.work_ahead.columns import PoolColumns
 from epp.scheduling.work_ahead.cost_model import CostModel
-from epp.scheduling.work_ahead.counter_kind import KindSums
+from epp.scheduling.work_ahead.counter_kind import CountedEnds, KindSums
 from epp.scheduling.work_ahead.ledger import PoolTotals, SentPrompt, WorkLedger
 
 _SCRAPED_AT: Final = int(Column.SCRAPED_AT)  # numpy takes an int faster than an enumeration's member
@@ -24,14 +24,14 @@ class PoolLedgers:
         self.totals = PoolTotals()
         self.by_key: dict[Key, WorkLedger] = {}
         self._model = model
-        self._kind = KindSums()
+        self._kind, self._ends = KindSums(), CountedEnds()
         self._columns: list[PoolColumns] = []
         """Of the last pools, the newest last."""
 
     def of(self, endpoint: Endpoint) -> WorkLedger:
         ledger = self.by_key.get(endpoint.key)
         if ledger is None:
-            ledger = self.by_key[endpoint.key] = WorkLedger(self._kind)
+            ledger = self.by_key[endpoint.key] = WorkLedger(self._kind, self._ends)
         return ledger
 
     def send(self, key: Key, ledger: WorkLedger, tokens: float, missing: float, now: float) -> SentPrompt:

@@ -187,7 +187,9 @@ class WorkAheadProducer:
                 ledger.fail(prompt)
             elif streaming and key != endpoints[0].key:
                 ledger.finish(prompt)
-            elif not (streaming and (ledger.held or ledger.follows(prompt))):
+            elif not streaming:
+                ledger.end(prompt)
+            elif not (ledger.held or ledger.follows(prompt)):
                 ledger.withdraw(prompt)
             else:
                 continue

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.scheduling.work_ahead.ledger import TRANSIT, WorkLedger
+from epp.scheduling.work_ahead.counter_kind import CountedEnds
+from epp.scheduling.work_ahead.ledger import TRANSIT, SentPrompt, WorkLedger
 
 MANY = 1000.0
 """Requests that a page shows: so many that it says nothing of what is computed."""
@@ -13,6 +14,12 @@ MANY = 1000.0
 def begun(computed: float = 0.0) -> WorkLedger:
     ledger = WorkLedger()
     ledger.read(computed, 0, 0, 0.0)
+    return ledger
+
+
+def begun_of(pool: CountedEnds) -> WorkLedger:
+    ledger = WorkLedger(ends=pool)
+    ledger.read(0.0, 0, 0, 0.0)
     return ledger
 
 
@@ -226,3 +233,29 @@ def test_it_is_never_negative_and_ends_with_what_is_there(steps: list[tuple[str,
         assert ledger.ahead >= 0
     ledger.read(computed, 0, 0, now + 10)
     assert ledger.ahead == 0
+
+
+@pytest.mark.parametrize("counts_ends", [True, False])
+def test_a_counter_of_ended_answers_is_found_by_answers_that_are_not_streamed(counts_ends: bool) -> None:
+    """Each prompt is computed at once and answered for two seconds: then only what waits is ahead."""
+    pool = CountedEnds()
+    ledger, other = begun_of(pool), begun_of(pool)
+    now, computed, running = 1.0, 0.0, list[SentPrompt]()
+    for step in range(200):
+        now += 0.1
+        if step % 7 == 0:
+            running.append(ledger.send(1000, 1000, now - 0.05))
+            computed += 0.0 if counts_ends else 1000.0
+        if step % 7 == 4 and len(running) > 2:
+            computed += 1000.0 if counts_ends else 0.0
+            ledger.end(running.pop(0))
+        ledger.read(computed, 0, len(running), now)
+        other.read(0.0, 0, 0, now)
+    assert ledger.counts == ("something else" if counts_ends else "not known yet")
+    assert ledger.ahead == 0
+    for _ in range(3):
+        ledger.send(1000, 1000, now)
+    ledger.read(computed, 2, len(running) + 1, now + 1)
+    assert ledger.ahead == (2000 if counts_ends else 3000)
+    other.read(500.0, 0, 0, now)
+    assert other.ends.found is counts_ends, "it says nothing of itself yet"
