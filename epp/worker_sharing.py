@@ -6,7 +6,6 @@ still after SILENT. Two may do it for a moment: that costs some GETs, and what t
 """
 
 import asyncio
-import contextlib
 import logging
 import mmap
 import os
@@ -133,9 +132,8 @@ class WorkerSharing(ResourceOwner):
 
     async def _open(self) -> None:
         self._stack.callback(self._signs.end)
+        # asyncio removes the socket of a life before this one
         path = self._siblings.workers_path(self._siblings.place)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # of a life before this one
         server = await asyncio.start_unix_server(self._serve, path)
         self._stack.callback(server.close)
         self._stack.callback(self._stop_telling)

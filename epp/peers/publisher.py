@@ -100,12 +100,11 @@ class RecentChains:
         if 2 * self._count > MOST_CHAINS or 2 * self._blocks > MOST_BLOCKS:
             self._older, self._newer = self._newer, {}
             self._count, self._blocks = 1, len(hashes)
-        shared, base = self._shared(hashes), 0
-        if shared:
-            last = hashes[shared - 1]
-            base = self._newer.get(last) or self._older[last]
-        # the chain that they share with has the others, and is forgotten sooner: then they are told once more
-        self._newer.update(dict.fromkeys(hashes[shared:], number))
+        shared = known = self._shared(hashes)
+        base = self._newer.get(hashes[shared - 1], 0) if shared else 0
+        if shared and not base:  # from now on as blocks of this chain, which is forgotten later
+            base, known = self._older[hashes[shared - 1]], 0
+        self._newer.update(dict.fromkeys(hashes[known:], number))
         return base, shared
 
     def _shared(self, hashes: Sequence[int]) -> int:

@@ -10,7 +10,7 @@ from epp.endpoints.load import Load
 from epp.outlier_watch import OutlierWatch
 from epp.outliers.settings import OutlierSettings
 from epp.peers.messages.peers_pb2 import Learnt, News, Picks, Queues
-from epp.peers.publisher import PART, packed, unpacked
+from epp.peers.publisher import MOST_CHAINS, PART, RecentChains, packed, unpacked
 from epp.peers.subscriber import (
     MOST_FORWARDED,
     MOST_MESSAGE,
@@ -396,3 +396,19 @@ def test_what_waits_is_told_and_goes_with_the_connection() -> None:
     assert late.subscriber.waiting == {}
     with pytest.raises(PeerFaultError, match="queues"):
         other.subscriber().hear(News(queues=Queues(priorities=[1], waiting=[])), 1.0)
+
+
+def test_what_a_conversation_begins_with_is_told_once_as_long_as_it_goes_on() -> None:
+    chains, number = RecentChains(), 0
+    for turn in range(1, 9):
+        number += 1
+        base, shared = chains.add(number, range(1, turn + 1))
+        assert shared == turn - 1
+        assert number - base <= MOST_CHAINS
+        for _ in range(MOST_CHAINS // 2 - 100):
+            number += 1
+            assert chains.add(number, [10_000 + number]) == (0, 0)
+    for _ in range(MOST_CHAINS):
+        number += 1
+        chains.add(number, [10_000 + number])
+    assert chains.add(number, range(1, 9)) == (0, 0)
