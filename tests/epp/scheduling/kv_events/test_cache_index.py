@@ -212,7 +212,7 @@ def test_blocks_of_a_single_token_are_refused() -> None:
 
 
 def test_memory_of_blocks_that_many_workers_hold() -> None:
-    count, workers = 20_000, 8
+    count, workers = 5_000, 8
     rng = random.Random(1)
     names = [rng.getrandbits(64) for _ in range(count)]
     tracemalloc.start()
