@@ -5,9 +5,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from playwright.async_api import Browser
 
+from tests.dispatcher.target import Target
+from tests.redis_server import RedisServer
 from tests.system.api_client import Administrator
 from tests.system.api_process import ApiProcess
+from tests.system.browser import chromium
 from tests.system.building import tools
 from tests.system.cluster import Cluster, a_cluster
 
@@ -54,6 +58,30 @@ async def cluster(admin: Administrator, tmp_path: Path) -> AsyncIterator[Cluster
     """A Kubernetes namespace with the rights of charts/frontend, and nothing in it."""
     async with a_cluster(admin, tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    async with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def target() -> AsyncIterator[Target]:
+    async with Target() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    redis_server.flush()
+    return redis_server.url
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from playwright.async_api import Browser, Page, expect
 import registry
 from tests.discovery.web.test_serve import serve
 from tests.owner_process import owner
-from tests.system.browser import PHONE, chromium, overflow, page_of, wider_tables
+from tests.system.browser import PHONE, overflow, page_of, wider_tables
 
 WORKER = """
 import asyncio, sys
@@ -32,12 +32,6 @@ asyncio.run(main())
 """
 LOST = "ERR_"
 """The browser's console says that a connection failed."""
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture

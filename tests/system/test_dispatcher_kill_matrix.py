@@ -4,7 +4,7 @@ import asyncio
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -17,31 +17,12 @@ from tests.dispatcher.dispatching import Producer, configured, document, produce
 from tests.dispatcher.processes import Running, dispatcher
 from tests.dispatcher.target import Asked, Target, ok
 from tests.eventually import eventually
-from tests.redis_server import RedisServer
 
 MANY = 1000
 WITHIN = 90.0
 """Seconds from a kill to the last result: a lease, a sweep, and the work itself."""
 QUEUE = {"name": "batch", "lease": "9s"}
 """A dispatcher that gets no processor for three seconds keeps its claims."""
-
-
-@pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
-@pytest.fixture
-def redis_url(redis_server: RedisServer) -> str:
-    redis_server.flush()
-    return redis_server.url
-
-
-@pytest.fixture
-async def target() -> AsyncIterator[Target]:
-    async with Target() as target:
-        yield target
 
 
 @pytest.fixture

@@ -20,21 +20,9 @@ from tests.dispatcher.queued import HOUR
 from tests.dispatcher.target import Asked, Target
 from tests.http_server import http_server
 from tests.redis_server import RedisServer
-from tests.system.browser import PHONE, chromium, overflow, page_of, wider_tables
+from tests.system.browser import PHONE, overflow, page_of, wider_tables
 
 SECRET = "the prompt of somebody"
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as opened:
-        yield opened
-
-
-@pytest.fixture
-async def target() -> AsyncIterator[Target]:
-    async with Target() as opened:
-        yield opened
 
 
 class Load:
@@ -161,11 +149,3 @@ async def test_long_names_leave_room_for_the_rest(
         await shows(page, row("queues", name), "cannot be read")
         await shows(page, row("tenants", "t" * 60), name)
         assert await wider_tables(page) == []
-
-
-@pytest.fixture
-def redis_url(tmp_path: Path) -> Any:
-    folder = tmp_path / "redis"
-    folder.mkdir()
-    with RedisServer(folder) as server:
-        yield server.url
