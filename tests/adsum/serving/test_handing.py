@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from adsum.serving.handing import REPORT_INTERVAL, SILENT, HandedPort, HandedSocket
+from adsum.serving.handing import SILENT, HandedPort, HandedSocket
 from tests.eventually import eventually
 
 
@@ -91,7 +91,7 @@ async def test_each_gets_as_many_as_the_others() -> None:
         await connect(stack, port, 9)
         await eventually(lambda: counts(*takers) == [3, 3, 3])
         takers[1].taken.pop().close()
-        await asyncio.sleep(2 * REPORT_INTERVAL)
+        await eventually(lambda: port._processes[2].open == 2)
         await connect(stack, port, 1)
         await eventually(lambda: counts(*takers) == [3, 3, 3])
 

@@ -566,7 +566,8 @@ from collections import Counter
 from aiohttp import web
 from epp.config.settings import Settings
 from epp.server import PickerServer
-sys.modules.update(dict.fromkeys(sys.argv[1:]))  # as if they were not installed
+times, *lacks = sys.argv[1:]
+sys.modules.update(dict.fromkeys(lacks))  # as if they were not installed
 async def main():
     asked = Counter()
     async def answer(request):
@@ -580,7 +581,7 @@ async def main():
     worker = f"static://127.0.0.1:{runner.addresses[0][1]}"
     settings = Settings(discovery=worker, grpc_port=0, grpc_health_port=0, metrics_port=0, host="127.0.0.1", secure_serving=False)
     async with PickerServer(settings):
-        while asked["/metrics"] < 3:
+        while asked["/metrics"] < 3 or asked["/server_info"] < int(times):
             await asyncio.sleep(0.1)
         await asyncio.sleep(1.5)
     print({path: asked[path] for path in ("/kv_event_sources", "/server_info", "/is_sleeping")})
@@ -594,7 +595,8 @@ asyncio.run(main())
 def test_where_no_worker_publishes_each_is_asked_once_and_nothing_is_loaded(
     lacks: list[str], times: int
 ) -> None:
-    done = subprocess.run([sys.executable, "-c", SILENT, *lacks], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-c", SILENT, str(times), *lacks]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     asked = {"/kv_event_sources": times, "/server_info": times, "/is_sleeping": 0}
     assert done.stdout.splitlines() == [str(asked), "[]"]
