@@ -50,7 +50,7 @@ class PoolColumns:
         sent[row] += tokens
         weight = _BALANCE / (float(sent.sum()) / len(sent) + _FEW_TOKENS)
         self.balance = sent * weight
-        self.balance += 1.0 - weight * float(sent.min())
+        self.balance += 1.0 - weight * sent.item(sent.argmin())
 
     def savepoint(self) -> Callable[[], None]:
         """Return what puts the numbers back as they are now."""

@@ -82,15 +82,16 @@ class LeastCostScorer:
         missing = self._missing(request, pool)
         self.producer.scored.keep(request, pool, missing, requests)
         columns, rows = self.producer.ledgers.columns(pool)
-        crowding = _crowding(of_rows(columns.ahead, rows), self.producer.model.ahead)
-        cost: Floats = requests * self.interference + crowding
+        # where nothing is ahead, as often in a small pool, these terms are 0
+        busy = np.count_nonzero(of_rows(columns.ahead, rows)) / max(1, len(pool))
+        crowding = _AGAIN * min(self.producer.model.ahead, 1.0) * busy * busy
         # those that compute prompts for others get all there are
-        cost += of_rows(columns.balance, rows) if self.producer.cold and decoding is None else 1.0
-        cost *= missing
-        if crowding:
-            cost -= crowding * missing.min()
-        ahead, slowness = self.ahead(columns, rows, pool), of_rows(columns.slowness, rows)
-        cost += ahead
+        spread = of_rows(columns.balance, rows) if self.producer.cold and decoding is None else 1.0
+        cost = self._of_prompt(missing, requests, crowding, spread)
+        slowness = of_rows(columns.slowness, rows)
+        ahead = self.ahead(columns, rows, pool) if busy else of_rows(columns.ahead_cost, rows)
+        if busy:
+            cost += ahead
         elsewhere = CANDIDATE.of(request)
         if elsewhere is not None:
             cost = elsewhere.compare(cost, ahead, missing, slowness, pool)
@@ -109,17 +110,29 @@ class LeastCostScorer:
             elsewhere.offer(cost, pool, self.producer.transfers.in_tokens(self.producer.speed))
         return cost
 
+    def _of_prompt(
+        self, missing: Floats, requests: Floats, crowding: float, spread: Floats | float
+    ) -> Floats:
+        """To compute it, and what that delays."""
+        cost: Floats = requests * self.interference
+        if crowding:
+            cost += crowding
+        cost += spread
+        cost *= missing
+        if crowding:
+            cost -= crowding * missing.item(missing.argmin())  # a third of the time of `min`
+        return cost
+
     def ahead(self, columns: PoolColumns, rows: Indices | None, pool: EndpointPool) -> Floats:
         """What is ahead, less what may be computed of it by now."""
         model, ahead = self.producer.model, of_rows(columns.ahead_cost, rows)
         if not model.rate:
             return ahead
-        cost: Floats = of_rows(columns.since, rows) - pool.now
-        cost *= model.rate
-        np.maximum(cost, -of_rows(columns.ahead, rows), out=cost)
-        cost *= model.under_way
-        cost += ahead
-        return cost
+        computed: Floats = pool.now - of_rows(columns.since, rows)
+        computed *= model.rate
+        np.minimum(computed, of_rows(columns.ahead, rows), out=computed)
+        computed *= model.under_way
+        return np.subtract(ahead, computed, out=computed)
 
     def _missing(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         tokens = prompt_tokens(request)
@@ -132,8 +145,3 @@ class LeastCostScorer:
         np.maximum(missing, 1.0, out=missing)
         self.producer.agree(missing, request, chain, held, pool)
         return missing
-
-
-def _crowding(ahead: Floats, of_ahead: float) -> float:
-    busy = np.count_nonzero(ahead) / max(1, len(ahead))
-    return float(_AGAIN * min(of_ahead, 1.0) * busy * busy)

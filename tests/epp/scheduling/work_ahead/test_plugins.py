@@ -17,6 +17,7 @@ from epp.endpoints.worker_metrics import PROMPT_TOKENS
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.request_reader import Policy
+from epp.scheduling.work_ahead.columns import requests_at
 from epp.scheduling.work_ahead.least_cost import LeastCostScorer
 from epp.scheduling.work_ahead.ledger import TRANSIT
 from epp.scheduling.work_ahead.producer import WorkAheadProducer
@@ -89,6 +90,31 @@ def test_the_work_ahead_decides_between_workers_with_equal_pages() -> None:
         pool.page(row, running=1)
     short = [pool.send(tokens(1000, letter)) for letter in "bcde"]
     assert {went(pick) for pick in short}.isdisjoint({went(first)})
+
+
+def test_what_is_left_out_of_a_cost_where_it_is_nothing_changes_no_bit_of_it() -> None:
+    pool, rng = Pool(8), np.random.default_rng(1)
+    for row in range(8):
+        pool.page(row, running=row % 4)
+    request = pool.send(tokens(3000)).request
+    endpoints, scorer = pool.store.pool(pool.now), pool.scorer
+    scorer.producer.prefixes.prepare(request, endpoints)
+    scorer.producer.prepare(request, endpoints)
+    columns, model = scorer.producer.ledgers.columns(endpoints)[0], scorer.producer.model
+    requests, missing = requests_at(endpoints), scorer._missing(request, endpoints)
+    for step in range(300):
+        columns.ahead = rng.integers(0, 9000, 8) * (rng.random(8) < step % 3 / 2)
+        columns.since, columns.slowness = pool.now - rng.random(8), 0.5 + rng.random(8)
+        model.ahead, model.rate, model.under_way = 2.0 * rng.random(), 5000.0 * (step % 2), rng.random()
+        columns.ahead_cost, columns.balance = columns.ahead * model.ahead, 1.0 + rng.random(8)
+        scorer.producer.ledgers.totals.cold = cold = step % 5 == 0
+        busy = np.count_nonzero(columns.ahead) / 8
+        crowding = 0.5 * min(model.ahead, 1.0) * busy * busy
+        cost = requests * 0.3 + crowding + (columns.balance if cold else 1.0)
+        cost = cost * missing - crowding * missing.min()
+        under_way = np.maximum((columns.since - pool.now) * model.rate, -columns.ahead)
+        cost = cost + (under_way * model.under_way + columns.ahead_cost) + requests * 150.0
+        assert scorer.cost(request, endpoints).tolist() == (cost * columns.slowness).tolist()
 
 
 def test_what_is_computed_is_no_longer_ahead() -> None:
