@@ -22,6 +22,8 @@ _WINDOW: Final = 500_000.0
 _PRIOR: Final = 50_000.0
 """Tokens with which both sums begin: the counter is believed at first."""
 _MAX_SCALE: Final = 4.0
+_NEARLY: Final = 0.98
+"""The share of a prompt's tokens, which are estimated, by which the counter must have grown."""
 _BASE_TOKENS: Final = 150.0
 """Prompt tokens that a worker could compute in the fixed part of a request's time: without them short prompts look slow."""
 _STALE: Final = 5.0
@@ -268,9 +270,10 @@ class WorkLedger:
         self._scale = min(max(scale, low, 1.0 / _MAX_SCALE), high, _MAX_SCALE)
         self._spare += growth * self._scale
         done = 0.0
-        while self._sent and self._sent[0].tokens <= self._spare + 0.5 and self._count > waiting:
+        # growth by nearly a whole prompt is by that one: a remainder would keep every later one that is short ahead
+        while self._sent and self._sent[0].tokens * _NEARLY <= self._spare + 0.5 and self._count > waiting:
             prompt = self._sent.popleft()
-            self._spare -= prompt.tokens
+            self._spare = max(0.0, self._spare - prompt.tokens)
             if prompt.tokens:
                 done += prompt.missing + _BASE_TOKENS
             self.withdraw(prompt)

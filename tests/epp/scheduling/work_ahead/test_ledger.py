@@ -259,3 +259,16 @@ def test_a_counter_of_ended_answers_is_found_by_answers_that_are_not_streamed(co
     assert ledger.ahead == (2000 if counts_ends else 3000)
     other.read(500.0, 0, 0, now)
     assert other.ends.found is counts_ends, "it says nothing of itself yet"
+
+
+def test_a_token_too_many_in_a_prompt_keeps_none_ahead() -> None:
+    """Whose tokens are estimated by its bytes; long prompts hide that from the ratio of all that was sent."""
+    ledger = begun()
+    now, computed = 0.0, 0.0
+    for step in range(200):
+        now += 1.0
+        counted = 30_000.0 if step % 20 == 0 else 50.0
+        ledger.send(counted + 0.75, counted, now)
+        computed += counted
+        ledger.read(computed, 0, MANY, now + 0.1)
+        assert ledger.ahead == 0
