@@ -53,7 +53,7 @@ class Bench:
         await asyncio.wait([asking])
 
     async def idle(self) -> None:
-        await eventually(lambda: not self.port.busy)
+        await eventually(lambda: not self.port.busy and not self.metrics.in_flight)
 
 
 MakeBench = Callable[..., Any]
