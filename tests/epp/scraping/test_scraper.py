@@ -35,7 +35,7 @@ from tests.free_port import free_port
 
 async def test_the_numbers_follow_the_page() -> None:
     worker, store = Worker(), Datastore()
-    async with serving(worker), scraping(store):
+    async with serving(worker), scraping(store) as scraper:
         add(store, worker)
         assert age(store) == float("inf")
         await eventually(lambda: waiting(store) == [1])
@@ -46,12 +46,14 @@ async def test_the_numbers_follow_the_page() -> None:
         await eventually(lambda: waiting(store) == [9])
         await eventually(lambda: worker.asked > 5)
         assert len(worker.connections) == 1, "the connection is kept"
+        assert scraper.engines_detected == 1
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"+Inf", b"-1", b"1e308", b"full"])
 async def test_a_page_that_makes_no_sense_is_as_one_that_is_not_there(
     number: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     worker, store = Worker(), Datastore()
     honest = worker.page
     async with serving(worker), scraping(store):
@@ -65,7 +67,9 @@ async def test_a_page_that_makes_no_sense_is_as_one_that_is_not_there(
         assert "the page has an implausible value: kv_usage is " in line
         assert "expected a number from 0 to 1" in line
         worker.page = honest
-        await eventually(lambda: age(store) < 1)
+        asked = worker.asked
+        await eventually(lambda: age(store) < 1 and worker.asked > asked + 2)
+        assert caplog.text.count("are back\n") == 1
 
 
 async def test_the_last_scrape_of_an_endpoint_that_is_gone_is_not_reported(
@@ -337,7 +341,7 @@ async def test_an_idle_endpoint_is_looked_at_seldom_until_a_request_is_sent_ther
         await eventually(lambda: worker.asked == 1 and other.asked == 1)
         used = store.endpoints[0]
         store.reserve(used)
-        await eventually(lambda: worker.asked > 10)
+        await eventually(lambda: worker.asked > 40)  # for longer than it lingers
         store.release(used)
         assert other.asked == 1
         asked, quiet = -1, 0
