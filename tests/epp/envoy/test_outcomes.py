@@ -289,6 +289,11 @@ async def test_a_log_that_does_not_come_loses_no_request(running_envoy: Any) -> 
         assert (found["awaited"], found["logs"], found["delay_seconds"]) == (20, 0, None)
 
 
+async def noticed(how: signal.Signals) -> None:
+    """Gives Envoy time: it sees a closed connection at once, and a stopped picker after 2.5 s."""
+    await asyncio.sleep(4.0 if how is signal.SIGSTOP else 0.5)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
 @pytest.mark.parametrize("way", [BY_LOG, "--outcomes=ext-proc"])
 async def test_a_picker_that_dies_fails_nothing_that_it_picked(
@@ -308,7 +313,7 @@ async def test_a_picker_that_dies_fails_nothing_that_it_picked(
         assert sum(counts) == 20
         first, second = pickers
         first.send(how)
-        await asyncio.sleep(4.0)  # a stopped picker is noticed after 2.5 s
+        await noticed(how)
         worker.go_on.set()
         answered = await asyncio.gather(*asking)
         if way == BY_LOG:
@@ -351,7 +356,7 @@ async def test_behind_one_name_pickers_that_know_each_other_hear_what_became_of_
             await eventually(lambda: worker.asked - before == 30)
             if ends:
                 pickers[0].send(how)
-                await asyncio.sleep(4.0)  # a stopped picker is noticed after 2.5 s
+                await noticed(how)
             worker.go_on.set()
             assert set(await asyncio.gather(*asking)) == {200}
             worker.go_on.clear()
