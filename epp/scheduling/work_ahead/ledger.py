@@ -134,9 +134,11 @@ class WorkLedger:
         """Say in words what its counter of prompt tokens counts."""
         if self._computed < 0.0:
             return "there is none"
-        if self.kind.begins is None and not self.ends.found:
-            return "not known yet"
-        return "begun answers" if self.kind.begins else "something else"
+        if self.kind.begins:
+            return "begun answers"
+        if self.ends.found:
+            return "ended answers"
+        return "not known yet" if self.kind.begins is None else "something else"
 
     def hold(self, held: bool) -> None:
         """Let first bytes say what is ahead from now on, or pages again."""

@@ -145,7 +145,7 @@ def test_what_is_learnt_is_shown_with_its_spread() -> None:
     assert 0 < spread < 0.1
     (shown, _) = [pool.scorer.producer.learnt_of(one) for one in pool.store.endpoints]
     assert json.loads(shown_on_page(pool.scorer.producer))["seconds"]["fixed"]
-    assert shown["counter"] in ("not known yet", "begun answers", "something else")
+    assert shown["counter"] in ("not known yet", "begun answers", "ended answers", "something else")
     assert shown["agrees"]
 
 

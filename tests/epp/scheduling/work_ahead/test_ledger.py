@@ -251,7 +251,7 @@ def test_a_counter_of_ended_answers_is_found_by_answers_that_are_not_streamed(co
             ledger.end(running.pop(0))
         ledger.read(computed, 0, len(running), now)
         other.read(0.0, 0, 0, now)
-    assert ledger.counts == ("something else" if counts_ends else "not known yet")
+    assert ledger.counts == ("ended answers" if counts_ends else "not known yet")
     assert ledger.ahead == 0
     for _ in range(3):
         ledger.send(1000, 1000, now)
