@@ -28,7 +28,8 @@ _CONNECTION: Final = b"c"
 _EXCESS: Final = b"x"
 _BALANCE_INTERVAL: Final = 1.0
 """Seconds between two looks whether a process has too many connections: so often one of them is ended."""
-_REPORT: Final = struct.Struct("!I")
+_REPORT: Final = struct.Struct("!IQ")
+"""Connections that are open, and how many were taken so far: those that are on their way count where they go."""
 _NOTHING_TO_ACCEPT: Final = (BlockingIOError, InterruptedError, ConnectionAbortedError)
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class HandedSocket(socket.socket):
     def __init__(self, descriptor: int, name: tuple[str, int]) -> None:
         super().__init__(fileno=descriptor)
         self._name = name
+        self._taken = 0
         self._timer: asyncio.TimerHandle | None = None
         self.on_excess: Callable[[], None] = _nothing
         """Called when this process has more connections than others."""
@@ -60,6 +62,7 @@ class HandedSocket(socket.socket):
         if message == _EXCESS:
             self.on_excess()
             raise InterruptedError
+        self._taken += 1
         if not descriptors:  # the kernel had no room for it in this process, and closed it
             raise OSError(errno.EMFILE, "no file descriptor is left")
         accepted = socket.socket(fileno=descriptors[0])
@@ -72,7 +75,7 @@ class HandedSocket(socket.socket):
     def report(self, loop: asyncio.AbstractEventLoop, count: Callable[[], int]) -> None:
         """Ask for connections, until it is closed; `count`: how many are open now."""
         try:
-            self.send(_REPORT.pack(count()))
+            self.send(_REPORT.pack(count(), self._taken))
         except BlockingIOError:
             pass  # it is not read: the next one says the same
         except OSError:
@@ -91,7 +94,7 @@ class _Process:
     def __init__(self, place: int, connected: socket.socket) -> None:
         self.place = place
         self.socket = connected
-        self.open = 0
+        self.open = self.handed = 0
         self.heard_at = float("-inf")
         self.asking_since: float | None = None
 
@@ -160,7 +163,8 @@ class HandedPort:
             if len(report) != _REPORT.size:  # it has ended, or takes no more
                 self._remove(one)
                 return
-            (one.open,) = _REPORT.unpack(report)
+            there, taken = _REPORT.unpack(report)
+            one.open = there + one.handed - taken
             one.heard_at = self._loop.time()
             if one.asking_since is None:
                 one.asking_since = one.heard_at
@@ -187,6 +191,7 @@ class HandedPort:
                 self._remove(one)
                 continue
             one.open += 1
+            one.handed += 1
             return
 
     def _balance(self) -> None:

@@ -40,6 +40,9 @@ class Taker:
     def stand_still(self) -> None:
         """As a process that is stopped: it neither reads nor reports."""
         self.close_timer()
+        self.take_nothing()
+
+    def take_nothing(self) -> None:
         asyncio.get_running_loop().remove_reader(self._handed)
 
     def close_timer(self) -> None:
@@ -94,6 +97,23 @@ async def test_each_gets_as_many_as_the_others() -> None:
         await eventually(lambda: port._processes[2].open == 2)
         await connect(stack, port, 1)
         await eventually(lambda: counts(*takers) == [3, 3, 3])
+
+
+async def test_what_a_process_has_not_taken_yet_counts_as_its_own() -> None:
+    """A busy process may report what it has before it takes what it was handed."""
+    with opened() as port, ExitStack() as stack:
+        takers = [Taker(port, place) for place in (1, 2)]
+        for one in takers:
+            stack.callback(one.close)
+        await until_asked(port, 2)
+        takers[0].take_nothing()
+        await connect(stack, port, 2)
+        await eventually(lambda: counts(*takers) == [0, 1])
+        heard_at = port._processes[1].heard_at
+        await eventually(lambda: port._processes[1].heard_at > heard_at)
+        await connect(stack, port, 2)
+        takers[0].awake()
+        await eventually(lambda: counts(*takers) == [2, 2])
 
 
 async def test_pages_all_go_to_the_one_that_is_there_for_longest() -> None:
