@@ -36,7 +36,7 @@ class OutlierWatch:
         self._overflows = 0
 
     def use(self, outliers: OutlierSettings | None, slow_start: SlowStartSettings | None) -> None:
-        """Use these settings from now on, None: neither. What is known of endpoints stays while it is on."""
+        """Use these settings from now on, None: neither. Endpoints keep what is known of them while it is on."""
         self._use_slow_start(slow_start)
         if self.detection is not None and outliers is None:
             self._ejections, self._overflows = self.ejections, self.overflows

@@ -211,7 +211,7 @@ class CandidateReasons:
         return self._explanation, self.watched()
 
     def of(self, known: Mapping[str, Instance], published: Mapping[str, Instance]) -> dict[str, str]:
-        """By id. What was explained counts for candidates that are still as they were then."""
+        """By id. An explanation counts for candidates that are still as they were then."""
         reasons = self.watched()
         for found in () if self._explanation is None else self._explanation.candidates:
             now = known.get(found.id)

@@ -39,7 +39,7 @@ _MOST_ERROR: Final = 4096
 _MOST_KEPT: Final = 32 * 1024 * 1024
 """Bytes of tokens that are remembered."""
 _ENTRY_BYTES: Final = 200
-"""What one prompt takes beside them."""
+"""Bytes that one prompt takes beside its tokens."""
 _MOST_BODY: Final = 4 * 1024 * 1024
 """Bytes of a request; what is longer is estimated."""
 _TIMEOUT: Final = 5.0

@@ -23,7 +23,7 @@ from epp.peers.subscriber import MOST_FORWARDED, MOST_MESSAGE, PeerFaultError, P
 SERVICE: Final = "adsum.peers.v1.Peers"
 METHOD: Final = "Tell"
 VERSION: Final = 1
-"""What is spoken here, and the oldest that is understood. A new field needs no new version: who does not know it skips it."""
+"""The version that is spoken here, and the oldest that is understood. A new field needs no new version: old pickers skip it."""
 KEEPALIVE: Final = 0.2
 SILENT: Final = 0.8
 _LOOK: Final = 0.1
@@ -63,7 +63,7 @@ class LocalStream:
         self.close = writer.close
 
     async def read(self) -> Any:
-        """Raises PeerFaultError."""
+        """The next message, or `aio.EOF`. Raises PeerFaultError for one of more than `MOST_MESSAGE` bytes."""
         try:
             (size,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
             if size > MOST_MESSAGE:
@@ -253,7 +253,7 @@ def why_lost(error: BaseException | None) -> str:
 
 
 BROKEN: Final = (aio.AioRpcError, aio.BaseError, asyncio.InvalidStateError, OSError)
-"""What is raised where a connection broke, or its stream is over."""
+"""Errors of a connection that broke, or of a stream that is over."""
 CHANNEL_OPTIONS: Final = [
     ("grpc.max_receive_message_length", MOST_MESSAGE),
     ("grpc.max_send_message_length", MOST_MESSAGE),

@@ -123,7 +123,7 @@ class Peers(ResourceOwner):
 
     @property
     def address(self) -> str:
-        """Where peers connect."""
+        """The address that peers connect to; a process of a group has its name there."""
         if self._url is None and self._siblings is not None:
             return self._siblings.name
         return authority(self._host, self._port)

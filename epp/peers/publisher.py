@@ -1,4 +1,4 @@
-"""What this picker tells its peers: its picks and what becomes of them, as messages that are the same for all of them. Pure.
+"""Tells peers of this picker's picks and what becomes of them, by messages that are the same for all of them. Pure.
 
 All that happened within one `flush` is one message. The latest messages are kept, and each peer is somewhere in them: one
 that is slow gets them later, and one that came too late for the oldest is told anew, first of the picks that are older and still in
@@ -32,7 +32,7 @@ MOST_BLOCKS: Final = 65_536
 MOST_NAMES: Final = 10_000
 """Endpoints, and models, that have a number. Beyond, all are told anew, with new numbers."""
 PART: Final = 500
-"""What one message tells, at most: so many picks to a newcomer, and so many changes to all."""
+"""One message tells a newcomer of so many picks at most, and all peers of so many changes."""
 PAST: Final = 60_000
 """Milliseconds: the age of picks that are in flight and no message is kept of."""
 HASH_BYTES: Final = 8

@@ -1,4 +1,4 @@
-"""What one peer tells of its picks, counted here as if they were ours. Pure.
+"""Counts the picks that one peer tells of as if they were ours. Pure.
 
 A pick is told once and has a number, so nothing counts twice: what is in flight are the picks that were told and have not ended.
 Who sends what makes no sense is believed nothing: the caller ends the connection, and all that it told is forgotten.
@@ -41,11 +41,11 @@ MOST_QUEUES: Final = 1024
 MOST_SECONDS: Final = 3600.0
 """Each of these is less."""
 _ToldHelper: TypeAlias = tuple[Key, int, bool]
-"""What it held of the prompt, and whether it computes it."""
+"""A worker that helps, how much it held of the prompt, and whether it computes it."""
 _UNKNOWN: Final = -1.0
 MOST_AWAITED: Final = 4096
 OLD: Final = 5.0
-"""Seconds. What is older is claimed in prefix caches and in flight, but no longer ahead of anything."""
+"""Seconds. An older pick is claimed in prefix caches and in flight, but no longer ahead of anything."""
 
 
 class PeerFaultError(Exception):

@@ -167,7 +167,7 @@ class DecisionTimings(Protocol):
         """An endpoint was picked."""
 
     def enqueued(self, request: InferenceRequest, seconds: float) -> None:
-        """The request waits."""
+        """The request waits in flow control; it took `seconds` to put it there."""
 
 
 class DecisionLog(Protocol):

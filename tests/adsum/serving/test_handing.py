@@ -85,12 +85,17 @@ async def until_asked(port: HandedPort, takers: int) -> None:
     await eventually(lambda: sum(one.asking_since is not None for one in port._processes.values()) == takers)
 
 
+async def opened_takers(stack: ExitStack, port: HandedPort, count: int) -> list[Taker]:
+    takers = [Taker(port, place) for place in range(1, count + 1)]
+    for one in takers:
+        stack.callback(one.close)
+    await until_asked(port, count)
+    return takers
+
+
 async def test_each_gets_as_many_as_the_others() -> None:
     with opened() as port, ExitStack() as stack:
-        takers = [Taker(port, place) for place in (1, 2, 3)]
-        for one in takers:
-            stack.callback(one.close)
-        await until_asked(port, 3)
+        takers = await opened_takers(stack, port, 3)
         await connect(stack, port, 9)
         await eventually(lambda: counts(*takers) == [3, 3, 3])
         takers[1].taken.pop().close()
@@ -102,10 +107,7 @@ async def test_each_gets_as_many_as_the_others() -> None:
 async def test_what_a_process_has_not_taken_yet_counts_as_its_own() -> None:
     """A busy process may report what it has before it takes what it was handed."""
     with opened() as port, ExitStack() as stack:
-        takers = [Taker(port, place) for place in (1, 2)]
-        for one in takers:
-            stack.callback(one.close)
-        await until_asked(port, 2)
+        takers = await opened_takers(stack, port, 2)
         takers[0].take_nothing()
         await connect(stack, port, 2)
         await eventually(lambda: counts(*takers) == [0, 1])
@@ -133,10 +135,7 @@ async def test_pages_all_go_to_the_one_that_is_there_for_longest() -> None:
 
 async def test_one_that_stands_still_gets_none_until_it_goes_on() -> None:
     with opened() as port, ExitStack() as stack:
-        takers = [Taker(port, place) for place in (1, 2)]
-        for one in takers:
-            stack.callback(one.close)
-        await until_asked(port, 2)
+        takers = await opened_takers(stack, port, 2)
         takers[0].stand_still()
         await asyncio.sleep(SILENT + 0.3)
         await connect(stack, port, 4)
