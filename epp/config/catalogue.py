@@ -1,74 +1,41 @@
-"""The built-in plugin types. Each is declared beside its algorithm, and found in the modules that are listed here.
+"""The built-in plugin types. Each is declared beside its algorithm, in any module of `epp/scheduling` or `epp/flow_control`.
 
 The error for an unknown type stands here too: for a type of the Go picker that is not supported it names what a file can use
 instead. Their names: llm-d-router, cmd/epp/runner/runner.go, August 2026.
 """
 
 import difflib
+import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from types import ModuleType
 from typing import Final
 
 from adsum.config.problems import did_you_mean
+from epp import flow_control, scheduling
 from epp.config import data_layer
-from epp.flow_control import eviction, fairness, orderings, program_aware, usage_limits
 from epp.plugins.declaration import PluginDeclaration, Role
-from epp.scheduling import conformance, endpoint_attribute, filters, pickers, profile_handlers, saturation
-from epp.scheduling.affinity import labels, session_affinity, sessions, topology
-from epp.scheduling.burst import producer as burst
-from epp.scheduling.disaggregation import deciders, least_cost_profile_handler, rollout
-from epp.scheduling.disaggregation import handler as disaggregation
-from epp.scheduling.in_flight_load import plugins as in_flight_load
-from epp.scheduling.in_flight_load import prefix_affinity
-from epp.scheduling.kv_events import declaration as kv_events
-from epp.scheduling.prefix import declarations as prefix
-from epp.scheduling.scorers import load_scorers, no_hit_lru
-from epp.scheduling.work_ahead import declaration as work_ahead
-from epp.scheduling.work_ahead import slo_admitter
-
-MODULES: Final = (
-    work_ahead,
-    load_scorers,
-    prefix,
-    no_hit_lru,
-    session_affinity,
-    labels,
-    in_flight_load,
-    prefix_affinity,
-    topology,
-    endpoint_attribute,
-    filters,
-    conformance,
-    pickers,
-    saturation,
-    slo_admitter,
-    profile_handlers,
-    disaggregation,
-    deciders,
-    least_cost_profile_handler,
-    rollout,
-    sessions,
-    fairness,
-    program_aware,
-    orderings,
-    usage_limits,
-    eviction,
-    burst,
-    kv_events,
-    data_layer,
-)
-"""Each declares plugin types; those of one module in the order in which they stand there."""
 
 
-def _declared() -> Iterator[PluginDeclaration]:
-    for module in MODULES:
-        for value in vars(module).values():
-            if isinstance(value, PluginDeclaration):
-                yield value
-            elif isinstance(value, tuple) and value and isinstance(value[0], PluginDeclaration):
-                yield from value
+def _modules() -> Iterator[ModuleType]:
+    # a plugin that needs a costly library loads it when it is built, so importing all modules costs little
+    yield data_layer
+    for package in (flow_control, scheduling):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            yield import_module(found.name)
 
 
-PLUGINS: Final[Mapping[str, PluginDeclaration]] = {declared.type: declared for declared in _declared()}
+def _declared(module: ModuleType) -> Iterator[PluginDeclaration]:
+    for value in vars(module).values():
+        several = value if isinstance(value, tuple) else (value,)
+        yield from (one for one in several if isinstance(one, PluginDeclaration))
+
+
+MODULES: Final = tuple(module for module in _modules() if any(_declared(module)))
+"""Each declares plugin types."""
+PLUGINS: Final[Mapping[str, PluginDeclaration]] = {
+    declared.type: declared for module in MODULES for declared in _declared(module)
+}
 DEFAULTS: Final[Mapping[Role, str]] = {one.role: one.type for one in PLUGINS.values() if one.is_default}
 """By role the plugin type that a file gets if it names none."""
 

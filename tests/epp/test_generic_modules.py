@@ -11,7 +11,6 @@ from epp.config.catalogue import MODULES
 
 EPP = Path(__file__).parents[2] / "epp"
 NAMING = {
-    "config.catalogue": "the list of them",
     "extension": "what others may import",
     "kv_events.feed": "follows what precise-prefix-cache-producer reads",
     "kv_events.slices": "does the steps of its batches",
