@@ -3,7 +3,7 @@
 import os
 import ssl
 from importlib import import_module
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 from adsum.command_line import not_installed
@@ -40,8 +40,7 @@ def open(
     token: str | None = None,
     silent_after: float | None = None,
 ) -> SourceDiscovery:
-    """The discovery for `url`: `file:///path`, `static://host:port,...`, `static:///file.yaml`, `kubernetes://`,
-    `etcd://host:2379/prefix`, `memory://name`, or a scheme of an installed package.
+    """The discovery for `url`, such as `file:///path` or `kubernetes://`; docs/discovery.md lists the schemes.
 
     Without `url`: `$ADSUM_DISCOVERY`, else `kubernetes://` in a Pod, else `file://`. `ssl_context` and `token` are used for
     GETs of workers' metadata. `silent_after`: seconds within which a watch reports a stopped worker as unreachable. None:
@@ -54,17 +53,27 @@ def open(
 
 def open_source(url: str) -> Source:
     """The source for `url`; imports its backend, so that others cost nothing."""
-    scheme, separator, rest = url.partition("://")
-    # urlsplit refuses [::1]:80 after another host
-    scheme = scheme.lower() if separator else urlsplit(url).scheme
+    scheme, rest = split_scheme(url)
     if scheme not in SCHEMES:
         return (rest and open_installed(url, scheme)) or _raise_unknown(url)
-    module, _, name = SCHEMES[scheme].opener.partition(":")
+    opener: OpenSource = import_backend(scheme, SCHEMES[scheme].opener)
+    return opener(url)
+
+
+def split_scheme(url: str) -> tuple[str, str]:
+    """The scheme in lower case, and what follows its two slashes."""
+    scheme, separator, rest = url.partition("://")
+    # urlsplit refuses [::1]:80 after another host
+    return scheme.lower() if separator else urlsplit(url).scheme, rest
+
+
+def import_backend(scheme: str, reference: str) -> Any:
+    """What `reference`, a `module:name`, names. Raises ValueError if a library is missing that the scheme needs."""
+    module, _, name = reference.partition(":")
     try:
-        opener: OpenSource = getattr(import_module(module), name)
+        return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
         raise ValueError(f"{scheme}:// cannot be used: {not_installed(error, scheme)}") from error
-    return opener(url)
 
 
 def _raise_unknown(url: str) -> NoReturn:

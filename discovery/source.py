@@ -12,25 +12,40 @@ from discovery.instance import Instance, InstanceStatus, MetadataReader, check_c
 
 
 class BuiltInSource(NamedTuple):
-    """Describes a scheme: the form of its URLs, and the `module:function` of its `OpenSource`, imported for such a URL only."""
+    """Describes a scheme. A `module:function` is imported by `discovery.opening.import_backend`, for a URL of the scheme only."""
 
     form: str
+    """The form of its URLs."""
     opener: str
+    """The `module:function` of its `OpenSource`."""
+    membership: str = ""
+    """The `module:function` that makes the registry of a URL and an `Announcement`; empty if workers cannot register there."""
 
 
 SCHEMES: Final[Mapping[str, BuiltInSource]] = {
-    "file": BuiltInSource("file:///path", "discovery.filesystem.source:open_filesystem"),
+    "file": BuiltInSource(
+        "file:///path",
+        "discovery.filesystem.source:open_filesystem",
+        "registry.filesystem.membership:open_filesystem_registry",
+    ),
     "static": BuiltInSource(
         "static://host:port,..., static:///file.yaml", "discovery.static.source:open_static"
     ),
     "kubernetes": BuiltInSource(
-        "kubernetes://[namespace][?pool=NAME]", "discovery.kubernetes.opening:open_kubernetes"
+        "kubernetes://[namespace][?pool=NAME]",
+        "discovery.kubernetes.opening:open_kubernetes",
+        "registry.kubernetes.membership:open_pod",
     ),
-    "etcd": BuiltInSource("etcd://host:2379/prefix", "discovery.etcd.source:open_etcd_source"),
-    "memory": BuiltInSource("memory://name", "discovery.memory:open_memory"),
+    "etcd": BuiltInSource(
+        "etcd://host:2379/prefix",
+        "discovery.etcd.source:open_etcd_source",
+        "registry.etcd.membership:open_etcd_registry",
+    ),
+    "memory": BuiltInSource(
+        "memory://name", "discovery.memory:open_memory", "registry.memory:open_memory_registry"
+    ),
 }
-"""The built-in sources. A new one is a line here; a library that it needs is in the extra of its name. If workers register
-there, it is a case in `registry.opening` too."""
+"""The built-in sources. A new one is an entry here; a library that it needs is in the extra of its name."""
 SOURCE_URLS: Final = ", ".join(source.form for source in SCHEMES.values())
 """For help and error messages."""
 

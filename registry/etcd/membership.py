@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from typing import Final
 
 import anyio
@@ -18,6 +17,7 @@ from discovery.instance import Instance
 from discovery.record import InstanceRecord, encode_record, record_of
 from discovery.source import ComponentKey
 from registry.etcd.held_key import HeldKey
+from registry.registration import Announcement, MembershipRegistry
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +27,10 @@ _LEAVE_TIMEOUT: Final = 3.0
 """Seconds for which a leaving worker asks; after that its lease expires by itself."""
 
 
-def open_etcd_membership(url: str) -> "Callable[[], EtcdMembership]":
+def open_etcd_registry(url: str, announcement: Announcement) -> MembershipRegistry:
     """Raises ValueError for an invalid URL."""
     settings = parse_etcd_url(url)
-    return lambda: EtcdMembership(settings)
+    return MembershipRegistry(lambda: EtcdMembership(settings), announcement)
 
 
 class EtcdMembership:

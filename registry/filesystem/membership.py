@@ -28,12 +28,13 @@ from discovery.filesystem.record import (
     open_lock,
     read_record,
 )
-from discovery.filesystem.root import CheckedDirectory
+from discovery.filesystem.root import CheckedDirectory, file_path
 from discovery.instance import Instance, InstanceStatus, find_same_address
 from discovery.record import encode_record, record_of
 from discovery.source import ComponentKey
 from registry.filesystem import files
 from registry.filesystem.cleanup import Cleanup
+from registry.registration import Announcement, MembershipRegistry
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,12 @@ class WriteRecord(Protocol):
     """Writes a record as `registry.filesystem.files.write_record` does."""
 
     def __call__(self, directory: Path, record: Record, *, mode: int) -> None: ...
+
+
+def open_filesystem_registry(url: str, announcement: Announcement) -> MembershipRegistry:
+    """Raises ValueError for an invalid URL."""
+    root = file_path(url)
+    return MembershipRegistry(lambda: FilesystemMembership(root), announcement)
 
 
 class FilesystemMembership:

@@ -1,4 +1,4 @@
-"""The sources that the contract suite runs over. A new source joins with one more line in `URLS`."""
+"""The sources that the contract suite runs over: those in which workers register and that need no server."""
 
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -11,13 +11,20 @@ import discovery
 import registry
 from discovery import MetadataClient, SourceDiscovery
 from discovery.metadata.silence import SilenceTimings
+from discovery.source import SCHEMES
 from registry import ServiceRegistry
 from tests.fake_worker import FakeWorker
 
 OpenRegistry: TypeAlias = Callable[..., ServiceRegistry]
 
 
-URLS = {"memory": "memory://UNIQUE", "filesystem": "file://TMP"}
+NEED_SERVERS = {"kubernetes", "etcd"}
+"""`test_pods.py` and tests/system run the suite over these."""
+URLS = {
+    scheme: source.form.replace("//name", "//UNIQUE").replace("///path", "//TMP")
+    for scheme, source in SCHEMES.items()
+    if source.membership and scheme not in NEED_SERVERS
+}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

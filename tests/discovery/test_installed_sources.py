@@ -13,7 +13,7 @@ from tests.installed_package import install, see
 MODULE = """\
 from urllib.parse import urlsplit
 from discovery.memory import MemorySource, named_store
-from registry.opening import MemoryMembership
+from registry.memory import MemoryMembership
 
 
 def open_source(url):

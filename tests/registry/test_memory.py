@@ -7,7 +7,7 @@ import pytest
 import discovery
 import registry
 from discovery.memory import named_store
-from registry.opening import MemoryMembership
+from registry.memory import MemoryMembership
 
 URL = "memory://registry-tests"
 

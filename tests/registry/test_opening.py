@@ -1,11 +1,21 @@
-"""What a worker may not ask of `registry.open`."""
+"""What a worker may not ask of `registry.open`, and the page of the URLs that it may."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import registry
+from discovery.source import SCHEMES
 from registry.contract import Contract
+
+PAGE = Path(__file__).parents[2] / "docs" / "discovery.md"
+
+
+def test_every_scheme_has_a_row_in_the_page() -> None:
+    rows = re.findall(r"^\| `([a-z]+)://", PAGE.read_text(), re.MULTILINE)
+    assert {*rows} == {*SCHEMES, "yours"}, "write a row for each scheme into the table of docs/discovery.md"
 
 
 @pytest.mark.parametrize(
