@@ -1,7 +1,7 @@
 """Registers a Pod without writing anything: checks what makes it an instance, and says which manifest lines are missing."""
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -9,25 +9,23 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
-import msgspec
 import tenacity
 
 from discovery.errors import DiscoveryError, RegistrationError
 from discovery.instance import Instance, check_instance_id
-from discovery.kubernetes.api.refusal import ApiRefusal, decode_status, explain_refusal, parse_refusal
-from discovery.kubernetes.api.transport import ApiTransport, ClusterTransport, Response, TransportError
+from discovery.kubernetes.api.objects import Service
+from discovery.kubernetes.api.refusal import explain_refusal
+from discovery.kubernetes.api.transport import ApiReadError, ApiTransport, ClusterTransport, read_api
 from discovery.kubernetes.opening import PODS_PARAMETERS, find_cluster, parse_options
+from discovery.kubernetes.reflector.decoding import ObjectList
 from discovery.kubernetes.slices.source import SERVICE_TEMPLATE, LabelSelection, Selection, ServiceSelection
 from discovery.source import ComponentKey
 from registry.kubernetes.pod import OwnPod, missing_address, read_pod
-from registry.kubernetes.pod_service import LIST_SERVICES, PodService, PodServiceList, Visibility
+from registry.kubernetes.pod_service import LIST_SERVICES, Visibility
 from registry.registration import Announcement, MembershipRegistry
 
 _RETRY_TIMEOUT: Final = 30.0
 """Seconds for which the list of Services is retried when a worker registers."""
-_MAX_RESPONSE_BYTES: Final = 32 * 1024 * 1024
-_RESPONSE_TIMEOUT: Final = 15.0
-_MAX_QUOTED: Final = 200
 _BACKOFF: Final = tenacity.wait_random_exponential(multiplier=0.5, max=5.0)
 
 
@@ -105,87 +103,44 @@ class KubernetesMembership:
             if given is not None and given != own:
                 raise RegistrationError(f"the {what} {given!r} was given, but this pod's is {own!r}: omit it")
 
-    async def _services(self, check: ServiceCheck, namespace: str) -> list[PodService]:
+    async def _services(self, check: ServiceCheck, namespace: str) -> Sequence[Service]:
         try:
             transport = await check.connect()
         except DiscoveryError as error:
             raise RegistrationError(f"the Services of this pod cannot be listed: {error}") from error
         try:
-            return await _list_with_retries(transport, namespace, check.retry_timeout)
+            return await _list_services(transport, namespace, check.retry_timeout)
         finally:
             with anyio.CancelScope(shield=True):
                 await transport.aclose()
 
 
-class _UnavailableError(RegistrationError):
-    """A failure that a retry may cure. `retry_after`: seconds that the API server asked for (Retry-After)."""
-
-    def __init__(self, text: str, retry_after: float = 0.0) -> None:
-        super().__init__(text)
-        self.retry_after = retry_after
-
-
-async def _list_with_retries(
-    transport: ApiTransport, namespace: str, retry_timeout: float
-) -> list[PodService]:
+async def _list_services(transport: ApiTransport, namespace: str, retry_timeout: float) -> Sequence[Service]:
     retrying = tenacity.AsyncRetrying(
-        retry=tenacity.retry_if_exception_type(_UnavailableError),
+        retry=tenacity.retry_if_exception(_may_pass),
         stop=tenacity.stop_before_delay(retry_timeout),
         wait=_backoff,
         reraise=True,
     )
-    async for attempt in retrying:
-        with attempt:
-            return await _list_services(transport, namespace)
-    raise AssertionError("unreachable")  # with `reraise`, tenacity raises the last attempt's error
+    path = f"/api/v1/namespaces/{namespace}/services"
+    try:
+        return (await retrying(read_api, transport, path, {}, ObjectList[Service])).items or ()
+    except ApiReadError as error:
+        reason = explain_refusal(error.code, str(error), LIST_SERVICES, namespace)
+        skipped = "" if _may_pass(error) else "\n`?assert_service=false` in the URL skips this check"
+        raise RegistrationError(f"the Services of this pod cannot be listed: {reason}{skipped}") from error
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether it may help to ask again."""
+    if not isinstance(error, ApiReadError):
+        return False
+    return error.code is None or error.code == 429 or error.code >= 500
 
 
 def _backoff(state: tenacity.RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
-    return max(_BACKOFF(state), error.retry_after if isinstance(error, _UnavailableError) else 0.0)
-
-
-async def _list_services(transport: ApiTransport, namespace: str) -> list[PodService]:
-    path = f"/api/v1/namespaces/{namespace}/services"
-    try:
-        with anyio.fail_after(_RESPONSE_TIMEOUT):
-            async with transport.open(path, {}) as response:
-                body = await _read_body(response)
-    except TransportError as error:
-        raise _UnavailableError(f"{path} cannot be read from the API server: {error}") from error
-    except TimeoutError as error:
-        raise _UnavailableError(f"{path} was not answered within {_RESPONSE_TIMEOUT:g} s") from error
-    if response.status != 200:
-        refusal = parse_refusal(response.status, decode_status(body), response.headers)
-        raise _refusal_error(refusal, path, namespace)
-    try:
-        return msgspec.json.decode(body, type=PodServiceList).items or []
-    except msgspec.DecodeError as error:
-        shown = body[:_MAX_QUOTED].decode(errors="replace")
-        raise RegistrationError(
-            f"{path} is not a list of Services ({error}); is this an API server? It answered {shown!r}"
-        ) from error
-
-
-async def _read_body(response: Response) -> bytes:
-    body = bytearray()
-    async for chunk in response.chunks:
-        body += chunk
-        if len(body) > _MAX_RESPONSE_BYTES:
-            raise RegistrationError(
-                f"the list of Services has more than {_MAX_RESPONSE_BYTES} bytes; `?assert_service=false` skips this check"
-            )
-    return bytes(body)
-
-
-def _refusal_error(refusal: ApiRefusal, path: str, namespace: str) -> RegistrationError:
-    if refusal.code == 429 or refusal.code >= 500:
-        return _UnavailableError(f"{path}: {refusal.text}", refusal.retry_after or 0.0)
-    reason = explain_refusal(refusal.code, refusal.text, LIST_SERVICES, namespace)
-    return RegistrationError(
-        f"{path} does not tell whether a Service selects this pod: {reason}\n"
-        "`?assert_service=false` in the URL skips this check"
-    )
+    return max(_BACKOFF(state), (error.retry_after or 0.0) if isinstance(error, ApiReadError) else 0.0)
 
 
 DEFAULT_PORT: Final = 8080

@@ -1,60 +1,16 @@
 """Decides whether one of the listed Services makes this pod visible, and says which manifest lines are missing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
 from discovery.errors import RegistrationError
+from discovery.kubernetes.api.objects import Service
 from discovery.kubernetes.api.refusal import PolicyRule
 from discovery.source import ComponentKey
 from registry.kubernetes.pod import OwnPod, labels_of
 
 LIST_SERVICES: Final = PolicyRule("", "services", ("list",))
-
-
-class PodServicePort(msgspec.Struct, frozen=True):
-    """One of a Service's ports. `targetPort` unset: the same as `port`; a string names a port of the container."""
-
-    port: int = 0
-    name: str | None = None
-    targetPort: int | str | None = None  # noqa: N815  # the API's name
-
-    @property
-    def target(self) -> int | str:
-        return self.targetPort or self.port
-
-
-class PodServiceSpec(msgspec.Struct, frozen=True):
-    type: str | None = None
-    selector: dict[str, str] | None = None
-    ports: list[PodServicePort] | None = None
-
-
-class ServiceMetadata(msgspec.Struct, frozen=True):
-    name: str
-    labels: dict[str, str] | None = None
-
-
-class PodService(msgspec.Struct, frozen=True):
-    """The fields of a Service that decide whether a pod is in its EndpointSlices."""
-
-    metadata: ServiceMetadata
-    spec: PodServiceSpec = PodServiceSpec()
-
-    def selects(self, labels: Mapping[str, str]) -> bool:
-        """Like the EndpointSlice controller: every pair of the selector must match; no selector selects nothing."""
-        selector = self.spec.selector or {}
-        if self.spec.type == "ExternalName" or not selector:
-            return False
-        return all(labels.get(name) == value for name, value in selector.items())
-
-
-class PodServiceList(msgspec.Struct, frozen=True):
-    """The API's `ServiceList`; Go encodes an empty list as null."""
-
-    items: list[PodService] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +24,7 @@ class Visibility:
     port_name: str
     port: int
 
-    def check(self, pod: OwnPod, services: Sequence[PodService]) -> None:
+    def check(self, pod: OwnPod, services: Sequence[Service]) -> None:
         """Raises RegistrationError unless one of `services`, all those of the pod's namespace, makes the pod visible."""
         selecting = [service for service in services if service.selects(pod.labels)]
         visible = [service for service in selecting if self._is_watched(service)]
@@ -78,15 +34,13 @@ class Visibility:
         if all(problems):
             raise RegistrationError(f"{problems[0]} The Service's spec needs:\n{self._ports(2)}")
 
-    def _is_watched(self, service: PodService) -> bool:
+    def _is_watched(self, service: Service) -> bool:
         if self.service is not None:
             return service.metadata.name == self.service
         carried = service.metadata.labels or {}
         return all(carried.get(name) == value for name, value in labels_of(self.key).items())
 
-    def _why_invisible(
-        self, pod: OwnPod, services: Sequence[PodService], selecting: Sequence[PodService]
-    ) -> str:
+    def _why_invisible(self, pod: OwnPod, services: Sequence[Service], selecting: Sequence[Service]) -> str:
         """The error's first line, about the Service that comes closest."""
         who = f"pod {pod.name} of {self.key} is invisible: "
         if selecting:
@@ -102,7 +56,7 @@ class Visibility:
             return f"{who}no Service in namespace {pod.namespace!r} selects it."
         return f"{who}Service {self.service} exists, but {_selector_mismatch(named, pod)}."
 
-    def _port_problem(self, service: PodService) -> str | None:
+    def _port_problem(self, service: Service) -> str | None:
         name = service.metadata.name
         ports = {port.name or "": port for port in service.spec.ports or ()}
         if self.port_name not in ports:
@@ -111,7 +65,8 @@ class Visibility:
                 f"Service {name} has no port named {self.port_name!r} (it has {found}), so discovery cannot fetch the "
                 "metadata (the URL's `port=` sets that name)."
             )
-        target = ports[self.port_name].target
+        port = ports[self.port_name]
+        target = port.target_port or port.port
         if isinstance(target, int) and target != self.port:
             return (
                 f"Service {name} has targetPort {target} for its port {self.port_name!r}, but the worker's contract is "
@@ -135,7 +90,7 @@ class Visibility:
         return f"{start}ports:\n{start}  - {{name: {self.port_name}, port: {self.port}, targetPort: {self.port}}}"
 
 
-def _selector_mismatch(service: PodService, pod: OwnPod) -> str:
+def _selector_mismatch(service: Service, pod: OwnPod) -> str:
     selector = service.spec.selector or {}
     if service.spec.type == "ExternalName":
         return "it is of type ExternalName, which selects nothing"

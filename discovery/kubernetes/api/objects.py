@@ -1,5 +1,6 @@
 """Decodes Services, Pods and Nodes, and says why a pod is not ready. Unknown fields are skipped. Pure."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -26,11 +27,16 @@ class ObjectMeta(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     deletion_timestamp: str | None = None
 
 
-class ServicePort(msgspec.Struct, frozen=True):
+class ServicePort(msgspec.Struct, frozen=True, rename="camel"):
+    """`target_port` None: the same as `port`; a string names a port of the container."""
+
     name: str | None = None
+    port: int = 0
+    target_port: int | str | None = None
 
 
 class ServiceSpec(msgspec.Struct, frozen=True):
+    type: str | None = None
     selector: dict[str, str] | None = None
     ports: tuple[ServicePort, ...] | None = None
 
@@ -38,6 +44,13 @@ class ServiceSpec(msgspec.Struct, frozen=True):
 class Service(msgspec.Struct, frozen=True):
     metadata: ObjectMeta
     spec: ServiceSpec = ServiceSpec()
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Like the EndpointSlice controller: every pair of the selector must match; no selector selects nothing."""
+        selector = self.spec.selector or {}
+        if self.spec.type == "ExternalName" or not selector:
+            return False
+        return all(labels.get(name) == value for name, value in selector.items())
 
 
 class ContainerStateWaiting(msgspec.Struct, frozen=True, gc=False):

@@ -277,11 +277,12 @@ _BODY_LIMIT: Final = 64 * 1024 * 1024
 
 
 class ApiReadError(Exception):
-    """The text says why. `code`: the HTTP status, None without an answer."""
+    """The text says why. `code`: the HTTP status, None without a whole answer. `retry_after`: seconds that the server asks for."""
 
-    def __init__(self, code: int | None, text: str) -> None:
+    def __init__(self, code: int | None, text: str, retry_after: float | None = None) -> None:
         super().__init__(text)
         self.code = code
+        self.retry_after = retry_after
 
 
 async def read_api(transport: ApiTransport, path: str, params: Mapping[str, str], kind: type[T]) -> T:
@@ -292,10 +293,15 @@ async def read_api(transport: ApiTransport, path: str, params: Mapping[str, str]
             async for chunk in response.chunks:
                 body += chunk
                 if len(body) > _BODY_LIMIT:
-                    raise ApiReadError(None, f"{path}: the answer is longer than {_BODY_LIMIT} bytes")
-            status, headers = response.status, response.headers
-        if status == 200:
-            return msgspec.json.decode(body, type=kind)
-    except (TransportError, TimeoutError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                    raise ApiReadError(200, f"{path}: the answer is longer than {_BODY_LIMIT} bytes")
+    except (TransportError, TimeoutError) as error:
         raise ApiReadError(None, f"{path}: {str(error) or 'no answer in time'}") from error
-    raise ApiReadError(status, parse_refusal(status, decode_status(body), headers).text)
+    if response.status != 200:
+        refusal = parse_refusal(response.status, decode_status(body), response.headers)
+        raise ApiReadError(response.status, refusal.text, refusal.retry_after)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiReadError(
+            200, f"{path}: the answer cannot be read ({error}); is this an API server?"
+        ) from error

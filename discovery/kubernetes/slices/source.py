@@ -193,7 +193,7 @@ class Diagnostics:
         selector = service.spec.selector
         if not selector:
             return "the Service has no selector: the controller makes no EndpointSlices for it"
-        if pods is not None and not any(_selects(selector, pod) for pod in pods.values()):
+        if pods is not None and not any(service.selects(pod.metadata.labels or {}) for pod in pods.values()):
             return f"the Service selects nothing: no pod has the labels {_selector_text(selector)}"
         names = [port.name or "" for port in service.spec.ports or ()]
         if self._port_name not in names:
@@ -213,7 +213,7 @@ def _pod_problems(
     services: list[Service], pods: Mapping[str, Pod], in_slices: set[str] | None
 ) -> Iterator[Candidate]:
     for name, pod in pods.items():
-        is_selected = any(_selects(service.spec.selector or {}, pod) for service in services)
+        is_selected = any(service.selects(pod.metadata.labels or {}) for service in services)
         if services and not is_selected:
             yield Candidate(name, reason=_not_selected(services[0], pod))
         elif reason := pod_problem(pod):
@@ -230,11 +230,6 @@ def _not_selected(service: Service, pod: Pod) -> str:
         f"{label}={value}" if value is not None else f"no {label}" for label, value in wrong.items()
     )
     return f"the Service {service.metadata.name} selects {_selector_text(selector) or 'nothing'}; the pod has {has or 'that'}"
-
-
-def _selects(selector: Mapping[str, str], pod: Pod) -> bool:
-    labels = pod.metadata.labels or {}
-    return bool(selector) and all(labels.get(label) == value for label, value in selector.items())
 
 
 def _selector_text(selector: Mapping[str, str]) -> str:
