@@ -1,4 +1,4 @@
-"""The examples in README and docs/dispatcher.md are valid, and docs/dispatcher.md names every field and every metric."""
+"""The examples in README and on the dispatcher's pages are valid, and these name every field and every metric."""
 
 import re
 from fractions import Fraction
@@ -16,7 +16,8 @@ from dispatcher.gates.metering.meter import MeterState
 from dispatcher.telemetry.metrics import LABELS, PREFIX, BrokerMetrics, DispatcherTelemetry, QueueStatus
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "dispatcher.md").read_text()
+PAGES = ("dispatcher", "dispatcher-gates", "dispatcher-operation")
+PAGE = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/dispatcher.md"])
@@ -34,7 +35,7 @@ def test_the_configurations_shown_are_sound(page: str) -> None:
 @pytest.mark.parametrize("section", [Config, TargetConfig, QueueConfig, IntakeConfig])
 def test_every_field_is_explained(section: type[Config]) -> None:
     for name in section.model_fields:
-        assert re.search(rf"`[^`]*\b{name}\b[^`]*`", PAGE), f"{name} is not in docs/dispatcher.md"
+        assert re.search(rf"`[^`]*\b{name}\b[^`]*`", PAGE), f"{name} is not in docs/dispatcher*.md"
 
 
 def test_every_gate_is_explained() -> None:
@@ -69,7 +70,7 @@ def test_every_metric_is_listed_with_its_labels() -> None:
         name = family.name.removeprefix(PREFIX) + ("_total" if family.type == "counter" else "")
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         shown[name] = (family.type, frozenset(labels))
-    [section] = re.findall(r"^### Its metrics\n(.*?)^What a broker", PAGE, re.DOTALL | re.MULTILINE)
+    [section] = re.findall(r"^## Metrics\n(.*)", PAGE, re.DOTALL | re.MULTILINE)
     listed = {}
     for name, kind, labels in re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) ?\| ", section, re.MULTILINE):
         of_a_queue = LABELS if "of a queue" in labels else ()

@@ -60,7 +60,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         says=(r'adsum_pd_sidecar_requests_total\{mode="prefill-decode"\} 1\b',)
     ),
     "docs/discovery.md": Scenario(given=(WORKER,)),
-    "docs/dispatcher.md": Scenario(
+    "docs/dispatcher-operation.md": Scenario(
         given=("adsum dispatcher --config batch.yaml",), files={"batch.yaml": _DISPATCHER}
     ),
     "docs/envoy.md": Scenario(given=(WORKER,), addresses=("10.0.0.5",)),

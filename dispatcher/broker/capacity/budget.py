@@ -2,7 +2,7 @@
 
 S: saturation. D: dispatch budget, the free share. B: baseline, the share that stays free for interactive requests. All
 from 0 to 1. max_SYS: the capacity of the target, in requests, bytes or another unit. N: how many units may go now.
-docs/dispatcher.md explains the rule.
+docs/dispatcher-gates.md explains the rule.
 
 Fractions, not floats: in floats 10 x (1 - 0.9) is 0.9999999999999998, which rounds down to 0 requests instead of 1. Any
 input that makes no sense (NaN, negative, above 1) gives a budget of 0, so a broken metric closes the gate.
