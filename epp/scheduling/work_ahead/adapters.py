@@ -6,12 +6,13 @@ loaded too.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from epp.endpoints.endpoint import Adapters, EndpointPool, Floats
+from epp.scheduling.work_ahead.savepoint import Savepoint
 
 _KNOWN: Final = 10_000
 """Names of adapters that are remembered; a page is foreign input."""
@@ -42,14 +43,9 @@ class LoadedAdapters:
     def is_adapter(self, model: str) -> bool:
         return model in self._known
 
-    def savepoint(self) -> Callable[[], None]:
-        """A function that makes what pages said what it is now."""
-        known, slots = self._known.copy(), self._slots.copy()
-
-        def restore() -> None:
-            self._known, self._slots = known, slots
-
-        return restore
+    def save(self, savepoint: Savepoint) -> None:
+        """Keep what pages said."""
+        savepoint.keep(self, "_known", "_slots")
 
     def sent(self, key: tuple[str, str], model: str) -> None:
         """A request for this model goes to the endpoint."""

@@ -1,6 +1,5 @@
 """The work ahead of all endpoints of a pool, in columns that scorers read as they are."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,6 +8,7 @@ import numpy as np
 from epp.endpoints.endpoint import Column, Endpoint, EndpointPool, Floats, Indices
 from epp.request.inference_request import TOKEN_BYTES, InferenceRequest
 from epp.scheduling.work_ahead.agreement import Hashes
+from epp.scheduling.work_ahead.savepoint import Savepoint
 
 _WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member
 _RUNNING: Final = int(Column.RUNNING)
@@ -52,16 +52,8 @@ class PoolColumns:
         self.balance = sent * weight
         self.balance += 1.0 - weight * sent.item(sent.argmin())
 
-    def savepoint(self) -> Callable[[], None]:
-        """Return what puts the numbers back as they are now."""
-        ahead, slowness, scraped_at = self.ahead.copy(), self.slowness.copy(), self.scraped_at.copy()
-        ahead_cost, room, since = self.ahead_cost.copy(), self.room.copy(), self.since.copy()
-
-        def roll_back() -> None:
-            self.ahead, self.slowness, self.scraped_at = ahead, slowness, scraped_at
-            self.ahead_cost, self.room, self.since = ahead_cost, room, since
-
-        return roll_back
+    def save(self, savepoint: Savepoint) -> None:
+        savepoint.keep(self, "ahead", "slowness", "scraped_at", "ahead_cost", "room", "since")
 
 
 class ScoredPool:

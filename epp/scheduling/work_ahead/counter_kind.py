@@ -5,9 +5,10 @@ by the prompt more than it does on average, the others do not.
 """
 
 from collections import deque
-from collections.abc import Callable
 from math import inf
 from typing import Final
+
+from epp.scheduling.work_ahead.savepoint import Savepoint
 
 _BEFORE: Final = 0.3
 """Seconds before a first byte at which the counter may grow: the byte comes over a network."""
@@ -86,14 +87,9 @@ class CountedEnds:
         most = _STILL_APART if self.found else _APART
         self.found = self._pages >= _FEWEST and self._apart < most * self._moved
 
-    def savepoint(self) -> Callable[[], None]:
-        """A function that makes it what it is now."""
-        numbers = self.found, self._ended, self._apart, self._moved, self._pages
-
-        def restore() -> None:
-            self.found, self._ended, self._apart, self._moved, self._pages = numbers
-
-        return restore
+    def save(self, savepoint: Savepoint) -> None:
+        for ends in (self,) if self._pool is None else (self, self._pool):
+            savepoint.keep(ends, "found", "_ended", "_apart", "_moved", "_pages")
 
 
 class CounterKind:
@@ -157,17 +153,7 @@ class CounterKind:
             share = (own.products + others.products) / (own.squares + others.squares)
             self.begins = found > (_STILL_FOUND if self.begins else _FOUND) and share > _LEAST_SURPLUS
 
-    def savepoint(self) -> Callable[[], None]:
-        """A function that makes it what it is now."""
-        numbers = (self.begins, self._heard, self._tokens, self._began_at, self._due, self._rests_until)
-        own, pool = self._own, self._pool
-        sums = [(one, one.count, one.found, one.products, one.squares) for one in (own, pool)]
-        pages = self._pages.copy()
-
-        def restore() -> None:
-            self.begins, self._heard, self._tokens, self._began_at, self._due, self._rests_until = numbers
-            for one, *of_one in sums:
-                one.count, one.found, one.products, one.squares = of_one
-            self._pages = pages
-
-        return restore
+    def save(self, savepoint: Savepoint) -> None:
+        savepoint.keep(self, "begins", "_heard", "_tokens", "_began_at", "_due", "_rests_until", "_pages")
+        for sums in (self._own, self._pool):
+            savepoint.keep(sums, "count", "found", "products", "squares")

@@ -7,13 +7,13 @@ Only ratios of speeds are used, so nothing depends on how fast the machines are.
 """
 
 from collections import deque
-from collections.abc import Callable
 from math import inf
 from statistics import median
 from typing import Final
 
 from epp.scheduling.work_ahead.cost_model import WorkerPace
 from epp.scheduling.work_ahead.counter_kind import CountedEnds, CounterKind, KindSums
+from epp.scheduling.work_ahead.savepoint import Savepoint
 
 TRANSIT: Final = 0.25
 """Seconds in which a request that was sent may not have reached the worker's page."""
@@ -32,6 +32,11 @@ _SPARE_ROOM: Final = 64
 """Withdrawn prompts that may stay between others, beside as many as are not withdrawn: taking each out at once costs more."""
 _LONGEST_LOOK: Final = 1.0
 """Seconds. Two pages that are further apart say nothing of the worker's speed: it may have been stopped."""
+_STATE: Final = (
+    "ahead", "since", "done", "busy", "under_way", "_sent", "_count", "_computed", "read_at", "_spare", "_unsettled",
+    "_scale", "sent", "grown", "held", "_begun", "slowness", "_most_running", "room",
+)  # fmt: skip
+"""What a page changes."""
 
 
 class SentPrompt:
@@ -214,39 +219,12 @@ class WorkLedger:
         """Whether pages will tell when it is done."""
         return self.read_at > prompt.sent_at - _STALE
 
-    def savepoint(self) -> Callable[[], None]:
-        """A function that makes the ledger what it is now."""
-        numbers = (
-            self.ahead,
-            self.done,
-            self.busy,
-            self._computed,
-            self.read_at,
-            self._spare,
-            self.sent,
-            self.grown,
-            self.since,
-            self.under_way,
-            self._unsettled,
-            self._scale,
-        )
-        count, prompts = self._count, [(one, one.tokens, one.missing, one.ahead) for one in self._sent]
-        others = (self._begun, self._most_running, self.room, self.held, self.slowness)
-        restore_kind, restore_ends = self.kind.savepoint(), self.ends.savepoint()
-
-        def restore() -> None:
-            self.ahead, self.done, self.busy, self._computed = numbers[:4]
-            self.read_at, self._spare, self.sent, self.grown, self.since = numbers[4:9]
-            self.under_way, self._unsettled, self._scale = numbers[9:]
-            self._begun, self._most_running, self.room, self.held, self.slowness = others
-            restore_kind()
-            restore_ends()
-            self._count = count
-            self._sent = deque([one for one, *_ in prompts])
-            for one, tokens, missing, ahead in prompts:
-                one.tokens, one.missing, one.ahead = tokens, missing, ahead
-
-        return restore
+    def save(self, savepoint: Savepoint) -> None:
+        for prompt in self._sent:
+            savepoint.keep(prompt, "tokens", "missing", "ahead")
+        savepoint.keep(self, *_STATE)
+        self.kind.save(savepoint)
+        self.ends.save(savepoint)
 
     def late(self, speed: float) -> float:
         """Tokens of the time since it should have been done, at this speed, with the first prompt that is ahead."""
@@ -356,17 +334,8 @@ class PoolTotals:
         limit = _OTHERS_UNTIL if self.others_send else _OTHERS_BELOW
         self.others_send = self._sent < limit * self._grown
 
-    def savepoint(self) -> Callable[[], None]:
-        """A function that makes the totals what they are now."""
-        sums, others_send = (self.speed, self._pages, self._sent, self._grown), self.others_send
-        halved_at, known = self._halved_at.copy(), self._known.copy()
-
-        def restore() -> None:
-            self.speed, self._pages, self._sent, self._grown = sums
-            self.others_send = others_send
-            self._halved_at, self._known = halved_at, known
-
-        return restore
+    def save(self, savepoint: Savepoint) -> None:
+        savepoint.keep(self, "speed", "_pages", "_sent", "_grown", "others_send", "_halved_at", "_known")
 
     def forget(self, ledger: WorkLedger) -> None:
         """Its endpoint is gone."""

@@ -1,6 +1,5 @@
 """The ledgers of all endpoints, what they add up to, and the columns of each pool, kept up to date with them."""
 
-from collections.abc import Callable
 from math import inf
 from typing import Final
 
@@ -11,6 +10,7 @@ from epp.scheduling.work_ahead.columns import PoolColumns
 from epp.scheduling.work_ahead.cost_model import CostModel
 from epp.scheduling.work_ahead.counter_kind import CountedEnds, KindSums
 from epp.scheduling.work_ahead.ledger import PoolTotals, SentPrompt, WorkLedger
+from epp.scheduling.work_ahead.savepoint import Savepoint
 
 _SCRAPED_AT: Final = int(Column.SCRAPED_AT)  # numpy takes an int faster than an enumeration's member
 _MAX_POOLS: Final = 4
@@ -118,21 +118,13 @@ class PoolLedgers:
         last[:] = [*last[1 - _MAX_POOLS :], columns]
         return columns
 
-    def savepoint(self, pool: EndpointPool) -> Callable[[], None]:
-        """A function that makes all as it is now, if meanwhile nothing but pages of this pool is read."""
-        known, last = dict(self.by_key), list(self._columns)
-        unread = [
-            ledger.savepoint()
-            for endpoint, at in zip(pool.endpoints, pool.numbers[_SCRAPED_AT].tolist(), strict=True)
-            if (ledger := known.get(endpoint.key)) is not None and ledger.read_at != at
-        ]
-        savepoints = [*(columns.savepoint() for columns in last), *unread, self.totals.savepoint()]
-
-        def restore() -> None:
-            for roll_back in savepoints:
-                roll_back()
-            self.by_key.clear()
-            self.by_key.update(known)
-            self._columns[:] = last
-
-        return restore
+    def save(self, pool: EndpointPool, savepoint: Savepoint) -> None:
+        """Keep all as it is now, if until then nothing but pages of this pool is read."""
+        savepoint.keep(self, "by_key", "_columns")
+        for columns in self._columns:
+            columns.save(savepoint)
+        for endpoint, at in zip(pool.endpoints, pool.numbers[_SCRAPED_AT].tolist(), strict=True):
+            ledger = self.by_key.get(endpoint.key)
+            if ledger is not None and ledger.read_at != at:
+                ledger.save(savepoint)
+        self.totals.save(savepoint)

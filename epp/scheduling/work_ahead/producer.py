@@ -21,6 +21,7 @@ from epp.scheduling.work_ahead.columns import ScoredPool, of_rows, prompt_tokens
 from epp.scheduling.work_ahead.cost_model import LEARNT_NUMBERS, UNKNOWN, CostModel, Known
 from epp.scheduling.work_ahead.ledger import SentPrompt, WorkLedger
 from epp.scheduling.work_ahead.pool_ledgers import PoolLedgers
+from epp.scheduling.work_ahead.savepoint import Savepoint
 from epp.scheduling.work_ahead.transfer import AwaitedTransfer, TransferTimes
 
 _WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member
@@ -96,15 +97,12 @@ class WorkAheadProducer:
 
     def rehearse(self, request: InferenceRequest, pool: EndpointPool) -> Callable[[], None]:
         """Pages count as read when a request comes, and this is none."""
-        restore_ledgers, restore_adapters = self.ledgers.savepoint(pool), self._adapters.savepoint()
-
-        def restore() -> None:
-            self.scored.forget()
-            restore_ledgers()
-            restore_adapters()
-
+        savepoint = Savepoint()
+        savepoint.keep(self.scored, "request", "pool")
+        self.ledgers.save(pool, savepoint)
+        self._adapters.save(savepoint)
         self.prepare(request, pool)
-        return restore
+        return savepoint.restore
 
     def told(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:
         """Other pickers' prompts are ahead as well: then the pages' counters are matched exactly."""

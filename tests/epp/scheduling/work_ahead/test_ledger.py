@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from epp.scheduling.work_ahead.counter_kind import CountedEnds
 from epp.scheduling.work_ahead.ledger import TRANSIT, SentPrompt, WorkLedger
+from epp.scheduling.work_ahead.savepoint import Savepoint
 
 MANY = 1000.0
 """Requests that a page shows: so many that it says nothing of what is computed."""
@@ -138,10 +139,11 @@ def test_a_wrong_guess_of_tokens_does_not_pile_up() -> None:
         computed += 1600
         ledger.read(computed, 0, MANY, now)
         if step == 200:
-            restore = ledger.savepoint()
+            savepoint = Savepoint()
+            ledger.save(savepoint)
             ledger.read(computed, 0, 3, now + 1)
             assert ledger.ahead == 6000  # the requests that are there bound it meanwhile
-            restore()
+            savepoint.restore()
         if step in (9_999, 19_999):
             after.append(ledger.ahead)
     assert after == [0, 0]  # 4 million more without the scale
