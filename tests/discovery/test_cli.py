@@ -21,9 +21,11 @@ from tests.fake_worker import FakeWorker
 from tests.in_process import run_here
 from tests.owner_process import owner
 from tests.raw_server import answers, raw_server
+from tests.started import next_line, started
 from tests.warm_python import WARM_PYTHON
 
 run = partial(run_here, main)
+watch = partial(started, WARM_PYTHON, "-m", "discovery", "watch", "prod", "decode", "--discovery")
 
 
 def run_program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -84,37 +86,19 @@ def test_metadata_without_names_are_refused() -> None:
     assert (done.returncode, "--metadata is of one component" in done.stderr) == (2, True)
 
 
-def test_watch_prints_changes_until_it_is_ended(tmp_path: Path) -> None:
-    command = [
-        WARM_PYTHON,
-        "-m",
-        "discovery",
-        "watch",
-        "prod",
-        "decode",
-        "--discovery",
-        f"file://{tmp_path}",
-    ]
-    watching = subprocess.Popen(
-        [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert watching.stdout is not None
-    try:
+async def test_watch_prints_changes_until_it_is_ended(tmp_path: Path) -> None:
+    async with watch(f"file://{tmp_path}", "--json", stderr=subprocess.PIPE) as watching:
         with owner(tmp_path, "w-0"):
-            assert json.loads(watching.stdout.readline())["event"] == "added"
-        removed = json.loads(watching.stdout.readline())
-        assert (removed["event"], removed["reason"], removed["instance"]["id"]) == (
+            assert json.loads(await next_line(watching))["event"] == "added"
+        removed = json.loads(await next_line(watching))
+        assert [removed["event"], removed["reason"], removed["instance"]["id"]] == [
             "removed",
             "deleted",
             "w-0",
-        )
+        ]
         watching.terminate()
-        assert watching.wait(90) == 0
-        assert watching.stderr is not None
-        assert watching.stderr.read() == ""
-    finally:
-        watching.kill()
-        watching.communicate()
+        assert await watching.communicate() == (b"", b"")
+        assert watching.returncode == 0
 
 
 def test_explain_says_why_and_exits_with_one_when_something_is_wrong(tmp_path: Path) -> None:
@@ -126,6 +110,9 @@ def test_explain_says_why_and_exits_with_one_when_something_is_wrong(tmp_path: P
     with owner(tmp_path, "w-0"):
         deaf = run("explain", "prod", "decode", "--discovery", f"file://{tmp_path}")
     assert deaf.stdout.startswith("w-0 is an instance: its metadata is unavailable: ")
+    refused = "GET http://127.0.0.1:80/metadata: cannot be reached: Connection refused; nothing listens on port 80: "
+    assert refused in deaf.stdout
+    assert "registry.open(..., port=...)" in deaf.stdout
     assert deaf.returncode == 1
 
 
@@ -148,34 +135,23 @@ async def test_a_watch_with_metadata_prints_documents_and_reachability(
     async with registry.open(url, token="s3cret").register_instance("prod", "decode") as handle:
         handle.set_metadata({"transport": {"http": {"port": 8000}}})
         handle.set_ready("ready")
-        watching = await asyncio.create_subprocess_exec(
-            *(WARM_PYTHON, "-m", "discovery", "watch", "prod", "decode"),
-            *("--metadata", "--discovery", url, *flags),
-            stdout=asyncio.subprocess.PIPE,
-            env=os.environ | {"ADSUM_TOKEN": "s3cret", "ADSUM_SILENT_AFTER": "60"},
-        )
-        assert watching.stdout is not None
-        try:
-            async with asyncio.timeout(90):
-                added = (await watching.stdout.readline()).decode()
-                handle.set_metadata({"model": {"name": "m" * 500}})
-                updated = (await watching.stdout.readline()).decode()
-                handle.set_ready("not_ready")
-                lines = [added, updated, (await watching.stdout.readline()).decode()]
-                while "removed" not in lines[-1]:  # its own word that it is not ready may come first
-                    lines.append((await watching.stdout.readline()).decode())
-        finally:
-            watching.terminate()
-            await watching.communicate()
+        environment = os.environ | {"ADSUM_TOKEN": "s3cret", "ADSUM_SILENT_AFTER": "60"}
+        async with watch(url, "--metadata", *flags, env=environment) as watching:
+            added = await next_line(watching)
+            handle.set_metadata({"model": {"name": "m" * 500}})
+            updated = await next_line(watching)
+            handle.set_ready("not_ready")
+            while "removed" not in (last := await next_line(watching)):
+                pass  # its own word that it is not ready may come first
         name = f"{handle.instance_id()} http://127.0.0.1:8000"
         moved = f"{handle.instance_id()} {handle.instance.url}"
     if not flags:
         assert added == f'added   {name} ready {{"transport": {{"http": {{"port": 8000}}}}}}\n'
         assert updated.startswith(f'updated {moved} ready {{"model": {{"name": "mmm')
         assert updated.endswith("mmm... (--json has all of it)\n")
-        assert lines[-1].startswith(f"removed {moved} ready (not_ready)")
+        assert last.startswith(f"removed {moved} ready (not_ready)")
         return
-    first, second, last = (json.loads(line) for line in (added, updated, lines[-1]))
+    first, second, third = (json.loads(line) for line in (added, updated, last))
     shown = first["instance"]
     assert shown["metadata"] == {"transport": {"http": {"port": 8000}}}
     assert {name: shown[name] for name in ("ports", "reachable", "incarnation")} == {
@@ -188,7 +164,7 @@ async def test_a_watch_with_metadata_prints_documents_and_reachability(
     assert fields <= shown.keys()
     assert second["instance"]["metadata"] == {"model": {"name": "m" * 500}}
     assert second["instance"]["revision"] != shown["revision"]
-    assert (last["reason"], last["instance"]["metadata"]) == ("not_ready", None)
+    assert (third["reason"], third["instance"]["metadata"]) == ("not_ready", None)
 
 
 async def test_list_and_watch_show_where_requests_go(tmp_path: Path) -> None:
@@ -203,18 +179,8 @@ async def test_list_and_watch_show_where_requests_go(tmp_path: Path) -> None:
 
         table, lines = await said("--metadata"), await said("--metadata", "--json")
         denied = await said(token="")
-        watching = await asyncio.create_subprocess_exec(
-            *(WARM_PYTHON, "-m", "discovery", "watch", "prod", "decode", "--discovery", url),
-            stdout=asyncio.subprocess.PIPE,
-            env=os.environ | {"ADSUM_TOKEN": "s3cret"},
-        )
-        assert watching.stdout is not None
-        try:
-            async with asyncio.timeout(90):
-                added = (await watching.stdout.readline()).decode()
-        finally:
-            watching.terminate()
-            await watching.communicate()
+        async with watch(url, env=os.environ | {"ADSUM_TOKEN": "s3cret"}) as watching:
+            added = await next_line(watching)
     name, document = handle.instance_id(), {"transport": {"http": {"port": 8000}}}
     assert table.stdout.splitlines()[1].split(None, 3) == [
         *(name, "http://127.0.0.1:8000", "ready"),
@@ -228,16 +194,6 @@ async def test_list_and_watch_show_where_requests_go(tmp_path: Path) -> None:
         f"{name}: the URL is the registered one, because its metadata is unavailable (HTTP 401"
     )
     assert denied.stderr.count("\n") == 1
-
-
-def test_explain_names_the_url_it_asked_and_what_to_do(tmp_path: Path) -> None:
-    with owner(tmp_path, "w-0"):
-        deaf = run("explain", "prod", "decode", "--discovery", f"file://{tmp_path}")
-    assert (
-        "GET http://127.0.0.1:80/metadata: cannot be reached: Connection refused; nothing listens on port 80: "
-        in (deaf.stdout)
-    )
-    assert "registry.open(..., port=...)" in deaf.stdout
 
 
 MISTAKES = """\
@@ -315,14 +271,6 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
         command = f"{sys.executable} -m discovery list prod decode --discovery file://{tmp_path} | true"
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=90)
     assert done.stderr == ""
-
-
-def test_importing_the_vocabulary_imports_no_source() -> None:
-    script = (
-        "import discovery, sys; print([m for m in sys.modules if 'filesystem' in m or 'kubernetes' in m])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=90)
-    assert done.stdout == "[]\n"
 
 
 async def verdicts(worker: FakeWorker) -> dict[str, Verdict]:

@@ -24,6 +24,7 @@ from discovery.source import ComponentKey
 from tests.eventually import eventually
 from tests.in_process import run_here
 from tests.owner_process import owner
+from tests.started import ready, started
 from tests.warm_python import WARM_PYTHON
 
 KEY = ComponentKey("prod", "decode")
@@ -155,27 +156,15 @@ def _umask() -> int:
 @asynccontextmanager
 async def feeding(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, str]]]:
     """The process, and what its ready line says."""
-    running = await asyncio.create_subprocess_exec(
-        *(WARM_PYTHON, "-m", "discovery", "eds", "prod", "decode", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert running.stdout is not None
-    try:
-        async with asyncio.timeout(90):
-            word, *pairs = (await running.stdout.readline()).decode().split()
-        assert word == "ready"
-        yield running, dict(pair.split("=", 1) for pair in pairs)
-    finally:
-        if running.returncode is None:
-            running.kill()
-        await running.communicate()
+    async with started(WARM_PYTHON, "-m", "discovery", "eds", "prod", "decode", *arguments) as running:
+        yield running, await ready(running)
 
 
 async def test_a_worker_from_before_it_is_ready_to_its_death(tmp_path: Path) -> None:
     root, path = f"file://{tmp_path}/root", tmp_path / "endpoints.json"
     (tmp_path / "root").mkdir(mode=0o700)
-    async with feeding("--discovery", root, "--out", str(path)) as (running, ready):
-        assert (ready, ports(path)) == ({"file": str(path)}, {})
+    async with feeding("--discovery", root, "--out", str(path)) as (running, said):
+        assert (said, ports(path)) == ({"file": str(path)}, {})
         async with registry.open(root, address="127.0.0.1").register_instance("prod", "decode") as handle:
             await eventually(lambda: ports(path) == {handle.instance.port: "UNHEALTHY"})
             handle.set_metadata({"transport": {"http": {"port": 8000}}})

@@ -1,4 +1,4 @@
-"""The set that etcd's answers make, what strangers write under the prefix, and secrets that users may have put there."""
+"""The set that etcd's answers make, and what strangers write under the prefix."""
 
 import json
 from typing import Any
@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discovery.etcd.messages.etcd_pb2 import Event, KeyValue, RangeResponse, ResponseHeader, WatchResponse
-from discovery.etcd.url import parse_etcd_url
 from discovery.etcd.watched_keys import (
     StoreReplacedError,
     WatchedKeys,
@@ -157,23 +156,6 @@ NAMES = st.one_of(
     ),
     st.binary(max_size=8),
 )
-
-
-@pytest.mark.parametrize(
-    ("url", "environment"),
-    [
-        ("etcd://", {"ETCDCTL_ENDPOINTS": "https://root:s3cret@h:2379"}),
-        ("etcd://", {"ETCDCTL_ENDPOINTS": "h:2379,root:s3cret@i:2379"}),
-        ("etcd://root:s3cret@h/", {}),
-        ("etcd://h?password=s3cret", {}),
-        ("etcd://h?user=root:s3cret", {}),
-        ("etcd://h:0?user=root", {"ETCDCTL_PASSWORD": "s3cret"}),
-    ],
-)
-def test_no_error_quotes_a_password(url: str, environment: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="etcd://") as raised:
-        parse_etcd_url(url, environment)
-    assert "s3cret" not in str(raised.value)
 
 
 @given(st.lists(st.tuples(NAMES, VALUES, st.booleans(), st.booleans()), max_size=12))

@@ -1,5 +1,6 @@
 """Which directories are taken, and what one look at a directory sees: what is odd, what is old, what is in short supply."""
 
+import json
 import os
 import re
 import stat
@@ -120,16 +121,42 @@ def test_a_record_from_before_a_reboot_needs_a_new_heartbeat(
     assert ids(directory, 1.0) == ["a"]
 
 
-def test_a_fresh_record_of_another_host_is_alive_at_once(
+def test_another_hosts_worker_is_judged_by_its_counter_and_our_clock(
     component: Path, directory: ComponentDirectory
 ) -> None:
     write(component, "a", host="another-host")
+    assert ids(directory, 0.0) == ids(directory, 5.0) == ["a"]
+    write(component, "a", host="another-host", counter=1)
+    assert ids(directory, 10.0) == ["a"]
+    assert ids(directory, 16.5) == []
+    [silent] = directory.scan(17.0).candidates
+    assert "silent for more than 6 s" in (silent.reason or "")
+    write(component, "a", host="another-host", counter=100)
+    assert ids(directory, 18.0) == ["a"]
+
+
+def test_unknown_keys_are_tolerated_and_a_foreign_path_is_not(
+    component: Path, directory: ComponentDirectory
+) -> None:
+    record = write(component, "a", host="another-host")
+    (component / "b.json").write_text(record.read_text())
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"newer": {"x": 1}}))
     assert ids(directory) == ["a"]
+    [foreign] = [c for c in directory.scan(0.0).candidates if c.id == "b"]
+    assert "foreign record" in (foreign.reason or "")
 
 
-def test_a_dead_worker_is_alive_with_its_next_record(component: Path, directory: ComponentDirectory) -> None:
+@pytest.mark.parametrize("lock", ["absent", "free"])
+def test_a_dead_worker_is_alive_with_its_next_record(
+    component: Path, directory: ComponentDirectory, lock: str
+) -> None:
     write(component, "a")
-    assert ids(directory) == []
+    if lock == "free":
+        (component / "a.lock").touch()
+    [dead] = directory.scan(0.0).candidates
+    assert dead.instance is None
+    assert "its process has ended" in (dead.reason or "")
+    (component / "a.lock").unlink(missing_ok=True)
     with closing_lock(hold(component, "a")):
         assert sorted(directory.scan(1.0, {"a.json"}).instances) == ["a"]
 

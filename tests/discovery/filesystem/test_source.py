@@ -1,7 +1,6 @@
 """The directory as truth: real locks, real processes, real deaths."""
 
 import asyncio
-import json
 import shutil
 import signal
 from collections.abc import AsyncIterator
@@ -17,9 +16,7 @@ from discovery import (
     SourceDiscovery,
     WatchState,
 )
-from discovery.filesystem.directory import ComponentDirectory
 from discovery.filesystem.file_events import is_network_filesystem
-from discovery.filesystem.record import boot_id
 from discovery.filesystem.root import RootError
 from discovery.filesystem.source import FilesystemSource
 from registry.filesystem.membership import FilesystemMembership
@@ -143,75 +140,6 @@ async def test_a_half_written_or_foreign_file_is_reported_and_skipped(
         [broken] = [candidate for candidate in explanation.candidates if candidate.id == "b"]
         assert reason in (broken.reason or "")
         assert (component / "b.json").exists(), "what is not ours is not removed"
-
-
-def a_record(host: str, counter: int = 0, **more: object) -> str:
-    return json.dumps(
-        {
-            "version": 1,
-            "instance_id": "a",
-            "namespace": "prod",
-            "component": "decode",
-            "incarnation": "one",
-            "host": host,
-            "address": "10.0.0.1",
-            "port": 80,
-            "status": "ready",
-            "labels": {},
-            "counter": counter,
-        }
-        | more
-    )
-
-
-def ids(directory: ComponentDirectory, now: float) -> list[str]:
-    return sorted(directory.scan(now).instances)
-
-
-def test_another_hosts_worker_is_judged_by_its_counter_and_our_clock(component: Path) -> None:
-    directory = ComponentDirectory(component, "this")
-    record = component / "a.json"
-    record.write_text(a_record("other"))
-    assert ids(directory, 0.0) == ["a"]
-    assert ids(directory, 5.0) == ["a"]
-    record.write_text(a_record("other", counter=1))
-    assert ids(directory, 10.0) == ["a"]
-    assert ids(directory, 16.5) == []
-    [silent] = directory.scan(17.0).candidates
-    assert silent.reason is not None
-    assert "silent for more than 6 s" in silent.reason
-    directory.close()
-
-
-def test_another_hosts_worker_returns_with_its_next_heartbeat(component: Path) -> None:
-    directory = ComponentDirectory(component, "this")
-    record = component / "a.json"
-    record.write_text(a_record("other"))
-    assert ids(directory, 0.0) == ["a"]
-    assert ids(directory, 10.0) == []
-    record.write_text(a_record("other", counter=100))
-    assert ids(directory, 11.0) == ["a"]
-    directory.close()
-
-
-def test_unknown_keys_are_tolerated_and_a_foreign_path_is_not(component: Path) -> None:
-    directory = ComponentDirectory(component, "this")
-    (component / "a.json").write_text(a_record("other", newer={"x": 1}))
-    (component / "b.json").write_text(a_record("other"))
-    assert ids(directory, 0.0) == ["a"]
-    reasons = [c.reason for c in directory.scan(0.0).candidates if c.id == "b"]
-    assert "foreign record" in (reasons[0] or "")
-    directory.close()
-
-
-def test_an_unlocked_record_of_this_host_is_dead(component: Path) -> None:
-    directory = ComponentDirectory(component, boot_id())
-    (component / "a.json").write_text(a_record(boot_id()))
-    (component / "a.lock").touch()
-    [dead] = directory.scan(0.0).candidates
-    assert dead.instance is None
-    assert "its process has ended" in (dead.reason or "")
-    directory.close()
 
 
 async def test_a_missing_root_that_was_named_is_a_clear_error(tmp_path: Path) -> None:

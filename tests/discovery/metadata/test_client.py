@@ -92,16 +92,6 @@ async def test_a_server_without_documents_has_an_empty_one(
     assert await instance.metadata() == {}
 
 
-async def test_a_body_over_the_limit_is_not_read_on(
-    store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
-) -> None:
-    worker.body = b'{"a": "' + b"x" * (2 * 1024 * 1024) + b'"}'
-    store.put(worker.instance())
-    [instance] = await discovering.list_instances("prod", "decode")
-    with pytest.raises(MetadataUnavailableError, match="more than 1048576 bytes"):
-        await instance.metadata()
-
-
 async def test_a_refused_connection_is_an_error_that_names_the_address(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
 ) -> None:

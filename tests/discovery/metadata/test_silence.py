@@ -24,6 +24,7 @@ from discovery.memory import MemorySource, MemoryStore
 from discovery.metadata.silence import VARIABLE, SilenceTimings, silence_timings
 from tests.eventually import eventually
 from tests.fake_worker import FakeWorker, hang, serving
+from tests.started import next_line, started
 from tests.warm_python import WARM_PYTHON
 
 WORKER = """
@@ -51,20 +52,8 @@ server.serve_forever()
 @asynccontextmanager
 async def process(script: str, *arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """A worker's process and its first line of output."""
-    pipe = asyncio.subprocess.PIPE
-    started = await asyncio.create_subprocess_exec(
-        WARM_PYTHON, "-c", script, *arguments, stdin=pipe, stdout=pipe
-    )
-    assert started.stdout is not None
-    try:
-        async with asyncio.timeout(90):
-            line = (await started.stdout.readline()).decode().strip()
-        yield started, line
-    finally:
-        if started.returncode is None:
-            started.send_signal(signal.SIGCONT)
-            started.kill()
-        await started.communicate()
+    async with started(WARM_PYTHON, "-c", script, *arguments, stdin=asyncio.subprocess.PIPE) as worker:
+        yield worker, (await next_line(worker)).strip()
 
 
 async def next_event(stream: InstanceEventStream, within: float = 90) -> discovery.InstanceEvent:

@@ -231,29 +231,10 @@ def test_the_line_is_found_in_json_too(tmp_path: Path) -> None:
         read_endpoints_file(path)
 
 
-async def test_one_line_that_cannot_be_right_keeps_the_whole_file_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "endpoints.yaml"
-    _put(path, GOOD)
-    async with (
-        SourceDiscovery(StaticSource(EndpointsFile(path))) as service,
-        service.watch("any", "thing") as stream,
-    ):
-        added = (
-            "endpoints:\n- {name: a, address: 10.0.0.1, port: 2}\n- {name: b, address: 10.0.0.300, port: 1}\n"
-        )
-        _put(path, added)
-        await eventually(lambda: stream.health.state is WatchState.DEGRADED)
-        assert [(i.id, i.port) for i in stream.instances.values()] == [("a", 1)]
-    [warning] = [r.getMessage() for r in caplog.records]
-    assert warning == (
-        f"{path}: line 3: endpoints.1.address: '10.0.0.300' is not an IPv4 address: four numbers from 0 to 255; "
-        "the last valid list of endpoints stays in use"
-    )
-
-
 GOOD = "endpoints: [{name: a, address: 10.0.0.1, port: 1}]"
+ONE_IS_WRONG = (
+    "endpoints:\n- {name: a, address: 10.0.0.1, port: 2}\n- {name: b, address: 10.0.0.300, port: 1}\n"
+)
 
 
 def _put(path: Path, text: str) -> None:
@@ -284,12 +265,14 @@ class Counted:
     [
         (lambda path: _put(path, "endpoints:\n  - {\n"), "is neither YAML nor JSON"),
         (lambda path: _put(path, "endpoint: []"), "endpoints: Field required"),
-        (
-            lambda path: _put(path, f"{GOOD[:-1]}, {GOOD[12:]}"),
-            "the name 'a' appears twice in namespace 'default'",
-        ),
+        (lambda path: _put(path, f"{GOOD[:-1]}, {GOOD[12:]}"), "'a' appears twice in namespace 'default'"),
         (lambda path: path.unlink(), "No such file or directory"),
+        (
+            lambda path: _put(path, ONE_IS_WRONG),
+            "line 3: endpoints.1.address: '10.0.0.300' is not an IPv4 address: four numbers from 0 to 255",
+        ),
     ],
+    ids=["no YAML", "unknown key", "a name twice", "removed", "one wrong address"],
 )
 async def test_an_invalid_file_is_logged_once_and_its_recovery_too(
     spoil: Callable[[Path], Any], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -308,6 +291,10 @@ async def test_an_invalid_file_is_logged_once_and_its_recovery_too(
         assert said in warning.getMessage()
         assert warning.getMessage().endswith("; the last valid list of endpoints stays in use")
         assert "\n" not in warning.getMessage()
+        assert stream.health.state is WatchState.DEGRADED
+        assert [(i.id, i.port) for i in stream.instances.values()] == [("a", 1)], (
+            "nothing of the file is used"
+        )
         _put(path, "endpoints: [x]")
         await eventually(lambda: len(caplog.records) == 2)
         assert "endpoints.0: expected a mapping" in caplog.records[1].getMessage()

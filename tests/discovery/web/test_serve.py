@@ -16,6 +16,7 @@ from discovery.web.process import without_secrets
 from tests.eventually import eventually
 from tests.in_process import run_here
 from tests.owner_process import owner
+from tests.started import ready, started
 from tests.warm_python import WARM_PYTHON
 
 
@@ -47,32 +48,21 @@ class Served:
 
 @asynccontextmanager
 async def serve(*arguments: str) -> AsyncIterator[Served]:
-    process = await asyncio.create_subprocess_exec(
-        *(
-            WARM_PYTHON,
-            "-m",
-            "discovery",
-            "serve",
-            "prod",
-            "decode",
-            "--listen",
-            "127.0.0.1:0",
-            *arguments,
-        ),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+    command = (
+        WARM_PYTHON,
+        "-m",
+        "discovery",
+        "serve",
+        "prod",
+        "decode",
+        "--listen",
+        "127.0.0.1:0",
+        *arguments,
     )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(90):
-            word, *pairs = (await process.stdout.readline()).decode().split()
-        assert word == "ready"
+    async with started(*command, stderr=asyncio.subprocess.PIPE) as process:
+        said = await ready(process)
         async with aiohttp.ClientSession() as session:
-            yield Served(process, dict(pair.split("=", 1) for pair in pairs), session)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+            yield Served(process, said, session)
 
 
 async def test_who_is_there_from_before_it_is_ready_to_its_death(tmp_path: Path) -> None:
