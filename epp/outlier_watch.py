@@ -82,7 +82,7 @@ class OutlierWatch:
         states = OutlierState.EJECTED, OutlierState.PROBING
         return tuple([one.endpoint for one in self.avoided if one.state in states])
 
-    def heed_peers(self, ejected: Iterable[Key]) -> None:
+    def set_ejected_by_peers(self, ejected: Iterable[Key]) -> None:
         """Avoid what peers have ejected too, as far as `maxEjectionPercent` allows; nothing while it is off."""
         detection, store = self.detection, self._datastore
         if detection is None:

@@ -26,7 +26,7 @@ from epp.endpoints.load import Load
 from epp.peers.messages.peers_pb2 import News
 from epp.peers.publisher import PickPublisher
 from epp.peers.subscriber import PickSubscriber
-from epp.scheduling.plugin import ChainProducer, TeachingProducer
+from epp.scheduling.plugin import ChainProducer, CostLearner
 from examples.simulator.scheduler_model import Limits
 
 NAMES: Final = ("shared, streamed", "shared, Zipf", "growing sessions", "long tail")
@@ -70,8 +70,8 @@ class TellingChooser(PickerChooser):
         """What the others learnt, as far as it was told."""
         fits = [one.learnt for one in heard if one.learnt is not None]
         for producer in self._director.producers:
-            if isinstance(producer, TeachingProducer):
-                producer.heed_fits(fits)
+            if isinstance(producer, CostLearner):
+                producer.use_peer_fits(fits)
 
 
 @dataclasses.dataclass(slots=True)

@@ -13,7 +13,7 @@ from discovery.membership import MembershipReport
 from discovery.metadata.client import MetadataAnswer, MetadataClient, describe_failure
 from discovery.metadata.document import NO_DOCUMENT, MetadataDocument, read_metadata
 from discovery.metadata.schedule import FetchSchedule
-from discovery.metadata.silence import FollowedWorker
+from discovery.metadata.silence import SilenceMonitor
 from discovery.watch import Subscription, Truth
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class DocumentFollower:
         self._client = client
         self._suspect = suspect
         self._needs_documents = needs_documents
-        self._followed: dict[str, FollowedWorker] = {}
+        self._monitors: dict[str, SilenceMonitor] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._logged: set[str] = set()
         self._published: CopyOnWriteDict[Instance] = CopyOnWriteDict()
@@ -69,7 +69,7 @@ class DocumentFollower:
             self.truth.fail(group.exceptions[0])
         finally:
             self._ended = True
-            self._followed.clear()
+            self._monitors.clear()
             self._report.clear_silence()
 
     async def read(self, instance: Instance) -> dict[str, Any]:
@@ -79,24 +79,24 @@ class DocumentFollower:
         """
         if self._ended:
             return await self._client.read(instance)
-        followed = self._followed.get(instance.id)
-        if followed and followed.document and followed.instance.incarnation == instance.incarnation:
-            return read_metadata(instance, followed.document)
+        monitor = self._monitors.get(instance.id)
+        if monitor and monitor.document and monitor.instance.incarnation == instance.incarnation:
+            return read_metadata(instance, monitor.document)
         raise MetadataUnavailableError(instance.id, instance.authority, "this instance is no longer there")
 
     def problem(self, instance_id: str) -> str | None:
         """Why this member is unpublished or unreachable."""
-        followed = self._followed.get(instance_id)
-        return None if followed is None else followed.problem
+        monitor = self._monitors.get(instance_id)
+        return None if monitor is None else monitor.problem
 
     def problems(self) -> Mapping[str, str]:
         """Why members are unpublished or unreachable, by instance id."""
-        return {key: f.problem for key, f in self._followed.items() if f.problem is not None}
+        return {key: f.problem for key, f in self._monitors.items() if f.problem is not None}
 
     def without_document(self) -> Mapping[str, str]:
         """Why listed members are published without a document, by instance id; without those that answered 404, 405
         or 501."""
-        listed = (f for f in self._followed.values() if f.document is NO_DOCUMENT)
+        listed = (f for f in self._monitors.values() if f.document is NO_DOCUMENT)
         return {f.instance.id: f.problem for f in listed if f.problem is not None}
 
     def include_documents(self) -> None:
@@ -109,7 +109,7 @@ class DocumentFollower:
         self.publish()
 
     def follows(self, instance_id: str) -> bool:
-        return instance_id in self._followed
+        return instance_id in self._monitors
 
     async def _follow_membership(self, tasks: asyncio.TaskGroup) -> None:
         with self._membership.subscribe() as subscription:
@@ -125,7 +125,7 @@ class DocumentFollower:
         """Stop following removed members first; start following new ones in batches."""
         members = self._membership.instances
         for instance_id in (i for i in changed if i not in members):
-            self._followed.pop(instance_id, None)
+            self._monitors.pop(instance_id, None)
             self._stop_following(instance_id)
             self._unpublish(instance_id)
         for number, instance_id in enumerate(changed):
@@ -137,25 +137,25 @@ class DocumentFollower:
         self.publish()
 
     def _is_monitored(self, instance_id: str) -> bool:
-        return instance_id in self._followed or len(self._followed) < _MONITORED_LIMIT
+        return instance_id in self._monitors or len(self._monitors) < _MONITORED_LIMIT
 
     def _start_following(self, tasks: asyncio.TaskGroup, instance: Instance) -> None:
-        followed = self._followed.get(instance.id)
-        if followed is not None and followed.instance is instance:
+        monitor = self._monitors.get(instance.id)
+        if monitor is not None and monitor.instance is instance:
             return
         poll = self._client.silence.poll
-        if followed is None or followed.instance.incarnation != instance.incarnation:
+        if monitor is None or monitor.instance.incarnation != instance.incarnation:
             self._unpublish(instance.id)
-            followed = FollowedWorker(instance, self._needs_documents)
-            self._followed[instance.id] = followed
-        elif (followed.instance.address, followed.instance.port) == (instance.address, instance.port):
-            followed.instance = instance
-            self._set_published(followed)
+            monitor = SilenceMonitor(instance, self._needs_documents)
+            self._monitors[instance.id] = monitor
+        elif (monitor.instance.address, monitor.instance.port) == (instance.address, instance.port):
+            monitor.instance = instance
+            self._set_published(monitor)
             return
         self._stop_following(instance.id)
-        followed.instance, followed.schedule = instance, FetchSchedule(poll)
-        self._set_published(followed)
-        self._tasks[instance.id] = tasks.create_task(self._follow(followed), name=f"follow {instance.id}")
+        monitor.instance, monitor.schedule = instance, FetchSchedule(poll)
+        self._set_published(monitor)
+        self._tasks[instance.id] = tasks.create_task(self._follow(monitor), name=f"follow {instance.id}")
 
     def _stop_following(self, instance_id: str) -> None:
         task = self._tasks.pop(instance_id, None)
@@ -164,54 +164,54 @@ class DocumentFollower:
         self._logged.discard(instance_id)
         self._report.clear_silence((instance_id,))
 
-    async def _follow(self, followed: FollowedWorker) -> None:
+    async def _follow(self, monitor: SilenceMonitor) -> None:
         now = asyncio.get_running_loop().time
         while True:
             try:
-                delay = await self._refresh(followed)
+                delay = await self._refresh(monitor)
             except Exception as error:  # noqa: BLE001 -- one worker's fault must not end the watch of all others
-                delay = self._crashed(followed, error)
-            await asyncio.sleep(max(delay, followed.schedule.throttle(now())))
+                delay = self._crashed(monitor, error)
+            await asyncio.sleep(max(delay, monitor.schedule.throttle(now())))
 
-    async def _refresh(self, followed: FollowedWorker) -> float:
+    async def _refresh(self, monitor: SilenceMonitor) -> float:
         """One GET and what follows from its answer; returns the seconds until the next."""
         try:
-            document, delay = await self._hold_or_fetch(followed)
+            document, delay = await self._hold_or_fetch(monitor)
         except MetadataUnavailableError as error:
-            return self._failed(followed, error)
-        self._answered(followed, document)
+            return self._failed(monitor, error)
+        self._answered(monitor, document)
         return delay
 
-    async def _hold_or_fetch(self, followed: FollowedWorker) -> tuple[MetadataDocument, float]:
+    async def _hold_or_fetch(self, monitor: SilenceMonitor) -> tuple[MetadataDocument, float]:
         """The document, and the seconds until the next GET: 0 if that can be held."""
-        now, schedule, known = asyncio.get_running_loop().time, followed.schedule, followed.document
+        now, schedule, known = asyncio.get_running_loop().time, monitor.schedule, monitor.document
         may_hold = known is not None and known.etag is not None and schedule.may_hold(now())
-        if may_hold and known is not None and (document := await self._hold(followed, known)) is not None:
+        if may_hold and known is not None and (document := await self._hold(monitor, known)) is not None:
             return document, schedule.next_hold(now())
-        document = (await self._fetch(followed)).document
+        document = (await self._fetch(monitor)).document
         schedule.answered()
         if not may_hold and document.etag is not None and schedule.may_hold(now()):
             return document, 0.0
-        return document, schedule.next_poll() * max(1.0, len(self._followed) / _FULL_RATE_WORKERS)
+        return document, schedule.next_poll() * max(1.0, len(self._monitors) / _FULL_RATE_WORKERS)
 
-    async def _fetch(self, followed: FollowedWorker) -> MetadataAnswer:
+    async def _fetch(self, monitor: SilenceMonitor) -> MetadataAnswer:
         """One GET that is not held."""
-        is_retry = followed.schedule.failures > 0
+        is_retry = monitor.schedule.failures > 0
         # `SilenceTimings` promises a bound: an answering worker that is polled has no more time than `margin`
-        prompt = followed.has_answered and not is_retry and self._client.silence.in_every_watch
+        prompt = monitor.has_answered and not is_retry and self._client.silence.in_every_watch
         timeout = min(self._client.silence.margin, self._client.timeout) if prompt else None
-        waits = not followed.needs_document and not followed.is_published
-        connected = partial(self._connected, followed) if waits else None
+        waits = not monitor.needs_document and not monitor.is_published
+        connected = partial(self._connected, monitor) if waits else None
         return await self._client.fetch(
-            followed.instance, followed.document, retry=is_retry, timeout=timeout, connected=connected
+            monitor.instance, monitor.document, retry=is_retry, timeout=timeout, connected=connected
         )
 
-    async def _hold(self, followed: FollowedWorker, known: MetadataDocument) -> MetadataDocument | None:
+    async def _hold(self, monitor: SilenceMonitor, known: MetadataDocument) -> MetadataDocument | None:
         """The answer of a held GET; None if none may be held. Tells the schedule whether the worker held it."""
-        now, schedule = asyncio.get_running_loop().time, followed.schedule
+        now, schedule = asyncio.get_running_loop().time, monitor.schedule
         started = now()
         try:
-            answer = await self._client.hold(followed.instance, known)
+            answer = await self._client.hold(monitor.instance, known)
         except MetadataUnavailableError:
             schedule.hold_failed(now())
             raise
@@ -227,54 +227,54 @@ class DocumentFollower:
             schedule.held()
         return answer.document
 
-    def _answered(self, followed: FollowedWorker, document: MetadataDocument) -> None:
-        self._logged.discard(followed.instance.id)
-        if followed.answered(document):
-            self._publish_change(followed)
-        self._note_silence(followed, None)
+    def _answered(self, monitor: SilenceMonitor, document: MetadataDocument) -> None:
+        self._logged.discard(monitor.instance.id)
+        if monitor.answered(document):
+            self._publish_change(monitor)
+        self._note_silence(monitor, None)
 
-    def _failed(self, followed: FollowedWorker, error: MetadataUnavailableError) -> float:
-        if isinstance(error, WorkerUnreachableError) and followed.schedule.failures == 0:
-            self._suspect(followed.instance.id)
-        if followed.failed(error, describe_failure(error, self._client.scheme)):
-            self._publish_change(followed)
-        self._note_silence(followed, followed.silence_delay(error))
-        return followed.retry_delay(error)
+    def _failed(self, monitor: SilenceMonitor, error: MetadataUnavailableError) -> float:
+        if isinstance(error, WorkerUnreachableError) and monitor.schedule.failures == 0:
+            self._suspect(monitor.instance.id)
+        if monitor.failed(error, describe_failure(error, self._client.scheme)):
+            self._publish_change(monitor)
+        self._note_silence(monitor, monitor.silence_delay(error))
+        return monitor.retry_delay(error)
 
-    def _connected(self, followed: FollowedWorker) -> None:
-        asyncio.get_running_loop().call_later(_DOCUMENT_GRACE, self._publish_without_document, followed)
+    def _connected(self, monitor: SilenceMonitor) -> None:
+        asyncio.get_running_loop().call_later(_DOCUMENT_GRACE, self._publish_without_document, monitor)
 
-    def _publish_without_document(self, followed: FollowedWorker) -> None:
+    def _publish_without_document(self, monitor: SilenceMonitor) -> None:
         if (
-            self._followed.get(followed.instance.id) is followed
-            and not followed.is_published
-            and followed.accepted_connection()
+            self._monitors.get(monitor.instance.id) is monitor
+            and not monitor.is_published
+            and monitor.accepted_connection()
         ):
-            self._publish_change(followed)
+            self._publish_change(monitor)
 
-    def _note_silence(self, followed: FollowedWorker, delay: float | None) -> None:
-        if not followed.silent:
-            self._report.clear_silence((followed.instance.id,))
+    def _note_silence(self, monitor: SilenceMonitor, delay: float | None) -> None:
+        if not monitor.silent:
+            self._report.clear_silence((monitor.instance.id,))
         if delay is not None:
-            asyncio.get_running_loop().call_later(delay, self._mark_silent, followed)
+            asyncio.get_running_loop().call_later(delay, self._mark_silent, monitor)
 
-    def _mark_silent(self, followed: FollowedWorker) -> None:
+    def _mark_silent(self, monitor: SilenceMonitor) -> None:
         """Unless it was replaced, removed or heard again since this was scheduled."""
-        if self._followed.get(followed.instance.id) is followed and followed.silent:
-            self._report.mark_silent(followed.instance)
+        if self._monitors.get(monitor.instance.id) is monitor and monitor.silent:
+            self._report.mark_silent(monitor.instance)
 
-    def _crashed(self, followed: FollowedWorker, error: Exception) -> float:
+    def _crashed(self, monitor: SilenceMonitor, error: Exception) -> float:
         """An unexpected error; logged once until this worker answers again."""
-        followed.problem = f"{type(error).__name__}: {error}"
-        if followed.instance.id not in self._logged:
-            self._logged.add(followed.instance.id)
+        monitor.problem = f"{type(error).__name__}: {error}"
+        if monitor.instance.id not in self._logged:
+            self._logged.add(monitor.instance.id)
             log.error(
-                "cannot follow the metadata of %s: unexpected error", followed.instance.id, exc_info=error
+                "cannot follow the metadata of %s: unexpected error", monitor.instance.id, exc_info=error
             )
-        return followed.schedule.failed(unreachable=False)
+        return monitor.schedule.failed(unreachable=False)
 
-    def _set_published(self, followed: FollowedWorker) -> None:
-        if (instance := followed.published_instance(self)) is not None:
+    def _set_published(self, monitor: SilenceMonitor) -> None:
+        if (instance := monitor.published_instance(self)) is not None:
             self._published[instance.id] = instance
             self._changed.add(instance.id)
 
@@ -282,8 +282,8 @@ class DocumentFollower:
         if self._published.pop(instance_id, None) is not None:
             self._changed.add(instance_id)
 
-    def _publish_change(self, followed: FollowedWorker) -> None:
-        self._set_published(followed)
+    def _publish_change(self, monitor: SilenceMonitor) -> None:
+        self._set_published(monitor)
         if not self._publish_scheduled:
             self._publish_scheduled = True
             asyncio.get_running_loop().call_soon(self.publish)

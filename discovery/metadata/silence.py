@@ -67,8 +67,8 @@ def silence_timings(seconds: float | None) -> SilenceTimings:
 
 
 @dataclass(slots=True, eq=False)
-class FollowedWorker:
-    """One instance, its last valid document, and why there is none.
+class SilenceMonitor:
+    """Monitors one worker: its last valid document, or why there is none, and whether it still answers.
 
     `needs_document`: it registered itself, so it is published once its document has arrived. A listed instance is
     published whatever it answers, and its silence counts only after its first answer: many model servers have no

@@ -185,7 +185,7 @@ def build_config(
     """
     written, corrected, document, problems = parsed
     plugins = Plugins(document.plugins, rng, problems, before, processes)
-    extractor = plugins.first(ExtractorParameters) or ExtractorParameters()
+    extractor = plugins.first_parameters(ExtractorParameters) or ExtractorParameters()
     specs = _build_listed(document, plugins, extractor)
     flow_control = _flow_control(document, plugins, problems)
     detector = problems.of(partial(_detector, document, plugins))
@@ -206,7 +206,7 @@ def build_config(
         metrics=metrics,
         defaults=_defaults(plugins, extractor),
         plugins=plugins,
-        models=plugins.first(ModelsSourceParameters),
+        models=plugins.first_parameters(ModelsSourceParameters),
         engines=engines,
         file_discovery=file_discovery,
         passthrough=passthrough,
@@ -219,7 +219,7 @@ def build_config(
         steps=(*waits, *_outlier_steps(outliers, slow_start), *built.steps),
         warnings=(
             *_warnings(document, plugins, detector, flow_control=flow_control is not None),
-            *plugins.unread(built.scheduler.producers),
+            *plugins.unread_warnings(built.scheduler.producers),
         ),
     )
 
@@ -281,11 +281,11 @@ def _metrics(layer: DataLayer, plugins: Plugins, problems: Problems) -> MetricsS
             return parameters
     if not layer.inject_defaults:
         return None
-    return plugins.first(MetricsSourceParameters) or MetricsSourceParameters()
+    return plugins.first_parameters(MetricsSourceParameters) or MetricsSourceParameters()
 
 
 def _defaults(plugins: Plugins, extractor: ExtractorParameters) -> EndpointDefaults:
-    source = plugins.first(MetricsSourceParameters) or MetricsSourceParameters()
+    source = plugins.first_parameters(MetricsSourceParameters) or MetricsSourceParameters()
     labels = (extractor.engine_label_key, *ENGINE_LABELS[1:]) if extractor.engine_label_key else ENGINE_LABELS
     return EndpointDefaults(
         metrics_port=source.port,

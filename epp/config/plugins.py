@@ -27,7 +27,7 @@ R = TypeVar("R")
 class _Use(NamedTuple):
     """One call of a plugin to its context, and the result."""
 
-    verb: Callable[..., Any]
+    method: Callable[..., Any]
     """A method of `Plugins`."""
     arguments: tuple[Any, ...]
     result: Any
@@ -148,7 +148,7 @@ class Plugins:
         """Whether a plugin of the file could not be built: it may be the one that something seems to lack."""
         return bool(self._broken)
 
-    def first(self, parameters: type[S]) -> S | None:
+    def first_parameters(self, parameters: type[S]) -> S | None:
         """The parameters of the first plugin whose parameters are of that class."""
         found = (plugin.parameters for plugin in self._named.values())
         return next((one for one in found if isinstance(one, parameters)), None)
@@ -171,11 +171,11 @@ class Plugins:
         kinds = [plugin.kind for plugin in self._named.values() if plugin.kind.declaration.flow_control_limit]
         return dict.fromkeys([f"{kind.name} {kind.declaration.flow_control_limit}" for kind in kinds])
 
-    def unread(self, producers: Iterable[object]) -> Iterable[str]:
+    def unread_warnings(self, producers: Iterable[object]) -> Iterable[str]:
         """Returns the plugins that have no effect, since they are none of `producers`, which run."""
         running = {id(one) for one in producers}
         for plugin in self._named.values():
-            if (problem := plugin.kind.declaration.unread) and id(plugin.built) not in running:
+            if (problem := plugin.kind.declaration.unread_warning) and id(plugin.built) not in running:
                 yield f"{plugin.name} {problem}"
 
     def build_listed(self) -> None:
@@ -278,7 +278,7 @@ class Plugins:
         self, plugin: Plugin, name: str | None, expected: type[S], default: str, field: str
     ) -> S | None:
         if not name:
-            return self.first(expected)
+            return self.first_parameters(expected)
         place = f"{plugin.place}.parameters{field and f'.{field}'}"
         found = self._find(plugin, name, default, place).parameters
         if not isinstance(found, expected):
@@ -320,7 +320,7 @@ class Plugins:
             return False
         for use in kept.uses:
             try:
-                now = use.verb(self, plugin, *use.arguments)
+                now = use.method(self, plugin, *use.arguments)
             except ParameterError as error:
                 raise ConfigError(f"{plugin.place}.parameters.{error.field}", str(error)) from error
             if not _is_same(now, use.result):
@@ -403,9 +403,9 @@ class Context:
     def set_response_headers(self, headers: ResponseHeaders) -> None:
         self._plugin.response_headers.append(headers)
 
-    def _use(self, verb: Callable[..., R], *arguments: Any) -> R:
-        result = verb(self._plugins, self._plugin, *arguments)
-        self._plugin.uses.append(_Use(verb, arguments, result))
+    def _use(self, method: Callable[..., R], *arguments: Any) -> R:
+        result = method(self._plugins, self._plugin, *arguments)
+        self._plugin.uses.append(_Use(method, arguments, result))
         return result
 
 

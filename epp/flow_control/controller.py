@@ -64,7 +64,7 @@ class FlowController:
         """How many requests wait at each priority that has any."""
         return {band.priority: len(band.waiting) for band in self._bands.all if band.waiting}
 
-    def heed_peers(self, waiting: Sequence[Mapping[int, int]]) -> None:
+    def set_waiting_at_peers(self, waiting: Sequence[Mapping[int, int]]) -> None:
         """How many requests wait at each other picker that has any, by their priorities."""
         self._waiting_at_peers = waiting
 

@@ -43,7 +43,7 @@ from epp.peers.link import (
 from epp.peers.publisher import PickPublisher
 from epp.peers.subscriber import PeerFaultError, PickSubscriber
 from epp.picking import Picking
-from epp.scheduling.plugin import ChainProducer, TeachingProducer
+from epp.scheduling.plugin import ChainProducer, CostLearner
 from epp.wire.grpc_aio import server_credentials
 
 TELL_INTERVAL: Final = 0.01
@@ -197,9 +197,9 @@ class Peers(ResourceOwner):
     def _stop_publisher(self) -> None:
         self._director.picks.peers = self._outcomes.elsewhere = None
         self._kv_events.ask_peers = no_peers
-        self._outliers.heed_peers(())
+        self._outliers.set_ejected_by_peers(())
         if (controller := self._queueing.controller) is not None:
-            controller.heed_peers(())
+            controller.set_waiting_at_peers(())
         for link in list(self.links.values()):
             link.end()
 
@@ -232,13 +232,13 @@ class Peers(ResourceOwner):
     def _heed(self) -> None:
         """Apply what the others told that no pick of theirs says."""
         heard = [link.subscriber for link in self.links.values()]
-        self._outliers.heed_peers(key for one in heard for key in one.ejected)
+        self._outliers.set_ejected_by_peers(key for one in heard for key in one.ejected)
         fits = [one.learnt for one in heard if one.learnt is not None]
         if (controller := self._queueing.controller) is not None:
-            controller.heed_peers([one.waiting for one in heard if one.waiting])
+            controller.set_waiting_at_peers([one.waiting for one in heard if one.waiting])
         for producer in self._director.producers:
-            if isinstance(producer, TeachingProducer):
-                producer.heed_fits(fits)
+            if isinstance(producer, CostLearner):
+                producer.use_peer_fits(fits)
 
     def _wake(self) -> None:
         asyncio.get_running_loop().call_later(TELL_INTERVAL, self._flush)

@@ -21,7 +21,7 @@ from epp.request.control_headers import MOST_TEXT
 from epp.request.inference_request import PrefixChain
 from epp.scheduling.pairing import COMPUTED_AT
 from epp.scheduling.pick import Pick
-from epp.scheduling.plugin import ChainProducer, DataProducer, TeachingProducer
+from epp.scheduling.plugin import ChainProducer, CostLearner, DataProducer
 
 MOST_KEPT_BYTES: Final = 1024 * 1024
 MOST_KEPT: Final = 2048
@@ -147,7 +147,7 @@ class PickPublisher:
         self._full: list[KeptNews] = []
         self.position = 0
         self._ejected: Sequence[Key] = ()
-        self._teaches: TeachingProducer | None = None
+        self._learner: CostLearner | None = None
         self._learnt = Learnt()
         self._queues = Queues()
         self._begin()
@@ -169,10 +169,10 @@ class PickPublisher:
     def use(self, producers: Sequence[DataProducer]) -> None:
         """The data producers of the next picks."""
         self._chains_of = next((one for one in producers if isinstance(one, ChainProducer)), None)
-        self._teaches = next((one for one in producers if isinstance(one, TeachingProducer)), None)
+        self._learner = next((one for one in producers if isinstance(one, CostLearner)), None)
 
     def picked(self, pick: Pick) -> None:
-        pick.told = number = self._next
+        pick.peer_number = number = self._next
         self._next += 1
         self._open[number] = pick
         prefix, endpoints = self._chain_of(pick), pick.in_flight_at
@@ -182,36 +182,38 @@ class PickPublisher:
         self._changed()
 
     def moved(self, pick: Pick) -> None:
-        if pick.told in self._open:
+        if pick.peer_number in self._open:
             number = self._endpoints.number(pick.in_flight_at[0].key)
-            self._news.moves.add(number=pick.told, endpoint=number)
+            self._news.moves.add(number=pick.peer_number, endpoint=number)
             self._changed()
 
     def settled(self, pick: Pick, *, served: bool) -> None:
-        if pick.told in self._open:
-            (self._served if served else self._news.failed).append(pick.told)
+        if pick.peer_number in self._open:
+            (self._served if served else self._news.failed).append(pick.peer_number)
             self._changed()
 
     def unhelped(self, pick: Pick) -> None:
-        if pick.told in self._open:
+        if pick.peer_number in self._open:
             for helper in [one for group in pick.helpers.values() for one in group]:
                 if helper not in pick.in_flight_at:
-                    self._news.unhelped.add(number=pick.told, endpoint=self._endpoints.number(helper.key))
+                    self._news.unhelped.add(
+                        number=pick.peer_number, endpoint=self._endpoints.number(helper.key)
+                    )
             self._changed()
 
     def helped(self, pick: Pick) -> None:
-        if pick.told in self._open:
-            self._news.helped.append(pick.told)
+        if pick.peer_number in self._open:
+            self._news.helped.append(pick.peer_number)
             self._changed()
 
-    def begun(self, pick: Pick) -> None:
-        if pick.told:  # it may have ended: a data plane that says when the headers came says no more
-            self._begun.append(pick.told)
+    def answer_began(self, pick: Pick) -> None:
+        if pick.peer_number:  # it may have ended: a data plane that says when the headers came says no more
+            self._begun.append(pick.peer_number)
             self._changed()
 
     def ended(self, pick: Pick) -> None:
-        if self._open.pop(pick.told, None) is not None:
-            self._ended.append(pick.told)
+        if self._open.pop(pick.peer_number, None) is not None:
+            self._ended.append(pick.peer_number)
             self._changed()
 
     def ejected(self, endpoints: Sequence[Endpoint]) -> None:
@@ -223,7 +225,7 @@ class PickPublisher:
 
     def teach(self) -> None:
         """Tell what was learnt of costs, if that is new. To be called from time to time."""
-        fit = None if self._teaches is None else self._teaches.own_fit
+        fit = None if self._learner is None else self._learner.own_fit
         learnt = Learnt() if fit is None else Learnt(seconds=fit.seconds, answers=fit.answers)
         if learnt.seconds != self._learnt.seconds:
             self._learnt = learnt
@@ -267,10 +269,10 @@ class PickPublisher:
             chain = _NO_CHAIN
             if prefix is not None and prefix.hashes:
                 hashes = prefix.hashes
-                base, shared = add(pick.told, hashes)
+                base, shared = add(pick.peer_number, hashes)
                 fresh = hashes[shared:]
                 blocks.extend(fresh)
-                chain = (prefix.units, pick.told - base if shared else 0, shared, len(fresh))
+                chain = (prefix.units, pick.peer_number - base if shared else 0, shared, len(fresh))
             rows.append(self._row(pick, key, prefix, chain))
         _fill(news.picks, rows)
         news.picks.blocks = packed(blocks)
@@ -311,7 +313,7 @@ class PickPublisher:
                 self._tell_helpers(part.picks, len(rows), pick, prefix)
             rows.append(self._row(pick, pick.in_flight_at[0].key, prefix, _NO_CHAIN))
             if pick.settled:
-                (part.served if 200 <= pick.status < 300 else part.failed).append(pick.told)
+                (part.served if 200 <= pick.status < 300 else part.failed).append(pick.peer_number)
         _fill(part.picks, rows)
         return part
 
@@ -327,7 +329,7 @@ class PickPublisher:
         number = self._endpoints.number(key)
         model = self._models.number((request.model, "")) if is_named else 0
         held = 0 if prefix is None or not prefix.held else prefix.held[0] * prefix.unit_tokens
-        return (pick.told, number, model, request.prompt_size, held, request.streaming, *chain)
+        return (pick.peer_number, number, model, request.prompt_size, held, request.streaming, *chain)
 
     def _tell_helpers(self, picks: Picks, row: int, pick: Pick, prefix: PrefixChain | None) -> None:
         held = {} if prefix is None else dict(zip(prefix.claims, prefix.held, strict=False))

@@ -321,7 +321,7 @@ class PickSubscriber:
             pick.producers = producers
         if new:
             for producer in producers:
-                producer.told(new, pool)
+                producer.peers_picked(new, pool)
         for pick in picks:
             for endpoint in pick.endpoints:
                 self._sent[endpoint] = self._sent.get(endpoint, 0) + 1
@@ -361,9 +361,9 @@ class PickSubscriber:
         pick.settled = True
         for producer in pick.producers:
             if served:
-                producer.told_served(pick)
+                producer.peer_served(pick)
             else:
-                producer.told_failed(pick)
+                producer.peer_failed(pick)
         pick.data.clear()
         pick.blocks = b""
 

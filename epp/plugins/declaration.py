@@ -114,7 +114,7 @@ class PluginDeclaration:
     package, the name of the entry point. `also`: a second role. `read_by_handlers`: of a data producer that profile handlers
     may read, so that it runs where one decides. `single`: why a file can use only one, if that is so.
     `is_default`: of built-in types, what a file gets that names none of the role.
-    `unread`: the rest of a warning about a data producer that is listed and that no plugin of a profile reads.
+    `unread_warning`: the rest of a warning about a data producer that is listed and that no plugin of a profile reads.
     `flow_control_limit`: what it does not do where flow control is on, as the rest of a warning that begins with its type. `warnings`: what to say
     when the file is read, such as what the plugin lacks. `metrics`: from all plugins
     of the type that are in use, what the metrics page has of them.
@@ -131,7 +131,7 @@ class PluginDeclaration:
     is_default: bool = False
     flow_control_limit: str = ""
     warnings: Callable[[Any, PluginContext], Iterable[str]] = lambda given, context: ()
-    unread: str = ""
+    unread_warning: str = ""
     metrics: Callable[[Any], Iterable["Metric"]] = lambda plugins: ()
 
     @property

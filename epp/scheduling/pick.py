@@ -55,7 +55,7 @@ class Pick:
     `prompt_hash`: identifies the prompt where endpoints may be ejected. `evict`: takes the request back from its worker, with an answer for its client;
     returns whether it was not too late. None: it cannot be taken back. `decision`: what else was noted of it, if anything.
     `expected`: seconds from the pick to the first byte of a streamed answer; negative: not known. `first_byte_at`: it came.
-    `token`: its name in the log of the data plane, if that tells what becomes of it. `told`: its number for peers, 0: it has none.
+    `token`: its name in the log of the data plane, if that reports how it ends. `peer_number`: its number for peers; 0: none.
 
     What became of it, as in a `Decision`: `status` and `responded_at`, `served_by`, `attempts`, `ended_at` and `ended_by`,
     `evicted_for`. `sequence`, `size`, `picked_at` and `among`, all endpoints, are set by who keeps it.
@@ -76,6 +76,7 @@ class Pick:
         "helpers",
         "in_flight_at",
         "observer_state",
+        "peer_number",
         "picked_at",
         "primary",
         "producers",
@@ -90,7 +91,6 @@ class Pick:
         "stages",
         "status",
         "token",
-        "told",
     )
 
     def __init__(
@@ -116,7 +116,7 @@ class Pick:
         self.scores: Mapping[str, float] | None = None
         self.decision: Decision | None = None
         self.evict: Callable[[Rejection, float], bool] | None = None
-        self.sequence = self.size = self.status = self.attempts = self.told = 0
+        self.sequence = self.size = self.status = self.attempts = self.peer_number = 0
         self.picked_at = self.responded_at = self.first_byte_at = self.ended_at = NOT_YET
         self.served_by = self.ended_by = self.token = self.stages = ""
         self.evicted_for: Rejection | None = None

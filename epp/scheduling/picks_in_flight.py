@@ -42,7 +42,7 @@ class PickObserver(Protocol):
     def helped(self, pick: Pick) -> None:
         """Its helpers have done their part, and it is in flight at the endpoint that answers alone."""
 
-    def begun(self, pick: Pick) -> None:
+    def answer_began(self, pick: Pick) -> None:
         """The first byte of its streamed answer came, and was heard of at once."""
 
     def ended(self, pick: Pick) -> None:
@@ -181,7 +181,7 @@ class PicksInFlight:
             pick.first_byte_at = at
             awaited.came(at, now, pick.responded_at)
             if self.peers is not None and now - at < _NEWS:
-                self.peers.begun(pick)
+                self.peers.answer_began(pick)
 
     def responded(self, pick: Pick, status: int, now: float, failure: Failure | None = None) -> None:
         """The response headers came: tell the data producers whether the request succeeded.

@@ -87,15 +87,15 @@ class PrefixMatchProducer(DataProducer, Protocol):
 
 @runtime_checkable
 class SharingProducer(DataProducer, Protocol):
-    """A data producer that learns of other pickers' picks too. After `told` comes one of the others for each pick, once."""
+    """A data producer that learns of other pickers' picks too. For each pick one of the others follows, once."""
 
-    def told(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:
+    def peers_picked(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:
         """Another picker's requests go to their endpoints."""
 
-    def told_served(self, pick: PeerPick) -> None:
+    def peer_served(self, pick: PeerPick) -> None:
         """Its endpoints served it with 2xx; the first may be another one than was picked."""
 
-    def told_failed(self, pick: PeerPick) -> None:
+    def peer_failed(self, pick: PeerPick) -> None:
         """No known endpoint served it."""
 
 
@@ -197,7 +197,7 @@ class AdmissionProvider(Protocol):
 
 @runtime_checkable
 class WrappingProducer(Protocol):
-    """A data producer that tells others, `wrapped`, all that it is told itself: nobody else tells them."""
+    """A data producer that passes all that it learns on to others, `wrapped`: nobody else calls them."""
 
     wrapped: Sequence[DataProducer]
 
@@ -259,15 +259,15 @@ class PredictingProducer(Protocol):
 
 
 @runtime_checkable
-class TeachingProducer(Protocol):
+class CostLearner(Protocol):
     """A data producer that learns what requests cost, and from what other pickers learnt of it."""
 
     @property
     def own_fit(self) -> Fit | None:
         """The costs that it learnt itself; None: nothing that is of use."""
 
-    def heed_fits(self, fits: Sequence[Fit]) -> None:
-        """All that other pickers tell now."""
+    def use_peer_fits(self, fits: Sequence[Fit]) -> None:
+        """The fits of all other pickers, in place of those before."""
 
 
 @runtime_checkable

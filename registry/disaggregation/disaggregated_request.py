@@ -1,4 +1,18 @@
-"""One request: its two legs, what happens if one fails, and what must still happen once the client has gone."""
+"""One request: its two legs, what happens if one fails, and what must still happen once the client has gone.
+
+    header or body is wrong ──────────────────┐
+    shared storage: decode worker ─ has enough ─────────────────────► answer
+                    │ refuses                 │
+                    ▼                         ▼
+    prefill worker ── fails ──► decode worker alone (a fallback) ───► answer
+      │           └── 4xx, which is the client's ───────────────────► answer
+      ▼ answers
+    decode worker, with what the prefill worker answered ───────────► answer
+      │ the client has gone
+      └► until the decode worker has the blocks; or ask it only to fetch them, so that they are freed
+
+SGLang's workers meet by themselves: both are asked at the same time, and the request fails if prefill does.
+"""
 
 import asyncio
 import logging
@@ -173,7 +187,7 @@ class DisaggregatedRequest:
         Returns what went wrong: AnsweredError, DecodeError, or the OSError or ResponseError that broke the answer off.
         """
         try:
-            await self._apart_or_alone()
+            await self._send()
         except (AnsweredError, DecodeError, OSError, ResponseError) as error:
             if not self._gone.is_set():
                 return error
@@ -201,15 +215,15 @@ class DisaggregatedRequest:
         if self._leg is not None and not self._leg.answered and not self._holds_blocks:
             work.cancel()
 
-    async def _apart_or_alone(self) -> None:
+    async def _send(self) -> None:
         try:
             target, fields = self._read()
             self._parts.prefill.check(target)
             connector = self._parts.connector
             if isinstance(connector, SglangConnector):
-                await self._at_once(connector, target, fields)
+                await self._prefill_while_decoding(connector, target, fields)
             else:
-                await self._in_turn(connector, target, fields)
+                await self._prefill_then_decode(connector, target, fields)
         except (PrefillError, NotApartError) as error:
             if self._gone.is_set():
                 return
@@ -229,10 +243,12 @@ class DisaggregatedRequest:
             raise NotApartError("body", "the body is no JSON object")
         return target, fields
 
-    async def _in_turn(self, connector: SequentialConnector, target: HostPort, fields: Fields) -> None:
+    async def _prefill_then_decode(
+        self, connector: SequentialConnector, target: HostPort, fields: Fields
+    ) -> None:
         path = self._request.path
         asks_first = isinstance(connector, SharedStorageConnector) and connector.decodes_first(fields)
-        if asks_first and await self._decodes_first(fields):
+        if asks_first and await self._is_answered_by_decode(fields):
             self._parts.metrics.alone += 1
             return
         answer = await self._ask(target, connector.prefill_body(path, fields))
@@ -289,7 +305,9 @@ class DisaggregatedRequest:
     async def _decode(self, body: bytes) -> None:
         await send_to_decode_worker(self._parts, self._request, self._answer, body, self._own)
 
-    async def _at_once(self, connector: SglangConnector, target: HostPort, fields: Fields) -> None:
+    async def _prefill_while_decoding(
+        self, connector: SglangConnector, target: HostPort, fields: Fields
+    ) -> None:
         """Both legs at the same time. The prefill worker's is never cancelled: it ends by itself, with the decode worker's
         or without it. Raises AnsweredError, DecodeError.
         """
@@ -322,7 +340,7 @@ class DisaggregatedRequest:
             return DecodeError(503, f"no prefill worker computed the prompt: {error}", error.reason)
         return None
 
-    async def _decodes_first(self, fields: Fields) -> bool:
+    async def _is_answered_by_decode(self, fields: Fields) -> bool:
         """Whether the decode worker had enough of the prompt: then the client has its answer."""
         probe = Probe(self._answer)
         await send_to_decode_worker(self._parts, self._request, probe, encode(fields), self._own)

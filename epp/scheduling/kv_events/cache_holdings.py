@@ -29,13 +29,13 @@ class CacheHoldings:
         """How many there were when those of blocks that are gone were forgotten last."""
         self.renamed: set[int] = set()
         """The keys of these: what others call these blocks means nothing here."""
-        self.teaches: dict[int, bool] = {}
+        self.needed_whole: dict[int, bool] = {}
         """Whether every block of a group is needed, by group."""
 
     def clear(self) -> "ClearedHoldings":
         """It holds nothing any more; what was noted is to be let go."""
-        noted = ClearedHoldings(self.references, self.aliases, self.renamed, self.teaches)
-        self.references, self.aliases, self.renamed, self.teaches = {}, {}, set(), {}
+        noted = ClearedHoldings(self.references, self.aliases, self.renamed, self.needed_whole)
+        self.references, self.aliases, self.renamed, self.needed_whole = {}, {}, set(), {}
         self.count = self.names_kept = self.orphans = self.refused = 0
         self.first_scope = None
         return noted
@@ -47,9 +47,9 @@ class ClearedHoldings(NamedTuple):
     references: dict[int, dict[Scope, int]]
     aliases: dict[int, int]
     renamed: set[int]
-    teaches: dict[int, bool]
+    needed_whole: dict[int, bool]
 
 
-def is_whole(teaches: Mapping[int, bool], scopes: Iterable[Scope]) -> bool:
+def is_whole(needed_whole: Mapping[int, bool], scopes: Iterable[Scope]) -> bool:
     """Whether one of these scopes is of a group whose every block is needed: then a request can use the block."""
-    return any(teaches.get(scope[1], True) for scope in scopes)
+    return any(needed_whole.get(scope[1], True) for scope in scopes)

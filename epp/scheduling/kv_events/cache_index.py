@@ -140,7 +140,7 @@ class CacheIndex:
             ref_keys.extend([self._keys[row]] * len(counts))
             ref_scopes.extend([scopes.setdefault(scope, len(scopes)) for scope in counts])
             ref_counts.extend(counts.values())
-        state = holdings.block_tokens, holdings.first_scope, dict(holdings.teaches), list(scopes)
+        state = holdings.block_tokens, holdings.first_scope, dict(holdings.needed_whole), list(scopes)
         return HeldBlocks(*state, names, keys, ref_keys, ref_scopes, ref_counts)
 
     def _names_of(self, holdings: CacheHoldings) -> "Steps[tuple[array[int], array[int]]]":
@@ -167,7 +167,7 @@ class CacheIndex:
     def restore(self, holdings: CacheHoldings, held: HeldBlocks) -> Steps[None]:
         """Let a publisher that holds nothing hold these."""
         holdings.block_tokens, holdings.first_scope = held.block_tokens, held.first_scope
-        holdings.teaches.update(held.teaches)
+        holdings.needed_whole.update(held.needed_whole)
         references = yield from held.references()
         for at, (name, key) in enumerate(zip(held.names, held.keys, strict=True)):
             if at % _PIECE == 0:
@@ -180,7 +180,7 @@ class CacheIndex:
                 continue  # by another name
             if counts is not None:
                 holdings.references[row] = counts
-            if counts is None or is_whole(holdings.teaches, counts):
+            if counts is None or is_whole(holdings.needed_whole, counts):
                 self._hold(holdings, row)
             else:
                 self._pinned[row] = self._pinned.get(row, 0) + 1
@@ -231,8 +231,8 @@ class CacheIndex:
         scope = event.scope
         if not is_local(scope):  # nobody says when it is gone, and other workers may have it as near
             return
-        if len(holdings.teaches) < _MOST_GROUPS:
-            holdings.teaches.setdefault(scope[1], event.whole)
+        if len(holdings.needed_whole) < _MOST_GROUPS:
+            holdings.needed_whole.setdefault(scope[1], event.whole)
         if not (event.whole and event.tokens):
             yield from self._store_known(holdings, event)
         elif event.block_size < LEAST_BLOCK_TOKENS:
@@ -366,7 +366,7 @@ class CacheIndex:
             if not self._holders[row] & holdings.bit:
                 self._pinned[row] = self._pinned.get(row, 0) + 1
         counts[scope] = counts.get(scope, 0) + 1
-        if not self._holders[row] & holdings.bit and is_whole(holdings.teaches, (scope,)):
+        if not self._holders[row] & holdings.bit and is_whole(holdings.needed_whole, (scope,)):
             self._hold(holdings, row)
             self._unpin(row)
 
@@ -398,7 +398,7 @@ class CacheIndex:
     def _after_removal(self, holdings: CacheHoldings, row: int, name: int, counts: dict[Scope, int]) -> None:
         """One of several references is gone; `counts`: those that are left."""
         held = bool(self._holders[row] & holdings.bit)
-        if is_whole(holdings.teaches, counts):
+        if is_whole(holdings.needed_whole, counts):
             if (
                 len(counts) == 1
                 and holdings.first_scope is not None
@@ -442,10 +442,10 @@ class CacheIndex:
 
     def _let_go(self) -> None:
         """Let go of some more of what was noted of caches that were cleared."""
-        references, aliases, renamed, teaches = self._cleared[-1]
+        references, aliases, renamed, needed_whole = self._cleared[-1]
         for _ in range(min(_PIECE, len(references))):
             row, counts = references.popitem()
-            if not is_whole(teaches, counts):
+            if not is_whole(needed_whole, counts):
                 self._unpin(row)
         for _ in range(min(_PIECE, len(aliases))):
             aliases.popitem()

@@ -35,9 +35,9 @@ _AS_ESTIMATED: Final = (
     "matches",
     "held",
     "chain",
-    "told",
-    "told_served",
-    "told_failed",
+    "peers_picked",
+    "peer_served",
+    "peer_failed",
 )
 """What the estimate does alone until a worker publishes events: a pick costs no more than without this producer."""
 _MOST_CLAIMED: Final = 1 << 40
@@ -47,17 +47,17 @@ _MOST_CLAIMED: Final = 1 << 40
 class _Found:
     """Says who holds one prompt: `held`, the share of it by endpoint, of all in `known` that hold any.
 
-    `known`: whether that is all that the endpoint holds. If not, the estimate may say more. `told`: the same, with those
+    `known`: whether that is all that the endpoint holds. If not, the estimate may say more. `reported`: the same, with those
     whose word does not count. `tokens`: of the prompt.
     """
 
-    __slots__ = ("held", "known", "tokens", "told")
+    __slots__ = ("held", "known", "reported", "tokens")
 
     def __init__(
-        self, known: Mapping[Key, bool], told: Mapping[Key, bool], held: Mapping[Key, float], tokens: int
+        self, known: Mapping[Key, bool], reported: Mapping[Key, bool], held: Mapping[Key, float], tokens: int
     ) -> None:
         self.known = known
-        self.told = told
+        self.reported = reported
         self.held = held
         self.tokens = tokens
 
@@ -99,7 +99,7 @@ class PrecisePrefixCacheProducer:
         """By the size of a block, the bits of all publishers that are believed."""
         self._key_of_bit: dict[int, Key] = {}
         self._known: dict[Key, bool] = {}
-        self._told: dict[Key, bool] = {}
+        self._reported: dict[Key, bool] = {}
         self.truths = CacheTruths(self.index.changed)
         self._is_estimating = True
         for name in _AS_ESTIMATED:
@@ -180,10 +180,10 @@ class PrecisePrefixCacheProducer:
             for bit, blocks in self.index.match(tokens, root, mask, size).items():
                 key = self._key_of_bit[bit]
                 held[key] = max(held.get(key, 0.0), min(1.0, blocks * size / count))
-        self._found.keep(request, _Found(self._known, self._told, held, count))
+        self._found.keep(request, _Found(self._known, self._reported, held, count))
 
-    def told(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:
-        self.estimate.told(picks, pool)
+    def peers_picked(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:
+        self.estimate.peers_picked(picks, pool)
         for pick in picks:
             if self.estimate in pick.data:
                 hashes, ends = self.estimate.hashes(pick), self.estimate.ends
@@ -192,13 +192,13 @@ class PrecisePrefixCacheProducer:
                     for one in dict.fromkeys(pick.endpoints)
                 }
 
-    def told_served(self, pick: PeerPick) -> None:
+    def peer_served(self, pick: PeerPick) -> None:
         self._withdraw_told(pick)
-        self.estimate.told_served(pick)
+        self.estimate.peer_served(pick)
 
-    def told_failed(self, pick: PeerPick) -> None:
+    def peer_failed(self, pick: PeerPick) -> None:
         self._withdraw_told(pick)
-        self.estimate.told_failed(pick)
+        self.estimate.peer_failed(pick)
 
     def _withdraw_told(self, pick: PeerPick) -> None:
         claims = cast("dict[Key, int]", pick.data.get(self, {}))
@@ -287,11 +287,11 @@ class PrecisePrefixCacheProducer:
     def _predict(self, request: InferenceRequest, chain: PrefixChain, endpoints: Sequence[Endpoint]) -> None:
         """Note what its worker says that it will deliver. With helpers it is another one that computes the prompt."""
         found, key = self._found.of(request), endpoints[0].key
-        if found is None or len(endpoints) != 1 or key not in found.told:
+        if found is None or len(endpoints) != 1 or key not in found.reported:
             return
         said, tokens = found.held.get(key, 0.0) * found.tokens, float(found.tokens)
         claimed = chain.units_in(self._under_way.held(chain.hashes, key)) / max(1, chain.units)
-        most = max(said, claimed * tokens) if found.told[key] else tokens
+        most = max(said, claimed * tokens) if found.reported[key] else tokens
         block = max([one.holdings.block_tokens for one in self._streams.get(key, ())], default=0)
         self.truths.predict(request, key, Prediction(said, most, tokens, block))
 
@@ -351,18 +351,18 @@ class PrecisePrefixCacheProducer:
             return
         masks: dict[int, int] = {}
         key_of_bit: dict[int, Key] = {}
-        told: dict[Key, bool] = {}
+        reported: dict[Key, bool] = {}
         for key, streams in self._streams.items():
             if any(one.knowledge in (Knowledge.UNKNOWN, Knowledge.CATCHING_UP) for one in streams):
                 continue
             if any(one.holdings.refused and not one.holdings.block_tokens for one in streams):
                 continue  # its blocks are too short
-            told[key] = all(one.knowledge is Knowledge.EXACT for one in streams)
+            reported[key] = all(one.knowledge is Knowledge.EXACT for one in streams)
             for stream in streams:
                 holdings = stream.holdings
                 key_of_bit[holdings.bit] = key
                 if holdings.block_tokens:
                     masks[holdings.block_tokens] = masks.get(holdings.block_tokens, 0) | holdings.bit
-        known = {key: is_all for key, is_all in told.items() if self.truths.by_key[key].believed}
-        self._masks, self._key_of_bit, self._known, self._told = masks, key_of_bit, known, told
+        known = {key: is_all for key, is_all in reported.items() if self.truths.by_key[key].believed}
+        self._masks, self._key_of_bit, self._known, self._reported = masks, key_of_bit, known, reported
         self._state = self.index.state

@@ -29,7 +29,7 @@ class HeldBlocks(NamedTuple):
 
     block_tokens: int
     first_scope: Scope | None
-    teaches: dict[int, bool]
+    needed_whole: dict[int, bool]
     scopes: list[Scope]
     names: "array[int]"
     keys: "array[int]"
@@ -69,7 +69,7 @@ class _Header(msgspec.Struct, array_like=True):
     time: float
     block_tokens: int
     first_scope: Scope | None
-    teaches: dict[int, bool]
+    needed_whole: dict[int, bool]
     scopes: list[Scope]
     blocks: int
     references: int
@@ -136,5 +136,5 @@ class SnapshotReader:
         head = self._header
         if max(columns[3], default=0) >= max(1, len(head.scopes)):
             raise SnapshotError("a scope without a name")
-        held = HeldBlocks(head.block_tokens, head.first_scope, head.teaches, head.scopes, *columns)
+        held = HeldBlocks(head.block_tokens, head.first_scope, head.needed_whole, head.scopes, *columns)
         return CacheSnapshot(head.layout, head.following, head.digest, head.time, held)

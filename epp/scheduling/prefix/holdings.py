@@ -46,8 +46,8 @@ class Holdings:
         self._claims: dict[int, set[int]] = {}
         """By place, unless it is confirmed: the requests that claim it."""
         # bounded: by the peers' requests that are not answered
-        self._followed: dict[int, list[int]] = {}
-        """By claim that is followed: the places that it claims."""
+        self._tracked: dict[int, list[int]] = {}
+        """By claim that is tracked: the places that it claims."""
 
     def __len__(self) -> int:
         """The number of runs."""
@@ -79,7 +79,7 @@ class Holdings:
             if place == _END:  # so nothing behind it is held
                 break
             places.append(place)
-        claimed = self._followed.get(claim)
+        claimed = self._tracked.get(claim)
         for at in range(len(runs) - 1, len(places) - 1, -1):
             place = self._put(runs[at], _END)
             if claim != NO_CLAIM:
@@ -102,16 +102,16 @@ class Holdings:
                     if claimed is not None:
                         claimed.append(place)
 
-    def follow(self, claim: int) -> None:
-        """Note which runs it will claim, so that `fulfil` finds them."""
-        self._followed[claim] = []
+    def track(self, claim: int) -> None:
+        """Note which runs it will claim, so that `confirm_tracked` finds them."""
+        self._tracked[claim] = []
 
-    def unfollow(self, claim: int) -> None:
-        self._followed.pop(claim, None)
+    def untrack(self, claim: int) -> None:
+        self._tracked.pop(claim, None)
 
-    def fulfil(self, claim: int) -> None:
+    def confirm_tracked(self, claim: int) -> None:
         """Confirm what is still held of the runs that it claimed."""
-        for place in self._followed.pop(claim, ()):
+        for place in self._tracked.pop(claim, ()):
             # otherwise it is confirmed, or another run has the place
             if (claims := self._claims.get(place)) is not None and claim in claims:
                 del self._claims[place]
@@ -168,7 +168,7 @@ class Holdings:
         if (claims := self._claims.get(place)) is not None:
             self._claims[placed] = set(claims)  # a copy: either part may be confirmed alone
             for claim in claims:
-                if (claimed := self._followed.get(claim)) is not None:
+                if (claimed := self._tracked.get(claim)) is not None:
                     claimed.append(placed)
 
     def _put(self, run: int, newer: int) -> int:

@@ -204,19 +204,19 @@ class PrefixIndex:
         capacity: int,
         ends: Sequence[int] | None = None,
         *,
-        followed: bool = False,
+        tracked: bool = False,
     ) -> int:
         """The endpoint will hold this chain, because a request was sent there. Returns the claim's number.
 
-        Like `record`, but blocks that nothing else confirms are removed when the last claim on them is withdrawn. `followed`:
-        `fulfil` may confirm it.
+        Like `record`, but blocks that nothing else confirms are removed when the last claim on them is withdrawn. `tracked`:
+        `confirm_tracked` may confirm it.
         """
         holdings = self._holdings.get(key)
         if holdings is None:
             holdings = self._add_endpoint(key)
         self._claims += 1
-        if followed:
-            holdings.follow(self._claims)
+        if tracked:
+            holdings.track(self._claims)
         self._add_chain(chain, key, capacity, ends, self._claims)
         return self._claims
 
@@ -225,7 +225,7 @@ class PrefixIndex:
         holdings = self._holdings.get(key)
         if holdings is None:
             return
-        holdings.unfollow(claim)
+        holdings.untrack(claim)
         for run in self._walked(chain).runs:
             if run not in holdings:
                 break
@@ -245,13 +245,13 @@ class PrefixIndex:
         if not (is_whole and holdings.confirm(asked.runs, claim)):  # part of it was evicted meanwhile
             self._add_chain(chain, key, capacity, ends, NO_CLAIM)
 
-    def fulfil(self, key: Key, claim: int) -> None:
-        """The endpoint served the request that made this claim, which is `followed`. Unlike `confirm` it does not walk the chain,
+    def confirm_tracked(self, key: Key, claim: int) -> None:
+        """The endpoint served the request that made this claim, which is `tracked`. Unlike `confirm` it does not walk the chain,
         nor bring back what was evicted meanwhile.
         """
         holdings = self._holdings.get(key)
         if holdings is not None:
-            holdings.fulfil(claim)
+            holdings.confirm_tracked(claim)
 
     def forget(self, key: Key) -> None:
         """Drop what is known of an endpoint: its cache is gone."""

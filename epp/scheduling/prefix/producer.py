@@ -154,7 +154,7 @@ class PrefixCacheProducer:
         """Where the blocks of each prompt end, in units."""
         return self._block_ends.ends
 
-    def told(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:
+    def peers_picked(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:
         layout, index, ends = self.layout, self.index, self._block_ends.ends
         for pick in picks:
             if pick.layout != layout or not (hashes := self.hashes(pick)):
@@ -164,10 +164,10 @@ class PrefixCacheProducer:
                 key = endpoint.key
                 if key not in claims:
                     capacity = self._capacities.get(key, self.capacity)
-                    claims[key] = index.claim(hashes, key, capacity, ends, followed=True)
+                    claims[key] = index.claim(hashes, key, capacity, ends, tracked=True)
             pick.data[self] = claims
 
-    def told_served(self, pick: PeerPick) -> None:
+    def peer_served(self, pick: PeerPick) -> None:
         claims = cast("dict[Key, int] | None", pick.data.get(self))
         if claims is None:
             return
@@ -177,11 +177,11 @@ class PrefixCacheProducer:
                 capacity = self._capacities.get(endpoint.key, self.capacity)
                 self.index.record(self.hashes(pick), endpoint.key, capacity, self._block_ends.ends)
             else:
-                self.index.fulfil(endpoint.key, claim)
+                self.index.confirm_tracked(endpoint.key, claim)
         if claims:  # of an endpoint that was picked, but another one served
-            self.told_failed(pick)
+            self.peer_failed(pick)
 
-    def told_failed(self, pick: PeerPick) -> None:
+    def peer_failed(self, pick: PeerPick) -> None:
         claims = cast("dict[Key, int] | None", pick.data.get(self))
         if claims:
             hashes = self.hashes(pick)

@@ -158,8 +158,8 @@ class CostModel:
         """What was learnt here, for other pickers; None: nothing that is of use."""
         return Fit(tuple(self._fit), self.answers) if self._fits else None
 
-    def heed_peers(self, fits: Sequence[Fit]) -> bool:
-        """All that other pickers have learnt. Returns whether the numbers are others now.
+    def use_peer_fits(self, fits: Sequence[Fit]) -> bool:
+        """Take the fits of all other pickers in place of those before. Returns whether the numbers are others now.
 
         Who has learnt nothing itself keeps what it heard last: workers are the same when the picker that knew them is gone.
         """

@@ -83,7 +83,7 @@ class WorkAheadProducer:
             if slots or adapters.active or adapters.waiting:
                 self._adapters.see(pool.endpoints[row].key, adapters, int(slots))
             counter = computed.item(row)
-            held = (counter < 0.0 or ledger.kind.begins is False) and self._may_hold(ledger)
+            held = (counter < 0.0 or ledger.kind.begins is False) and self._trusts_first_bytes(ledger)
             if held is not ledger.held:
                 ledger.hold(held)
             ledger.read(
@@ -104,7 +104,7 @@ class WorkAheadProducer:
         self.prepare(request, pool)
         return savepoint.restore
 
-    def told(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:
+    def peers_picked(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:
         """Other pickers' prompts are ahead as well: then the pages' counters are matched exactly."""
         self._read_pages(pool)
         for pick in picks:
@@ -124,10 +124,10 @@ class WorkAheadProducer:
                         pick.awaited = PeerAnswer(self, key, ledger, prompt)
             pick.data[self] = sent
 
-    def told_served(self, pick: PeerPick) -> None:
+    def peer_served(self, pick: PeerPick) -> None:
         self._served(cast("_Sent | None", pick.data.get(self)), pick.endpoints, streaming=pick.streaming)
 
-    def told_failed(self, pick: PeerPick) -> None:
+    def peer_failed(self, pick: PeerPick) -> None:
         self._failed(cast("_Sent | None", pick.data.get(self)))
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
@@ -144,7 +144,7 @@ class WorkAheadProducer:
             if key in sent:  # a helper that was chosen too
                 continue
             ledger = self.ledgers.of(endpoint)
-            missing, requests = self._look(request, pool, endpoint, tokens)
+            missing, requests = self._missing_and_requests(request, pool, endpoint, tokens)
             if endpoint is endpoints[0] and key != computed_at and request.streaming:
                 request.awaited = AwaitedTransfer(self.transfers, missing)
             if key != computed_at:
@@ -160,7 +160,7 @@ class WorkAheadProducer:
         self.scored.forget()
         self._sent.keep(request, sent)
 
-    def _look(
+    def _missing_and_requests(
         self, request: InferenceRequest, pool: EndpointPool, endpoint: Endpoint, tokens: float
     ) -> tuple[float, float]:
         """Return what of the prompt it does not hold, and the requests there: as the scorer read them, if it did."""
@@ -234,9 +234,9 @@ class WorkAheadProducer:
         if model.wants(now):
             self._learn(awaited, at - prompt.sent_at)
         if in_time:
-            self.begun(awaited, at)
+            self.answer_began(awaited, at)
 
-    def begun(self, awaited: "AwaitedAnswer | PeerAnswer", at: float) -> None:
+    def answer_began(self, awaited: "AwaitedAnswer | PeerAnswer", at: float) -> None:
         """The answer began at `at`, which was heard of in time."""
         ledger, prompt = awaited.ledger, awaited.prompt
         if prompt is not None and self.ledgers.by_key.get(awaited.key) is ledger:
@@ -256,19 +256,19 @@ class WorkAheadProducer:
         """Return what this picker learnt of costs, for others."""
         return self.model.own
 
-    def heed_fits(self, fits: Sequence[Fit]) -> None:
-        """All that other pickers learnt of them."""
-        if self.model.heed_peers(fits):
+    def use_peer_fits(self, fits: Sequence[Fit]) -> None:
+        """The fits of all other pickers, in place of those before."""
+        if self.model.use_peer_fits(fits):
             self.ledgers.update_costs()
 
-    def over(self, awaited: "AwaitedAnswer | PeerAnswer") -> None:
+    def request_ended(self, awaited: "AwaitedAnswer | PeerAnswer") -> None:
         """The request is over: if neither a first byte nor a page will say so, its prompt is not ahead any more."""
         ledger, prompt = awaited.ledger, awaited.prompt
         if prompt is not None and ledger.held and not ledger.follows(prompt):
             ledger.withdraw(prompt)
             self.ledgers.update_ahead(awaited.key, ledger)
 
-    def _may_hold(self, ledger: WorkLedger) -> bool:
+    def _trusts_first_bytes(self, ledger: WorkLedger) -> bool:
         """Whether first bytes may say what is ahead of a worker whose counter does not."""
         return self.model.learnt and self.model.in_time and ledger.pace.agrees
 
@@ -440,10 +440,10 @@ class PeerAnswer:
         self.seconds = UNKNOWN
 
     def came(self, at: float, now: float, answered_at: float) -> None:
-        self._producer.begun(self, at)
+        self._producer.answer_began(self, at)
 
     def ended(self) -> None:
-        self._producer.over(self)
+        self._producer.request_ended(self)
 
 
 class AwaitedAnswer:
@@ -474,4 +474,4 @@ class AwaitedAnswer:
         self._producer.first_byte(self, at, now)
 
     def ended(self) -> None:
-        self._producer.over(self)
+        self._producer.request_ended(self)

@@ -356,7 +356,7 @@ class Two:
             picker, there = self.pickers[at], self.own(other)
             picker.store.count_for_peers(picker.store.endpoints[0], there, self.told[at], picker.now)
             self.told[at] = there
-            picker.admission.heed_peers(
+            picker.admission.set_waiting_at_peers(
                 [waiting] if (waiting := self.pickers[other].admission.waiting) else []
             )
         for one in self.pickers:
@@ -395,7 +395,7 @@ def test_room_that_the_other_one_does_not_take_is_used(two: Two) -> None:
     """It stands still, or lies."""
     two.ask(0, 20)
     picker = two.pickers[0]
-    picker.admission.heed_peers([{0: 2**32 - 1}])
+    picker.admission.set_waiting_at_peers([{0: 2**32 - 1}])
     two.end(0)
     assert two.own(0) == ROOM - 1, "for a moment"
     picker.now += 0.06
@@ -405,12 +405,12 @@ def test_room_that_the_other_one_does_not_take_is_used(two: Two) -> None:
 
 def test_up_to_an_equal_share_nobody_yields(two: Two) -> None:
     picker = two.pickers[0]
-    picker.admission.heed_peers([{0: 2**32 - 1}])
+    picker.admission.set_waiting_at_peers([{0: 2**32 - 1}])
     two.ask(0, ROOM)
     assert two.own(0) == ROOM / 2
 
 
 def test_lower_priorities_of_others_do_not_count(two: Two) -> None:
-    two.pickers[0].admission.heed_peers([{-1: 100}])
+    two.pickers[0].admission.set_waiting_at_peers([{-1: 100}])
     two.ask(0, ROOM)
     assert two.own(0) == ROOM

@@ -198,7 +198,7 @@ def test_what_one_has_ejected_the_others_avoid_as_far_as_that_is_allowed() -> No
     def told(*numbers: int) -> list[bool]:
         one.publisher.ejected([one.store.endpoints[number] for number in numbers])
         wire.tell(1.0)
-        watch.heed_peers(wire.subscriber.ejected)
+        watch.set_ejected_by_peers(wire.subscriber.ejected)
         return other.store.pool(1.0).reachable.tolist()
 
     assert told(1) == [True, False, True, True]
@@ -207,12 +207,12 @@ def test_what_one_has_ejected_the_others_avoid_as_far_as_that_is_allowed() -> No
     assert other.store.all_reachable
     told(0)
     wire.cut()
-    watch.heed_peers(wire.subscriber.ejected)
+    watch.set_ejected_by_peers(wire.subscriber.ejected)
     assert other.store.all_reachable, "it goes with the connection"
     told(0)
     wire.carry(1.0)
     watch.use(None, None)
-    watch.heed_peers(wire.subscriber.ejected)
+    watch.set_ejected_by_peers(wire.subscriber.ejected)
     assert other.store.all_reachable, "a configuration without outlierDetection ejects nothing"
 
 

@@ -413,17 +413,17 @@ def test_a_pool_whose_caches_do_not_fit_is_told_of_at_the_start(caplog: pytest.L
     assert "set maxIndexBytes of approx-prefix-cache-producer to 101Mi" in caplog.text
 
 
-def test_a_claim_that_is_followed_is_fulfilled_without_its_chain() -> None:
+def test_a_claim_that_is_tracked_is_confirmed_without_its_chain() -> None:
     index, key = PrefixIndex(), ("w", "1")
-    served = index.claim([1, 2, 3, 4], key, 100, followed=True)
-    lost = index.claim([1, 2, 5], key, 100, followed=True)  # divides the run of the first
-    late = index.claim([6], key, 100, followed=True)
-    index.fulfil(key, served)
+    served = index.claim([1, 2, 3, 4], key, 100, tracked=True)
+    lost = index.claim([1, 2, 5], key, 100, tracked=True)  # divides the run of the first
+    late = index.claim([6], key, 100, tracked=True)
+    index.confirm_tracked(key, served)
     index.withdraw([1, 2, 5], key, lost)
     assert (index.held([1, 2, 3, 4], key), index.held([1, 2, 5], key)) == (4, 2)
     index.withdraw([6], key, late)
     index.claim([7], key, 100)  # has the place of that one
-    index.fulfil(key, late)
+    index.confirm_tracked(key, late)
     assert (index.held([6], key), index.held([7], key)) == (0, 1)
     index.forget(key)
-    index.fulfil(key, late)
+    index.confirm_tracked(key, late)

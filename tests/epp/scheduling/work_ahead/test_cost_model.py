@@ -182,25 +182,25 @@ LIES = [
 
 def test_who_has_no_answers_begins_with_what_most_others_learnt() -> None:
     model = CostModel()
-    assert model.heed_peers([LIES[0], HONEST, HONEST])
+    assert model.use_peer_fits([LIES[0], HONEST, HONEST])
     assert (model.learnt, model.peers, model.own) == (True, 1, None)
     assert model.numbers == list(HONEST.seconds)
     assert model.ahead == pytest.approx(AHEAD / MISSING)
-    assert not model.heed_peers([]), "its workers are the same when the others are gone"
+    assert not model.use_peer_fits([]), "its workers are the same when the others are gone"
     assert model.learnt
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_picker_that_lies_moves_nothing_that_own_answers_contradict(lie: Fit) -> None:
     answers, alone = Answers(), Answers()
-    answers.model.heed_peers([lie])
+    answers.model.use_peer_fits([lie])
     for at in range(1, 400):
         answers.come(1, honest)
         alone.come(1, honest)
         if at >= 16:  # twelve are enough, in steps of four
             assert answers.model.numbers == alone.model.numbers, at
             assert answers.model.peers == 0
-    answers.model.heed_peers([lie, HONEST])
+    answers.model.use_peer_fits([lie, HONEST])
     assert answers.model.peers == 1
     assert_near(answers)
 
@@ -210,7 +210,7 @@ def test_fits_count_by_the_answers_behind_them() -> None:
     answers.come(100, honest)
     own = answers.model.own
     assert own is not None
-    answers.model.heed_peers([HONEST])
+    answers.model.use_peer_fits([HONEST])
     expected = [
         (100 * one + 400 * other) / 500 for one, other in zip(own.seconds, HONEST.seconds, strict=True)
     ]
@@ -220,8 +220,8 @@ def test_fits_count_by_the_answers_behind_them() -> None:
 
 def test_what_others_learnt_is_of_no_use_where_times_tell_nothing() -> None:
     answers = Answers()
-    answers.model.heed_peers([HONEST])
+    answers.model.use_peer_fits([HONEST])
     answers.come(100, lambda known, worker, number: 0.003)
     assert (answers.model.learnt, answers.model.ahead) == (False, 1.0)
-    answers.model.heed_peers([Fit(HONEST.seconds[:4], 400)])
+    answers.model.use_peer_fits([Fit(HONEST.seconds[:4], 400)])
     assert not answers.model.learnt
