@@ -40,7 +40,7 @@ def open(
     token: str | None = None,
     silent_after: float | None = None,
 ) -> SourceDiscovery:
-    """The discovery for `url`, such as `file:///path` or `kubernetes://`; docs/discovery.md lists the schemes.
+    """The discovery for `url`, such as `file:///path` or `kubernetes://`; docs/discovery-sources.md lists the schemes.
 
     Without `url`: `$ADSUM_DISCOVERY`, else `kubernetes://` in a Pod, else `file://`. `ssl_context` and `token` are used for
     GETs of workers' metadata. `silent_after`: seconds within which a watch reports a stopped worker as unreachable. None:

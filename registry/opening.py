@@ -25,7 +25,7 @@ def open(  # noqa: PLR0913  # what a worker may say, each optional and by name; 
     token: str | None = None,
     contract: Contract | None = None,
 ) -> MembershipRegistry:
-    """The registry that `url` names, such as `file:///path` or `kubernetes://`; docs/discovery.md lists the schemes.
+    """The registry that `url` names, such as `file:///path` or `kubernetes://`; docs/discovery-sources.md lists the schemes.
 
     Without `url`: $ADSUM_DISCOVERY, else `kubernetes://` in a Pod, else `file://`. `address`: the host name or IP address
     at which others reach this machine; None serves the contract on 127.0.0.1 only. `port`: where it is served, None on

@@ -10,12 +10,12 @@ import registry
 from discovery.source import SCHEMES
 from registry.contract import Contract
 
-PAGE = Path(__file__).parents[2] / "docs" / "discovery.md"
+PAGE = Path(__file__).parents[2] / "docs" / "discovery-sources.md"
 
 
 def test_every_scheme_has_a_row_in_the_page() -> None:
     rows = re.findall(r"^\| `([a-z]+)://", PAGE.read_text(), re.MULTILINE)
-    assert {*rows} == {*SCHEMES, "yours"}, "write a row for each scheme into the table of docs/discovery.md"
+    assert {*rows} == {*SCHEMES, "yours"}, f"write a row for each scheme into the table of {PAGE.name}"
 
 
 @pytest.mark.parametrize(
