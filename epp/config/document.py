@@ -4,13 +4,12 @@ A misspelt top-level key is taken for the one that was meant, so that what is in
 """
 
 import difflib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
 from adsum.config import sections
 from adsum.config.problems import Problems
@@ -135,88 +134,6 @@ class RequestHandler(Section):
     """`passthrough-parser`: bodies are not parsed. The others are built in."""
 
 
-_DEFAULTS: Final = OutlierSettings()
-_PROBE_PATH: Final = re.compile(r"(?:/[!-~]{0,1023})?")
-Count = Annotated[int, Field(ge=0, le=1_000_000)]
-Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
-Pause = Annotated[Duration, Field(ge=0.1, le=86_400)]
-"""A time after which something happens, in seconds."""
-_SLOW_START: Final = SlowStartSettings()
-
-
-class OutlierDetectionSection(Section):
-    """Names and defaults are those of Envoy's outlier detection, but where a default of Envoy's is given."""
-
-    consecutive_5xx: Count = Field(default=_DEFAULTS.consecutive_5xx, alias="consecutive5xx")
-    """So many answers in a row with a 5xx eject a worker."""
-    consecutive_local_origin_failure: Count = _DEFAULTS.consecutive_local_origin_failure
-    """So many requests in a row that could not be sent there, were cut, or timed out, eject it."""
-    failure_percentage_threshold: Percent = _DEFAULTS.failure_percentage_threshold
-    """So many percent of its last requests that failed eject it, if at most half as many of the others' did. Envoy: 85."""
-    failure_percentage_minimum_hosts: Count = _DEFAULTS.failure_percentage_minimum_hosts
-    """That rule needs so many workers with enough requests. Envoy: 5."""
-    failure_percentage_request_volume: Annotated[Count, Field(ge=1, le=1_000)] = (
-        _DEFAULTS.failure_percentage_request_volume
-    )
-    """So many of its last requests make a percentage. Envoy: 50 of one `interval`."""
-    interval: Pause = _DEFAULTS.interval
-    """After one without an ejection the next pause is shorter; a failed probe is repeated after one."""
-    base_ejection_time: Pause = _DEFAULTS.base_ejection_time
-    """The first pause; each further ejection in short succession makes it longer by as much."""
-    max_ejection_time: Pause | None = None
-    """The longest pause; without it 300s, or `baseEjectionTime` if that is longer."""
-    max_ejection_percent: Percent = _DEFAULTS.max_ejection_percent
-    """Never more of the pool at once, rounded down; one of two or more always may be. Envoy: 10."""
-    stall_timeout: Annotated[Duration, Field(ge=0, le=86400.0)] = _DEFAULTS.stall_timeout
-    """Silence for so long, while others answered what was sent later, ejects it."""
-    suspect_timeout: Annotated[Duration, Field(ge=0, le=86_400)] = _DEFAULTS.suspect_timeout
-    """After silence of so long it is avoided until it answers."""
-    stalled_requests: Annotated[Count, Field(ge=1)] = _DEFAULTS.stalled_requests
-    """Both rules of silence need so many requests that wait."""
-    probe_path: str = _DEFAULTS.probe_path
-    """Asked for on the port that serves when a pause is over; empty: nothing is asked."""
-    probe_timeout: Pause = _DEFAULTS.probe_timeout
-    """The timeout of that request."""
-
-    @field_validator("probe_path")
-    @classmethod
-    def _check_path(cls, path: str) -> str:
-        if not _PROBE_PATH.fullmatch(path):
-            raise ValueError(
-                "expected a path such as /health, at most 1,024 visible ASCII characters, or nothing"
-            )
-        return path
-
-    @model_validator(mode="after")
-    def _check_times(self) -> "OutlierDetectionSection":
-        if self.max_ejection_time is not None and self.max_ejection_time < self.base_ejection_time:
-            raise ValueError(
-                "maxEjectionTime is shorter than baseEjectionTime; expected at least as long, or none"
-            )
-        return self
-
-    def settings(self) -> OutlierSettings:
-        """Envoy too has the base as the longest time if that is longer than the default."""
-        given = self.model_dump()
-        if self.max_ejection_time is None:
-            given["max_ejection_time"] = max(_DEFAULTS.max_ejection_time, self.base_ejection_time)
-        return OutlierSettings(**given)
-
-
-class SlowStartSection(Section):
-    """The names are those of Envoy's slow start."""
-
-    window: Pause = _SLOW_START.window
-    """How long a new worker gets fewer requests."""
-    aggression: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] = _SLOW_START.aggression
-    """1: its share grows evenly; above 1: faster at first."""
-    min_weight_percent: Percent = _SLOW_START.min_weight_percent
-    """Its share at first, in percent."""
-
-    def settings(self) -> SlowStartSettings:
-        return SlowStartSettings(**self.model_dump())
-
-
 API_VERSION: Final = "llm-d.ai/v1"
 KIND: Final = "EndpointPickerConfig"
 
@@ -240,9 +157,9 @@ class ConfigDocument(Section):
     """Lets requests wait while the pool is full."""
     request_handler: RequestHandler = RequestHandler()
     """How bodies are read."""
-    outlier_detection: OutlierDetectionSection | None = None
+    outlier_detection: OutlierSettings | None = None
     """Ejects workers that fail; a file without it ejects none."""
-    slow_start: SlowStartSection | None = None
+    slow_start: SlowStartSettings | None = None
     """Sends new workers fewer requests at first; a file without it as many as others."""
     saturation_detector: DetectorRef | None = None
     """The older place of `flowControl.saturationDetector`."""

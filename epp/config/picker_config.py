@@ -197,7 +197,7 @@ def build_config(
     if problems or built is None or detector is None or engines is None:
         raise problems.error(lambda place: written.line(corrected.as_written(place)), written.text)
     plugins.forget_kept()
-    outliers, slow_start = _failing_workers(document)
+    outliers, slow_start = document.outlier_detection, document.slow_start
     waits = flow_control_steps(document.flow_control, flow_control, detector.built, detector.name)
     return PickerConfig(
         scheduler=built.scheduler,
@@ -243,14 +243,6 @@ def _flow_control(
     is_on = gates_of(document, problems).get(GATE)
     settings = read_flow_control(document.flow_control, plugins, problems)
     return settings if is_on else None
-
-
-def _failing_workers(document: ConfigDocument) -> tuple[OutlierSettings | None, SlowStartSettings | None]:
-    outliers, slow_start = document.outlier_detection, document.slow_start
-    return (
-        None if outliers is None else outliers.settings(),
-        None if slow_start is None else slow_start.settings(),
-    )
 
 
 class _Detector(NamedTuple):
@@ -366,7 +358,7 @@ def _warnings(
 
 def _outlier_steps(outliers: OutlierSettings | None, slow_start: SlowStartSettings | None) -> Iterator[str]:
     if outliers is not None:
-        first, longest = outliers.base_ejection_time, outliers.max_ejection_time
+        first, longest = outliers.base_ejection_time, outliers.longest_ejection
         yield (
             f"outlier detection: an endpoint that fails is ejected for {first:g} to {longest:g} s, "
             f"at most {outliers.max_ejection_percent:g} % of the pool at once"

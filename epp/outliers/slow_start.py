@@ -3,12 +3,15 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
+from pydantic import Field
 
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
+from epp.outliers.settings import Pause, Percent
+from epp.plugins.section import Section
 
 _MASKS: Final = 10
 """Different selections of one pool. Fewer than a pool remembers (`epp.endpoints.endpoint`): what plugins know of one that it
@@ -17,16 +20,15 @@ _DRAWS: Final = 10
 """How often within the window they are drawn anew."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowStartSettings:
-    """`window`: seconds in which the share grows from `min_weight_percent` to all; straight with an aggression of 1.
+class SlowStartSettings(Section):
+    """The names are those of https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/load_balancing/slow_start."""
 
-    https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/load_balancing/slow_start
-    """
-
-    window: float = 30.0
-    aggression: float = 1.0
-    min_weight_percent: float = 10.0
+    window: Pause = 30.0
+    """How long a new worker gets fewer requests."""
+    aggression: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] = 1.0
+    """1: its share grows evenly; above 1: faster at first."""
+    min_weight_percent: Percent = 10.0
+    """Its share at first, in percent."""
 
     def share(self, age: float) -> float:
         """The share of requests for which an endpoint of that age, in seconds, is considered."""

@@ -18,7 +18,9 @@ from tests.epp.scheduling.test_models_endpoint import director, store_of
 from tests.eventually import eventually
 from tests.http_server import http_server
 
-QUICK = OutlierSettings(consecutive_5xx=1, base_ejection_time=0.1, interval=0.1, probe_timeout=5.0)
+QUICK = OutlierSettings.model_construct(
+    consecutive_5xx=1, base_ejection_time=0.1, interval=0.1, probe_timeout=5.0
+)
 
 
 class Health:

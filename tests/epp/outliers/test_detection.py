@@ -31,7 +31,7 @@ class Pool:
         self.store = Datastore()
         for number in range(self.count):
             self.store.apply(InstanceAddedEvent(instance(number)))
-        self.detection = OutlierDetection(self.store, OutlierSettings(**self.changes))
+        self.detection = OutlierDetection(self.store, OutlierSettings.model_construct(**self.changes))
 
     def endpoint(self, number: int) -> Endpoint:
         return self.store.endpoints[number]
@@ -572,7 +572,7 @@ def test_a_large_pool_that_stalls_is_looked_at_once_in_each_turn() -> None:
         store = Datastore()
         for number in range(count):
             store.apply(InstanceAddedEvent(instance(number)), {})
-        detection = OutlierDetection(store, OutlierSettings(stalled_requests=1))
+        detection = OutlierDetection(store, OutlierSettings.model_construct(stalled_requests=1))
         for endpoint in store.endpoints[1:]:
             detection.sent(object(), endpoint, 0.0, streamed=True)
         detection.sent("answered", store.endpoints[0], 0.1, streamed=True)

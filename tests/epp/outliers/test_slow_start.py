@@ -66,7 +66,7 @@ def test_a_new_endpoint_is_considered_more_and_more(age: float, share: float) ->
 @pytest.mark.parametrize(("aggression", "share"), [(1.0, 0.25), (2.0, 0.5), (0.5, 0.1)])
 def test_the_share_is_that_of_envoy(aggression: float, share: float) -> None:
     """new weight = weight x max(min weight percent, (age / window) ^ (1 / aggression))."""
-    settings = SlowStartSettings(window=20.0, aggression=aggression)
+    settings = SlowStartSettings.model_construct(window=20.0, aggression=aggression)
     assert settings.share(5.0) == pytest.approx(share)
 
 
@@ -132,7 +132,10 @@ def test_a_share_between_two_steps_is_right_on_the_average() -> None:
     for seed in range(200):
         pool = Pool("a", "b")
         pool.slow_start = SlowStart(
-            pool.store, SlowStartSettings(min_weight_percent=4.0), lambda: 0.0, random.Random(seed)
+            pool.store,
+            SlowStartSettings.model_construct(min_weight_percent=4.0),
+            lambda: 0.0,
+            random.Random(seed),
         )
         pool.add("new")
         considered = [len(pool.slow_start.thin(pool.store.pool(0.0))) == 3 for _ in range(100)]
@@ -148,7 +151,9 @@ class RandomEvents(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.store = Datastore()
-        rules = OutlierSettings(consecutive_5xx=2, consecutive_local_origin_failure=2, stalled_requests=1)
+        rules = OutlierSettings.model_construct(
+            consecutive_5xx=2, consecutive_local_origin_failure=2, stalled_requests=1
+        )
         self.detection = OutlierDetection(self.store, rules)
         self.in_flight: dict[object, Endpoint] = {}
         self.most = 0

@@ -66,7 +66,7 @@ def test_those_that_the_data_plane_tried_first_are_looked_at(
 def test_an_ejected_endpoint_gets_no_request_unless_all_are() -> None:
     pool = store()
     it = director(pool)
-    it.picks.outliers = OutlierDetection(pool, OutlierSettings(consecutive_5xx=1))
+    it.picks.outliers = OutlierDetection(pool, OutlierSettings.model_construct(consecutive_5xx=1))
     first = picked(it)
     it.picks.responded(first, 500, 0.0)
     it.picks.release(first, 0.0)
@@ -81,7 +81,7 @@ def test_what_somebody_else_answered_counts_for_nobody() -> None:
     """Envoy's last resort may be a host that is no endpoint of this picker."""
     pool = store()
     it = director(pool)
-    it.picks.outliers = OutlierDetection(pool, OutlierSettings(consecutive_5xx=1))
+    it.picks.outliers = OutlierDetection(pool, OutlierSettings.model_construct(consecutive_5xx=1))
     pick = picked(it)
     it.picks.served(pick, "10.9.9.9:1")
     it.picks.responded(pick, 500, 0.0)
@@ -94,7 +94,7 @@ def test_what_was_refused_everywhere_was_the_requests_fault(status: int, ejected
     """With three choices one poisonous prompt fails at three workers."""
     pool = store()
     it = director(pool)
-    settings = OutlierSettings(consecutive_5xx=2, consecutive_local_origin_failure=2)
+    settings = OutlierSettings.model_construct(consecutive_5xx=2, consecutive_local_origin_failure=2)
     it.picks.outliers = OutlierDetection(pool, settings)
     for _ in range(6):
         pick = picked(it)
@@ -123,7 +123,9 @@ def test_nothing_is_kept_of_requests_that_are_over() -> None:
 def test_a_recovered_endpoint_is_warmed_up() -> None:
     pool = store()
     it = director(pool)
-    slow_start = SlowStart(pool, SlowStartSettings(min_weight_percent=0.0), lambda: 0.0, random.Random(1))
+    slow_start = SlowStart(
+        pool, SlowStartSettings.model_construct(min_weight_percent=0.0), lambda: 0.0, random.Random(1)
+    )
     it.eligible.slow_start = slow_start
     slow_start.begin(pool.endpoints[0])
     assert {picked(it).endpoints[0].id for _ in range(50)} == {"b", "c"}

@@ -31,7 +31,7 @@ class Pool:
         self.store = store_of(*roles)
         made = load_config(None, rng=random.Random(1))
         self.director = director_of(made, self.store)
-        self.outliers = OutlierDetection(self.store, OutlierSettings(**settings))
+        self.outliers = OutlierDetection(self.store, OutlierSettings.model_construct(**settings))
         self.director.picks.outliers = self.outliers
         self._asked = 0
 

@@ -173,7 +173,7 @@ def watch_of_an_ejection() -> OutlierWatch:
     store = store_of(a=(), b=())
     it = director(store)
     watch = OutlierWatch(it, store, lambda: 0.0, random.Random(1))
-    watch.use(OutlierSettings(consecutive_5xx=1), None)
+    watch.use(OutlierSettings.model_construct(consecutive_5xx=1), None)
     assert watch.detection is not None
     watch.detection.answered("request", store.endpoints[0], 500, None, 0.0)
     return watch
