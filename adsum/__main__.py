@@ -91,7 +91,7 @@ class _PrintCompletion(argparse.Action):
 
 
 def package_of(program: str) -> str:
-    """Where the program's `__main__` is."""
+    """Return the package that has the program's `__main__`."""
     return _PACKAGES.get(program, program)
 
 

@@ -68,7 +68,7 @@ def split_scheme(url: str) -> tuple[str, str]:
 
 
 def import_backend(scheme: str, reference: str) -> Any:
-    """What `reference`, a `module:name`, names. Raises ValueError if a library is missing that the scheme needs."""
+    """Import what `reference`, a `module:name`, names. Raises ValueError if a library is missing that the scheme needs."""
     module, _, name = reference.partition(":")
     try:
         return getattr(import_module(module), name)

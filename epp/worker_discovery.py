@@ -67,7 +67,7 @@ class WorkerDiscovery(ResourceOwner):
         return partial(self._datastore.reread, endpoint_defaults(config, self._settings))
 
     def describe(self) -> dict[str, Any]:
-        """Where the workers are looked for, and whether that source is in reach: a part of /status."""
+        """Return a part of /status: where the workers are looked for, and whether that source is in reach."""
         health = None if self._watch is None else self._watch.health
         return {
             "workers": self._where,

@@ -1,4 +1,4 @@
-"""What is made for those who install adsum: the archives, and proof that they install. `python -m release`, `make dist`.
+"""Makes the archives for those who install adsum, and proves that they install. `python -m release`, `make dist`.
 
 `site` makes the documentation site (`make docs`).
 """

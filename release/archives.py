@@ -33,7 +33,7 @@ def build() -> list[Path]:
 
 
 def pythons() -> Iterator[str]:
-    """Those on the path that have headers to compile against."""
+    """Find the Pythons on the path that have headers to compile against."""
     for name in _PYTHONS:
         path = shutil.which(name)
         if (

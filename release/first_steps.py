@@ -24,7 +24,7 @@ _ASKED: Final = {"model": "Qwen3-32B", "messages": [{"role": "user", "content": 
 
 
 def take(programs: Path, folder: Path) -> str:
-    """What was done, in a line. `programs`: the environment's `bin`; `folder`: an empty one. Raises ReleaseError."""
+    """Take the first steps, and return a line that says what was done. `programs`: the environment's `bin`; `folder`: an empty one. Raises ReleaseError."""
     root = folder / "workers"
     root.mkdir(mode=0o700)
     environment = {"ADSUM_ROOT": str(root), "PATH": f"{programs}:{os.environ['PATH']}"}

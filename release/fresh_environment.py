@@ -16,7 +16,7 @@ _COMPILED: Final = "from epp.scheduling import director; print(director.__file__
 
 
 def try_out(archive: Path) -> Iterator[str]:
-    """What was found, a line each. Raises ReleaseError if it does not install, or a program does not start."""
+    """Return what was found, a line each. Raises ReleaseError if it does not install, or a program does not start."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run([_python_of(archive), "-m", "venv", str(folder / "venv")])

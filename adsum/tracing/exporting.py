@@ -83,7 +83,7 @@ class WatchedExporter(SpanExporter):
 
 
 class Exporting:
-    """Where spans go when they end, and the exporter behind it. `exporter` None: to nobody."""
+    """Hands spans to `exporter` when they end; None: to nobody."""
 
     def __init__(self, service: str, scope: str, version: str, environment: Mapping[str, str]) -> None:
         sdk = SdkLog()

@@ -76,7 +76,7 @@ def parse_host(entry: str) -> FixedEndpoint:
 
 
 def describe_change(old: Iterable[FixedEndpoint], new: Iterable[FixedEndpoint]) -> str:
-    """Which endpoints were added, removed and changed, in one line; "" if none."""
+    """Say in one line which endpoints were added, removed and changed; "" if none."""
     before, after = ({e.name or e.authority: e for e in listed} for listed in (old, new))
     groups = {
         "added": [name for name in after if name not in before],

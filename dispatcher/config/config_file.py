@@ -105,7 +105,7 @@ class HttpConfig(ConfigSection):
 
 
 class TargetConfig(ConfigSection):
-    """Where requests of one or more queues are sent: a gateway, or a worker."""
+    """A target gets the requests of one or more queues: it is a gateway, or a worker."""
 
     name: Name
     """By which queues name it."""
@@ -261,7 +261,7 @@ class Config(ConfigSection):
     broker: Annotated[
         str, BeforeValidator(_expand_variables), AfterValidator(checked_broker_url), Field(repr=False)
     ]
-    """Where requests wait: `redis://HOST:PORT/DB`, `rediss://`, `unix:///PATH`, `memory://`, or a scheme of
+    """Requests wait at this URL: `redis://HOST:PORT/DB`, `rediss://`, `unix:///PATH`, `memory://`, or a scheme of
     an installed package."""
     http: HttpConfig = HttpConfig()
     """The pages and the front door."""

@@ -38,7 +38,7 @@ class PageTls(Section):
 
 
 class MetricsSourceParameters(PageTls):
-    """Where the metrics pages of the workers are."""
+    """Says where the metrics pages of the workers are."""
 
     scheme: Literal["http", "https"] = "http"
     """The scheme of the metrics pages."""

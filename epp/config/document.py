@@ -69,7 +69,7 @@ class DataLayer(Section):
     inject_defaults: bool = True
     """Add the usual source of metrics pages, unless the file names one."""
     sources: list[SourceSpec] = Field(default_factory=list)
-    """Where the numbers of endpoints come from."""
+    """Says where the numbers of endpoints come from."""
     discovery: Ref | None = None
     """A `file-discovery`: the workers are those of its file."""
     peer_discovery: Ref | None = None
@@ -97,9 +97,9 @@ class PriorityBandSection(Section):
     max_requests: Quantity | None = None
     """Requests that may wait at this priority; 0 or nothing: 5000."""
     fairness_policy_ref: str | None = None
-    """Whose request goes next; without it `global-strict-fairness-policy`."""
+    """It decides whose request goes next; without it `global-strict-fairness-policy` does."""
     ordering_policy_ref: str | None = None
-    """Which of them; without it `fcfs-ordering-policy`."""
+    """It decides which of their requests that is; without it `fcfs-ordering-policy` does."""
 
 
 class FlowControl(Section):
@@ -150,9 +150,9 @@ class ConfigDocument(Section):
     plugins: list[PluginSpec] = Field(default_factory=list)
     """The plugins that the rest of the file names."""
     scheduling_profiles: list[ProfileSpec] = Field(default_factory=list)
-    """Which filters, scorers and picker choose together. Without any: the default policy."""
+    """Each names filters, scorers and a picker that choose together. Without any, the default policy chooses."""
     data_layer: DataLayer = DataLayer()
-    """Where endpoints and their numbers come from."""
+    """It says where endpoints and their numbers come from."""
     flow_control: FlowControl = FlowControl()
     """Lets requests wait while the pool is full."""
     request_handler: RequestHandler = RequestHandler()

@@ -20,7 +20,7 @@ _USAGE_LIMIT: Final = DEFAULTS[Role.USAGE_LIMIT]
 
 
 def gates_of(document: ConfigDocument, problems: Problems) -> dict[str, bool]:
-    """Which feature gates are on; of several lines for one the last counts."""
+    """Return the feature gates that are on; of several lines for one the last counts."""
     gates: dict[str, bool] = {}
     for index, gate in enumerate(document.feature_gates):
         gates |= problems.of(partial(_gate, gate, f"featureGates[{index}]")) or {}

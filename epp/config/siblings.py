@@ -49,19 +49,19 @@ class Siblings:
         return {"process": self.place, "processes": self.count}
 
     def peer_target(self, place: int) -> str:
-        """Where a process answers calls of its peers, in gRPC's words."""
+        """Return the target, for gRPC, at which a process answers calls of its peers."""
         return f"unix:{self.folder / f'{place}.peers'}"
 
     def news_path(self, place: int) -> str:
-        """Where a process listens for what its peers pick."""
+        """Return the socket on which a process listens for what its peers pick."""
         return str(self.folder / f"{place}.news")
 
     def page_path(self, place: int) -> str:
-        """Where a process serves what its siblings show of it."""
+        """Return the socket on which a process serves what its siblings show of it."""
         return str(self.folder / f"{place}.pages")
 
     def workers_path(self, place: int) -> str:
-        """Where a process tells its siblings what it hears of workers."""
+        """Return the socket on which a process reports to its siblings what it hears of workers."""
         return str(self.folder / f"{place}.workers")
 
     def sequence(self) -> int:

@@ -37,7 +37,7 @@ class AccessReviews:
         self._transport = transport
 
     async def user(self, token: str) -> ApiUser | None:
-        """Whose token it is; None: nobody's. Raises ReviewError."""
+        """Return the user whose token it is; None: nobody's. Raises ReviewError."""
         status = await self._review("TokenReview", "authentication.k8s.io/v1", _WHOSE, {"token": token})
         if status.get("authenticated") is not True:
             return None

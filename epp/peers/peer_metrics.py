@@ -1,4 +1,4 @@
-"""What the metrics page says of the other pickers: how many are connected, how old their news is, and what it costs."""
+"""Puts on the metrics page what is known of the other pickers: how many are connected, how old their news is, and what it costs."""
 
 from collections.abc import Iterator
 

@@ -60,7 +60,7 @@ class FilteringAlgorithmParameters(Section):
     type: Literal["threshold"]
     """The only one."""
     threshold: ThresholdParameters
-    """Which endpoints stay."""
+    """It says which endpoints stay."""
 
 
 class AttributeFilterParameters(Section):
@@ -73,7 +73,7 @@ class AttributeFilterParameters(Section):
     fallback_on_empty: bool = False
     """Keep all endpoints if none would stay."""
     algorithm: FilteringAlgorithmParameters
-    """Which endpoints stay."""
+    """It says which endpoints stay."""
 
 
 def _filter(given: AttributeFilterParameters, context: PluginContext) -> EndpointAttributeFilter:
@@ -152,7 +152,7 @@ class NormalizationParameters(Section):
 
 class ScoringAlgorithmParameters(Section):
     type: Literal["linear_lower_is_better", "linear_higher_is_better"]
-    """Which end scores 1."""
+    """It says which end scores 1."""
     normalization: NormalizationParameters = NormalizationParameters()
     """Between which numbers."""
 

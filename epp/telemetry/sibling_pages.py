@@ -41,7 +41,7 @@ _SUMMED: Final = re.compile(
     "|flow_control_(?:queue_size|queue_bytes|reclaim_target|pending_reclaim)|per_endpoint_inflight_requests"
     "|extproc_streams_inflight|outcomes_awaited|prefix_indexer_(?:bytes|limit_bytes))"
 )
-"""What a process has of its own. Other gauges tell of the workers, which all see alike, or of the process that answers."""
+"""A process has these gauges of its own. Others report of the workers, which all see alike, or of the process that answers."""
 MOST_SAMPLES: Final = 100_000
 """So many are kept of processes that ended."""
 

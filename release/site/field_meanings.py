@@ -1,4 +1,4 @@
-"""What each field of a pydantic model means: the docstring that stands under it in the source."""
+"""Finds what each field of a pydantic model means: the docstring that stands under it in the source."""
 
 import ast
 import inspect

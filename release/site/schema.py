@@ -27,7 +27,7 @@ _WRITTEN: Final = {
     "parse_quantity": "quantity",
     "parse_size": "size",
 }
-"""What a field holds whose text one of these parses."""
+"""A field whose text one of these parses holds this."""
 _PLAIN: Final = {str: "text", int: "integer", float: "number", bool: "true or false", Fraction: "number"}
 _LOWER: Final = ((annotated_types.Ge, "ge", "≥"), (annotated_types.Gt, "gt", ">"))
 _UPPER: Final = ((annotated_types.Le, "le", "≤"), (annotated_types.Lt, "lt", "<"))
@@ -68,7 +68,7 @@ def _sections(place: str, model: type[BaseModel], level: int) -> Iterator[str]:
 
 
 def _parameters(plugin: str, model: type[BaseModel], place: str = "") -> Iterator[str]:
-    """Those of one type, then the sections within them."""
+    """Yield the sections of one type, then the sections within them."""
     yield from _body(model, lambda path: _anchor(f"{plugin}: {place}{path}"))
     for path, inner in _inner(model):
         yield f"#### {plugin}: {place}{path}"

@@ -67,7 +67,7 @@ class SessionIdSourceParameters(Section):
 
 class SessionIdParameters(Section):
     sources: list[SessionIdSourceParameters] = Field(default_factory=list)
-    """Where the id stands, the first that has one; without any in `x-session-id`."""
+    """The id stands in the first of these that has one; without any in `x-session-id`."""
     eviction_ttl_seconds: float = Field(default=sessions.DEFAULT_TTL, ge=0.0, allow_inf_nan=False)
     """How long a session is remembered after its last request; 0 is the default."""
     eviction_sweep_seconds: float = Field(default=10.0, ge=0.0, allow_inf_nan=False)

@@ -205,9 +205,9 @@ class RevisionGatingParameters(Section):
 
 class RolloutParameters(Section):
     scope: ScopeParameters
-    """Which workers count."""
+    """It selects the workers that count."""
     revision_gating: RevisionGatingParameters
-    """Which revisions get requests."""
+    """It says which revisions get requests."""
     header_selectors: list[HeaderSelectorParameters] = Field(default_factory=list)
     """Headers that choose endpoints by a label."""
 

@@ -30,9 +30,9 @@ _MOST_TEXT: Final = 512
 """Characters of a name or a salt."""
 
 Scope: TypeAlias = tuple[str, int, str, str]
-"""What references are counted for: medium in lower case, group, locality, ownership."""
+"""References are counted for each: medium in lower case, group, locality, ownership."""
 Extras: TypeAlias = bytes
-"""What a block's hash covers beside its tokens; empty: nothing."""
+"""A block's hash covers these beside its tokens; empty: nothing."""
 
 GPU: Final = "gpu"
 HOST: Final = "host"

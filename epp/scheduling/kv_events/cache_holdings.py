@@ -1,4 +1,4 @@
-"""What one publisher said its cache holds, beside the blocks of the index: references, names, groups. Pure."""
+"""Keeps what one publisher said its cache holds, beside the blocks of the index: references, names, groups. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple

@@ -39,7 +39,7 @@ _AS_ESTIMATED: Final = (
     "peer_served",
     "peer_failed",
 )
-"""What the estimate does alone until a worker publishes events: a pick costs no more than without this producer."""
+"""The estimate does these alone until a worker publishes events: a pick costs no more than without this producer."""
 _MOST_CLAIMED: Final = 1 << 40
 """Units: what is under way at one worker is bounded by its requests."""
 

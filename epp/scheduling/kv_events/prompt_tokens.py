@@ -1,4 +1,4 @@
-"""What a request itself says of its prompt's tokens. Pure."""
+"""Reads what a request itself says of its prompt's tokens. Pure."""
 
 from array import array
 from collections.abc import Sequence

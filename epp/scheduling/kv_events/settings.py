@@ -51,7 +51,7 @@ class PodDiscoveryParameters(Section):
 
 class KvEventsParameters(Section):
     zmq_endpoint: str = Field(default="", max_length=256)
-    """Where workers connect to, `tcp://*:5557`, if they publish to the picker under topics `kv@<worker>@<model>`. Without it
+    """Workers connect to this address, `tcp://*:5557`, if they publish to the picker under topics `kv@<worker>@<model>`. Without it
     the picker connects to them."""
     topic_filter: str = ""
     """The beginning of the topics that are read, `kv@` in the Go picker; without it all: a socket is one worker's."""
@@ -62,7 +62,7 @@ class KvEventsParameters(Section):
     engine_type: Literal["", "vllm", "sglang", "trtllm"] = ""
     """No effect: the messages of all are read."""
     pod_discovery_config: PodDiscoveryParameters | None = None
-    """Where the socket is. Without it each worker says."""
+    """The socket is there. Without it each worker says where its own is."""
 
     @field_validator("zmq_endpoint")
     @classmethod
@@ -130,7 +130,7 @@ class PreciseProducerParameters(Section):
     indexer_config: IndexerParameters | None = None
     """How many blocks are remembered."""
     kv_events_config: KvEventsParameters | None = None
-    """Where workers publish. Without it each worker says (`/kv_event_sources`, `/server_info`)."""
+    """Workers publish there. Without it each worker says where (`/kv_event_sources`, `/server_info`)."""
     speculative_indexing: bool = True
     """No effect: a prompt counts where it was sent until its worker has answered."""
     speculative_ttl: str = Field(default="2s", alias="speculativeTTL")

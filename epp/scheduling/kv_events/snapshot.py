@@ -1,4 +1,4 @@
-"""What one publisher's cache holds, as one picker hands it to another: a header, and columns of numbers. Pure.
+"""Writes and reads what one publisher's cache holds, for another picker: a header, and columns of numbers. Pure.
 
 The keys are those of an index with the same seed, which peers share. The number and the digest of the last batch say where the
 publisher's own replay goes on; who adopts it believes nothing before the publisher has sent that batch again.

@@ -129,7 +129,7 @@ class CacheTruths:
         self._predictions: RequestData[tuple[Key, Prediction]] = RequestData()
         # bounded: _MOST_AWAITED
         self._awaited: dict[InferenceRequest, tuple[Key, Prediction]] = {}
-        """What was predicted for requests whose answers may say what was delivered."""
+        """Predictions for requests whose answers may say what was delivered."""
         self._reads_usage = False
 
     def begin(self, key: Key) -> None:

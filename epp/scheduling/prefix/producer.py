@@ -151,7 +151,7 @@ class PrefixCacheProducer:
 
     @property
     def ends(self) -> Sequence[int]:
-        """Where the blocks of each prompt end, in units."""
+        """The ends of the blocks of each prompt, in units."""
         return self._block_ends.ends
 
     def peers_picked(self, picks: Sequence[PeerPick], pool: EndpointPool) -> None:

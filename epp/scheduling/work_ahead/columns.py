@@ -30,7 +30,7 @@ class PoolColumns:
     """The page that `ahead` takes into account."""
     rows: dict[tuple[str, str], int]
     ahead_cost: Floats
-    """What `ahead` costs, in missing tokens."""
+    """The cost of `ahead`, in missing tokens."""
     room: Floats
     """Requests that each endpoint can run at a time; inf: not known."""
     limited: bool
@@ -40,7 +40,7 @@ class PoolColumns:
     sent: Floats
     """Tokens sent to each endpoint that it had to compute, while caches are cold."""
     balance: Floats
-    """What a missing token costs at each endpoint then; 1 where the fewest were sent: who computes a prefix gets what follows it."""
+    """The cost of a missing token at each endpoint then; 1 where the fewest were sent: who computes a prefix gets what follows it."""
     hashes: Hashes | None = None
     """Made when they are needed."""
 

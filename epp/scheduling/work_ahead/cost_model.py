@@ -130,7 +130,7 @@ class CostModel:
         """The squares of the standard errors of what was learnt here."""
         self.peers = 0
         self._fit = self.numbers
-        """What the own answers say, and whether that is clearly better than one number for all."""
+        """The fit of the own answers; `_fits`: whether it is clearly better than one number for all."""
         self._fits = False
         self._errors: tuple[Any, float, float] | None = None
         """The own answers: their rows, scaled, and the squared errors of the own fit and of one number."""
@@ -155,7 +155,7 @@ class CostModel:
 
     @property
     def own(self) -> Fit | None:
-        """What was learnt here, for other pickers; None: nothing that is of use."""
+        """The fit that was learnt here, for other pickers; None: nothing that is of use."""
         return Fit(tuple(self._fit), self.answers) if self._fits else None
 
     def use_peer_fits(self, fits: Sequence[Fit]) -> bool:

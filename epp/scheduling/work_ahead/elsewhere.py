@@ -1,4 +1,4 @@
-"""What a request costs where its prompt may be computed on a worker of its own, and which worker that is.
+"""Finds what a request costs where its prompt may be computed on a worker of its own, and which worker that is.
 
 cost = slowness x max(a x ahead, elsewhere) + ..., if that is less than computing the prompt at the decode worker itself:
 slowness x (a x ahead + missing x (1 + interference x requests)) + ...
@@ -27,7 +27,7 @@ from epp.request.inference_request import RequestData
 from epp.scheduling.pairing import REVISION_LABEL
 
 CANDIDATE: Final[RequestData["Elsewhere"]] = RequestData()
-"""Where a prompt could be computed, while the decode worker is chosen."""
+"""A prompt could be computed on these, while the decode worker is chosen."""
 
 
 class Elsewhere:
@@ -50,7 +50,7 @@ class Elsewhere:
         self.apart: Mask = np.zeros(0, dtype=np.bool_)
 
     def offer(self, costs: Floats, pool: EndpointPool, transfer: tuple[float, float]) -> None:
-        """What the prompt costs on these, and to bring its KV cache elsewhere: as a whole, and each token."""
+        """Take the cost of the prompt on these, and of its KV cache's way elsewhere: as a whole, and each token."""
         self._costs, self._pool = costs.copy(), pool
         self._transfer, self._share = transfer
 
@@ -93,7 +93,7 @@ class Elsewhere:
         return np.where(self.apart, remote, local)
 
     def row(self, endpoint: Endpoint) -> int | None:
-        """Where it stands among those of the last call; None: it does not, since its numbers are too old."""
+        """Return its row among those of the last call; None: it has none, since its numbers are too old."""
         return None if self._pool is None else self._pool.row_by_key().get(endpoint.key)
 
 

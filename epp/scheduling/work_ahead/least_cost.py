@@ -124,7 +124,7 @@ class LeastCostScorer:
         return cost
 
     def ahead(self, columns: PoolColumns, rows: Indices | None, pool: EndpointPool) -> Floats:
-        """What is ahead, less what may be computed of it by now."""
+        """Return what is ahead, less what may be computed of it by now."""
         model, ahead = self.producer.model, of_rows(columns.ahead_cost, rows)
         if not model.rate:
             return ahead

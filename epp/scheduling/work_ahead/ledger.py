@@ -36,7 +36,7 @@ _STATE: Final = (
     "ahead", "since", "done", "busy", "under_way", "_sent", "_count", "_computed", "read_at", "_spare", "_unsettled",
     "_scale", "sent", "grown", "held", "_begun", "slowness", "_most_running", "room",
 )  # fmt: skip
-"""What a page changes."""
+"""The attributes that a page changes."""
 
 
 class SentPrompt:

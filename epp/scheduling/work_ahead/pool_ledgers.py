@@ -26,7 +26,7 @@ class PoolLedgers:
         self._model = model
         self._kind, self._ends = KindSums(), CountedEnds()
         self._columns: list[PoolColumns] = []
-        """Of the last pools, the newest last."""
+        """The rows of the last pools, the newest last."""
 
     def of(self, endpoint: Endpoint) -> WorkLedger:
         ledger = self.by_key.get(endpoint.key)

@@ -1,4 +1,4 @@
-"""What a rehearsed pick changes, and how it is put back."""
+"""Keeps what a rehearsed pick changes, and puts it back."""
 
 from copy import copy
 

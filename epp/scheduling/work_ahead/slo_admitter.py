@@ -81,7 +81,7 @@ class LatencySloAdmitter(RequestFollower):
 
 
 def _nothing() -> None:
-    """What an explanation changed."""
+    """Takes nothing back: the rehearsal changed nothing."""
 
 
 class LatencySloAdmitterParameters(Section):

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, Final
 
 TRANSFER_SECONDS: Final = 0.04
-"""What each transfer takes until more is known: a second request and the connection to the other worker."""
+"""Each transfer takes this until more is known: a second request and the connection to the other worker."""
 TRANSFER_TOKEN_SECONDS: Final = 0.00001
 """And each token: some 330 KB of a model of 70 billion parameters, at 33 GB/s."""
 _SPEED: Final = 10_000.0
