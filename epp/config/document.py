@@ -1,12 +1,5 @@
-"""The schema of an `EndpointPickerConfig`: its sections, as strict as the Go picker (unknown fields are errors).
+"""The schema of an `EndpointPickerConfig`: its sections, as strict as the Go picker (unknown fields are errors)."""
 
-A misspelt top-level key is taken for the one that was meant, so that what is inside is checked too.
-"""
-
-import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field
@@ -221,43 +214,3 @@ def _broken_profile(given: Any) -> ProfileSpec:
 def read_section(section: type[S], given: Any, place: str) -> S:
     """Validate `given`; raises ConfigError with all its problems."""
     return sections.read_section(section, without_nulls(given), place)
-
-
-@dataclass(frozen=True, slots=True)
-class CorrectedKeys:
-    """`given`: the document with the keys that were meant; `written`: how each of these is written in the file."""
-
-    given: dict[str, Any]
-    written: Mapping[str, str]
-
-    def as_written(self, place: str) -> str:
-        """The place in the file."""
-        for meant, written in self.written.items():
-            rest = place.removeprefix(meant)
-            if rest != place and rest[:1] in ("", ".", "["):
-                return written + rest
-        return place
-
-
-def correct_keys(given: dict[str, Any], problems: Problems) -> CorrectedKeys:
-    """Add a problem for each misspelt key. A key stays as it is if it is like none, or if that one is there too."""
-    known = [field.alias or name for name, field in ConfigDocument.model_fields.items()]
-    written: dict[str, str] = {}
-    for key in given:
-        if key in known:
-            continue
-        near = difflib.get_close_matches(str(key)[:100], known, n=1)
-        if near and near[0] not in given and near[0] not in written:
-            written[near[0]] = str(key)
-            problems.of(partial(_refuse_key, str(key)))
-    corrected = {_meant(key, written): value for key, value in given.items()}
-    return CorrectedKeys(corrected, written)
-
-
-def _meant(key: str, written: Mapping[str, str]) -> str:
-    return next((meant for meant, name in written.items() if name == key), key)
-
-
-def _refuse_key(key: str) -> None:
-    """Raises the error of a document that is sound but for this key."""
-    read_section(ConfigDocument, {"apiVersion": API_VERSION, "kind": KIND, key: 0}, "")

@@ -22,11 +22,9 @@ from epp.config.data_layer import (
 )
 from epp.config.document import (
     ConfigDocument,
-    CorrectedKeys,
     DataLayer,
     DetectorRef,
     ProfileSpec,
-    correct_keys,
     read_document,
 )
 from epp.config.flow_control import (
@@ -132,7 +130,6 @@ class ParsedConfig(NamedTuple):
     """A document, with its problems so far: `build_config` finds the others, so that one error reports all."""
 
     written: YamlDocument
-    corrected: CorrectedKeys
     document: ConfigDocument
     problems: Problems
 
@@ -149,8 +146,7 @@ def parse_document(parsed: YamlDocument) -> ParsedConfig:
     problems.of(lambda: _check_lengths("", written.given))
     if problems:
         raise problems.error(written.line, written.text)
-    corrected = correct_keys(written.given, problems)
-    return ParsedConfig(written, corrected, read_document(corrected.given, problems), problems)
+    return ParsedConfig(written, read_document(written.given, problems), problems)
 
 
 _MAX_LISTED: Final = 1000
@@ -183,7 +179,7 @@ def build_config(
     `staleness`: seconds after which an endpoint's numbers are no longer compared with others'. `before`: the plugins in
     force, which are kept if they are the same. `processes`: of the picker, each with its own plugins.
     """
-    written, corrected, document, problems = parsed
+    written, document, problems = parsed
     plugins = Plugins(document.plugins, rng, problems, before, processes)
     extractor = plugins.first_parameters(ExtractorParameters) or ExtractorParameters()
     specs = _build_listed(document, plugins, extractor)
@@ -195,7 +191,7 @@ def build_config(
     file_discovery = problems.of(partial(_file_discovery, document.data_layer, plugins))
     passthrough = _is_passthrough(document, plugins, problems)
     if problems or built is None or detector is None or engines is None:
-        raise problems.error(lambda place: written.line(corrected.as_written(place)), written.text)
+        raise problems.error(written.line, written.text)
     plugins.forget_kept()
     outliers, slow_start = document.outlier_detection, document.slow_start
     waits = flow_control_steps(document.flow_control, flow_control, detector.built, detector.name)

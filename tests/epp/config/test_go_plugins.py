@@ -184,34 +184,6 @@ def test_a_suggestion_that_is_not_built_says_so() -> None:
     )
 
 
-MISSPELT = """\
-apiVersion: llm-d.ai/v1
-kind: EndpointPickerConfig
-plugin:
-- type: quewe-scorer
-- {type: queue-scorer, weight: 1}
-schedulingProfile:
-- name: default
-  plugins:
-  - {pluginRef: queue}
-flowcontrol: {maxRequest: 5}
-"""
-
-
-def test_a_misspelt_key_hides_nothing_that_is_inside() -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_config(MISSPELT, rng=random.Random(1))
-    assert [str(problem).partition("? known")[0] for problem in caught.value.problems] == [
-        "line 3: unknown field 'plugin'; did you mean 'plugins'",
-        "line 4: plugins[0].type: 'quewe-scorer' is not a plugin type; did you mean 'queue-scorer'?",
-        "line 5: plugins[1]: unknown field 'weight'; known: type, name, parameters",
-        "line 6: unknown field 'schedulingProfile'; did you mean 'schedulingProfiles'",
-        "line 9: schedulingProfiles[0].plugins[0].pluginRef: no plugin is named 'queue'; there are: none",
-        "line 10: unknown field 'flowcontrol'; did you mean 'flowControl'",
-        "line 10: flowControl: unknown field 'maxRequest'; did you mean 'maxRequests'",
-    ]
-
-
 def test_a_sound_file_with_one_misspelt_key_has_one_problem() -> None:
     with pytest.raises(ConfigError) as caught:
         config_of(**{"5": [], "Plugins": [{"type": "queue-scorer"}]})
