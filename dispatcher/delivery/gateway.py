@@ -4,6 +4,7 @@ The connections are `adsum.http1`'s: aiohttp's session would take 1.2 to 4 times
 "the dispatcher's HTTP client").
 """
 
+import asyncio
 import email.utils
 import logging
 import ssl
@@ -25,13 +26,7 @@ from adsum.http1.response import (
     ResponseReader,
     ResponseTooLargeError,
 )
-from dispatcher.delivery.answer_limits import (
-    AnswerMemory,
-    AnswerMemoryError,
-    CoarseTimeout,
-    CoarseTimeouts,
-    HeldAnswer,
-)
+from dispatcher.delivery.answer_limits import AnswerMemory, AnswerMemoryError, HeldAnswer
 
 DROPPED_REASON_HEADER = "x-llm-d-request-dropped-reason"
 MAX_ANSWER = 64 * 1024 * 1024
@@ -86,7 +81,6 @@ class Gateway:
         self._memory = memory or AnswerMemory()
         self._resend_within = resend_within
         self._now = now
-        self._timeouts = CoarseTimeouts()
         self._read = partial(ResponseReader, max_answer, chunks=MAX_CHUNKS, encoded=True, strict=True)
 
     async def __aenter__(self) -> Self:
@@ -107,20 +101,27 @@ class Gateway:
         If a kept connection turns out to be closed within `resend_within` seconds, the request is sent again on a new one. A
         server may close an idle connection at any time, also while a request is in flight (RFC 9112, 9.5).
         """
-        limit = self._timeouts.timeout(timeout)
-        held = self._memory.arriving(limit.expire)
-        answer = await self._send(self._head(path, headers, body), body, limit, held)
+        loop, limit = asyncio.get_running_loop(), asyncio.timeout(timeout)
+
+        def end() -> None:
+            if not limit.expired():
+                limit.reschedule(loop.time())
+
+        held = self._memory.arriving(end)
+        answer = await self._send(self._head(path, headers, body), body, limit, held, timeout)
+        if held.evicted:
+            answer = NoAnswer(str(AnswerMemoryError(self._memory.max_bytes)))
         if isinstance(answer, NoAnswer):
             held.release()
-            return NoAnswer(str(AnswerMemoryError(self._memory.max_bytes))) if held.evicted else answer
+            return answer
         held.complete(len(answer.body))
         return self._to_answer(answer, held)
 
     async def _send(
-        self, head: bytes, body: bytes, limit: CoarseTimeout, held: HeldAnswer
+        self, head: bytes, body: bytes, limit: asyncio.Timeout, held: HeldAnswer, timeout: float
     ) -> HttpResponse | NoAnswer:
         try:
-            with limit:
+            async with limit:
                 return await self._pool.send(head, body, partial(self._read, received=held.receive))
         except NotConnectedError as error:
             return NoAnswer(
@@ -130,7 +131,7 @@ class Gateway:
             return NoAnswer(f"the answer is larger than {error.limit} bytes", final=True)
         except (OSError, ResponseError) as error:
             if isinstance(error, TimeoutError) and not error.errno:
-                return NoAnswer(f"no answer within {limit.seconds:.3g} s")
+                return NoAnswer(f"no answer within {timeout:.3g} s")
             unreadable = isinstance(error, ResponseError) and not isinstance(error, IncompleteResponseError)
             return NoAnswer(_reason(error), disconnected=not unreadable)
         except BaseException:
