@@ -24,7 +24,7 @@ from dispatcher.gates.built_in.ledger_gate import (
 from dispatcher.gates.built_in.limits import AllOfGate, LocalConcurrencyGate, TenantQuotaGate
 from dispatcher.gates.catalogue import INSTALLED, GateSpec
 from dispatcher.gates.gate import DispatchGate, GateContext, GateDeclaration
-from dispatcher.gates.metering.meter import Meter, Meters, MeterSettings, MeterSource, MeterState
+from dispatcher.gates.metering.meter import Meter, Meters, MeterSource, MeterState
 from dispatcher.gates.metering.sources import budget_source, query_source, saturation_source, scrape_source
 from dispatcher.gates.parameters import (
     BudgetParameters,
@@ -142,23 +142,15 @@ def _meter_gauge(make: Callable[[Any, aiohttp.ClientSession], MeterSource]) -> G
     def build(spec: GateSpec, given: MetricParameters, dependencies: GateDependencies) -> OpenGauge:
         _check_closable(spec, given, dependencies.concurrency)
         try:
-            given.credentials.tls()
+            given.tls()
         except OSError as error:
             raise ConfigError(
                 f"{spec.place}.params.ca_file",
                 f"no certificates there: {os_reason(error)}; expected a PEM file that this user can read",
             ) from error
-        rules = MeterSettings(
-            interval=given.interval,
-            lag=given.lag,
-            stale_after=given.stale_after,
-            timeout=given.timeout,
-            fallback=given.fallback,
-            fallback_capacity=given.max_concurrency * (given.known_servers or 1),
-        )
 
         def meter() -> Meter:
-            return Meter(make(given, dependencies.meters.session), dependencies.ledger.state, rules)
+            return Meter(make(given, dependencies.meters.session), dependencies.ledger.state, given)
 
         return lambda: dependencies.meters.shared((dependencies.target, spec.type, repr(given)), meter)
 

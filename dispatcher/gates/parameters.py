@@ -1,7 +1,6 @@
 """The parameters of each gate. Names are those of llm-d's Go processor where it has them."""
 
 import ssl
-from dataclasses import dataclass
 from fractions import Fraction
 from math import isfinite
 from pathlib import Path
@@ -40,31 +39,6 @@ class GateSourceError(Exception):
     """A source gave no valid number; the text says why. The gate counts it as a budget of 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceCredentials:
-    """The certificate authorities and the token of a source.
-
-    `bearer_token_file` is read for each request: the kubelet renews the tokens of service accounts in place.
-    """
-
-    ca_file: str = ""
-    bearer_token_file: str = ""
-
-    def tls(self) -> ssl.SSLContext | bool:
-        """For aiohttp's `ssl`; raises OSError if the file cannot be read or holds no certificate."""
-        return ssl.create_default_context(cafile=self.ca_file) if self.ca_file else True
-
-    def headers(self) -> dict[str, str]:
-        """Raises GateSourceError if the file cannot be read; the text quotes nothing of it."""
-        if not self.bearer_token_file:
-            return {}
-        try:
-            token = Path(self.bearer_token_file).read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise GateSourceError(f"no token in {self.bearer_token_file}: {type(error).__name__}") from error
-        return {"Authorization": f"Bearer {token}"}
-
-
 class Parameters(ConfigSection):
     """Numbers and flags may be written as text."""
 
@@ -99,9 +73,22 @@ class MetricParameters(Parameters):
     ca_file: str = ""
     """PEM: who signed the certificate of `url`; without it the system's authorities."""
 
-    @property
-    def credentials(self) -> SourceCredentials:
-        return SourceCredentials(ca_file=self.ca_file, bearer_token_file=self.bearer_token_file)
+    def tls(self) -> ssl.SSLContext | bool:
+        """For aiohttp's `ssl`; raises OSError if the file cannot be read or holds no certificate."""
+        return ssl.create_default_context(cafile=self.ca_file) if self.ca_file else True
+
+    def headers(self) -> dict[str, str]:
+        """Read for each request: the kubelet renews the tokens of service accounts in place.
+
+        Raises GateSourceError if the file cannot be read; the text quotes nothing of it.
+        """
+        if not self.bearer_token_file:
+            return {}
+        try:
+            token = Path(self.bearer_token_file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise GateSourceError(f"no token in {self.bearer_token_file}: {type(error).__name__}") from error
+        return {"Authorization": f"Bearer {token}"}
 
     @property
     def reserve(self) -> Fraction:
@@ -112,6 +99,11 @@ class MetricParameters(Parameters):
     def known_servers(self) -> Fraction | None:
         """The number of ready model servers, if the configuration has it."""
         return None
+
+    @property
+    def fallback_capacity(self) -> Fraction:
+        """max_SYS while no reading has told it."""
+        return self.max_concurrency * (self.known_servers or 1)
 
 
 class PrometheusParameters(MetricParameters):

@@ -19,7 +19,7 @@ from dispatcher.broker.capacity.allotment import AllotmentEstimator
 from dispatcher.broker.capacity.budget import ZERO
 from dispatcher.broker.contract.ledger import Changes, LedgerState, Reading
 from dispatcher.broker.contract.queue import QueueError
-from dispatcher.gates.parameters import GateSourceError
+from dispatcher.gates.parameters import GateSourceError, MetricParameters
 
 log = logging.getLogger(__name__)
 
@@ -51,23 +51,6 @@ class MeterSource(Protocol):
         """Measure once; raises GateSourceError."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeterSettings:
-    """Times in seconds.
-
-    `lag`: how long a request takes to show in a sample, besides the sample's age. A reading older than `lag` +
-    `stale_after` x `interval` is invalid. `timeout`: for one measurement. `fallback`: the spare budget without a valid
-    reading, as a share of the last known capacity or else of `fallback_capacity`; None: closed.
-    """
-
-    interval: float = 5.0
-    lag: float = 0.0
-    stale_after: float = 3.0
-    timeout: float = 10.0
-    fallback: Fraction | None = None
-    fallback_capacity: Fraction = ZERO
-
-
 @dataclass(frozen=True, slots=True)
 class MeterState:
     """For metrics. `value`: the last number read; `reason`: why there is no valid reading, empty if there is one."""
@@ -88,13 +71,17 @@ class _LastReading:
 
 
 class Meter:
-    """An async context manager: entered, it polls. `ledger_state`: the state of the target's ledger."""
+    """An async context manager: entered, it polls. `ledger_state`: the state of the target's ledger.
+
+    A reading older than `lag` + `stale_after` x `interval` is invalid. Without a valid one the spare budget is `fallback`, as a
+    share of the last known capacity or else of `fallback_capacity`; None: closed.
+    """
 
     def __init__(
         self,
         source: MeterSource,
         ledger_state: Callable[[], Awaitable[LedgerState]],
-        settings: MeterSettings,
+        settings: MetricParameters,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -16,7 +16,7 @@ from adsum.addresses import authority
 from adsum.prometheus_page import has_labels, match_sample, name_ends
 from discovery.metadata.connections import connection_problem
 from dispatcher.broker.capacity.budget import parse_decimal
-from dispatcher.gates.parameters import GateSourceError, SourceCredentials
+from dispatcher.gates.parameters import GateSourceError, MetricParameters
 
 MAX_BYTES: Final = 8 * 1024 * 1024
 """Bytes of a document."""
@@ -48,18 +48,18 @@ class FetchedPage:
 class WebPage:
     """A page that a source serves; raises OSError if the file of its certificate authorities cannot be read."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, credentials: SourceCredentials) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, source: MetricParameters) -> None:
         self._session = session
         self._url = url
-        self._credentials = credentials
-        self._tls: ssl.SSLContext | bool = credentials.tls()
+        self._source = source
+        self._tls: ssl.SSLContext | bool = source.tls()
 
     async def read(self, query: Mapping[str, str] | None = None) -> FetchedPage:
         """Raises GateSourceError for any status but 200.
 
         Redirects are not followed: the bearer token would go to a host that the operator did not name.
         """
-        headers = self._credentials.headers()
+        headers = self._source.headers()
         try:
             async with self._session.get(
                 self._url, params=query, headers=headers, ssl=self._tls, allow_redirects=False

@@ -115,12 +115,12 @@ def query_source(given: parameters.QueryParameters, session: aiohttp.ClientSessi
 
 def scrape_source(given: parameters.ScrapeParameters, session: aiohttp.ClientSession) -> TargetSource:
     """D = 1 - count / (max_count_per_pod x pods), or 1 - saturation without `max_count_per_pod`."""
-    page = WebPage(session, given.url, given.credentials)
+    page = WebPage(session, given.url, given)
     counts = given.max_count_per_pod > 0
     value = MetricsPageReader(page, given.metric, given.labels, _sum if counts else max, given.absent_value)
     ready: SampleReader = ConstantReader(given.pods)
     if given.pods_metric is not None:
-        pods_page = page if given.pods_url is None else WebPage(session, given.pods_url, given.credentials)
+        pods_page = page if given.pods_url is None else WebPage(session, given.pods_url, given)
         # Each replica of a picker counts the same pods: the largest number, not the sum.
         ready = MetricsPageReader(pods_page, [given.pods_metric], given.pods_labels, max)
     return TargetSource(
@@ -167,7 +167,7 @@ def _prometheus_source(
     kind: MetricKind,
     session: aiohttp.ClientSession,
 ) -> TargetSource:
-    api = WebPage(session, f"{given.url.rstrip('/')}/api/v1/query", given.credentials)
+    api = WebPage(session, f"{given.url.rstrip('/')}/api/v1/query", given)
     ready: SampleReader = PrometheusReader(api, [ready_query(given)])
     if given.pods is not None:
         ready = ConstantReader(given.pods)

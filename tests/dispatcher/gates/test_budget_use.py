@@ -14,9 +14,10 @@ import pytest
 from dispatcher.broker.memory.broker import MemoryLedger
 from dispatcher.gates.built_in.ledger_gate import LedgerGate
 from dispatcher.gates.gate import Outcome, RefusedError
-from dispatcher.gates.metering.meter import Meter, MeterSettings
+from dispatcher.gates.metering.meter import Meter
 from dispatcher.gates.metering.readers import Sample
 from dispatcher.gates.metering.sources import LOAD, ConstantReader, TargetSource
+from dispatcher.gates.parameters import MetricParameters
 from tests.dispatcher.gates.gate_tools import candidate
 from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
 
@@ -101,7 +102,7 @@ async def send_all_day(gate: LedgerGate, pool: Pool) -> None:
                 group.create_task(one(entered.pop_all()))
 
 
-async def dispatch(pool: Pool, rules: MeterSettings, ledger: MemoryLedger, starts: float) -> None:
+async def dispatch(pool: Pool, rules: MetricParameters, ledger: MemoryLedger, starts: float) -> None:
     """One replica, from `starts` seconds on."""
     loop = asyncio.get_running_loop()
     source = TargetSource("load", pool, ConstantReader(Fraction(1)), Fraction(CAPACITY), BASELINE, LOAD)
@@ -112,7 +113,7 @@ async def dispatch(pool: Pool, rules: MeterSettings, ledger: MemoryLedger, start
 
 async def flooded(
     pool: Pool,
-    rules: MeterSettings,
+    rules: MetricParameters,
     seconds: float,
     *,
     starts: Sequence[float] = (0.0,),
@@ -134,8 +135,8 @@ async def flooded(
     return [float(load / LINE) for at, load in pool.looks if at > begun + warm]
 
 
-RULES = MeterSettings(interval=0.2, lag=1.5)
-SLOW = MeterSettings(interval=5.0, lag=15.0)
+RULES = MetricParameters(interval=0.2, lag=1.5)
+SLOW = MetricParameters(interval=5.0, lag=15.0)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ SLOW = MeterSettings(interval=5.0, lag=15.0)
         pytest.param(Pool(lasts=(30.0, 60.0), late=8.0), SLOW, 0.9, id="through Prometheus"),
     ],
 )
-async def test_09_the_line_is_used_and_kept(pool: Pool, rules: MeterSettings, least: float) -> None:
+async def test_09_the_line_is_used_and_kept(pool: Pool, rules: MetricParameters, least: float) -> None:
     loads = await flooded(pool, rules, 40 * rules.lag)
     assert mean(loads) > least
     assert max(loads) < 1.06

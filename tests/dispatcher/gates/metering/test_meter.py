@@ -7,8 +7,8 @@ import pytest
 
 from dispatcher.broker.contract.ledger import LedgerState
 from dispatcher.broker.contract.queue import QueueError
-from dispatcher.gates.metering.meter import Measurement, Meter, Meters, MeterSettings
-from dispatcher.gates.parameters import GateSourceError
+from dispatcher.gates.metering.meter import Measurement, Meter, Meters
+from dispatcher.gates.parameters import GateSourceError, MetricParameters
 from tests.eventually import eventually
 
 
@@ -50,7 +50,7 @@ async def test_a_reading_is_never_later_than_its_sample() -> None:
     source = Source(clocks)
     source.age, source.takes_ms = 2.0, 700
     async with Meter(
-        source, clocks.look, MeterSettings(lag=1.5, interval=3600), monotonic=clocks.monotonic
+        source, clocks.look, MetricParameters(lag=1.5, interval=3600), monotonic=clocks.monotonic
     ) as meter:
         await meter.wait(90, 0)
         assert meter.reading().headroom == 10
@@ -64,7 +64,7 @@ async def test_a_reading_allots_what_others_leave_and_never_more_than_the_line(
     clocks = Clocks()
     clocks.in_flight = in_flight
     async with Meter(
-        Source(clocks), clocks.look, MeterSettings(interval=0.01), monotonic=clocks.monotonic
+        Source(clocks), clocks.look, MetricParameters(interval=0.01), monotonic=clocks.monotonic
     ) as meter:
         assert meter.reading().allotment == 0
         for _ in range(3):
@@ -82,7 +82,7 @@ async def test_13_a_reading_that_nobody_renews_grows_too_old() -> None:
     clocks = Clocks()
     source = Source(clocks)
     source.age = 1.0
-    rules = MeterSettings(interval=3600, lag=2.0, stale_after=3.0)
+    rules = MetricParameters(interval=3600, lag=2.0, stale_after=3.0)
     async with Meter(source, clocks.look, rules, monotonic=clocks.monotonic) as meter:
         await meter.wait(90, 0)
         clocks.now += 3 * 3_600_000 + 1_000  # with the second that it was old already: the last moment
@@ -100,7 +100,9 @@ async def test_13_a_reading_that_nobody_renews_grows_too_old() -> None:
 async def test_13_one_failure_closes_it_at_once(error: Exception) -> None:
     clocks = Clocks()
     source = Source(clocks)
-    async with Meter(source, clocks.look, MeterSettings(interval=0.01), monotonic=clocks.monotonic) as meter:
+    async with Meter(
+        source, clocks.look, MetricParameters(interval=0.01), monotonic=clocks.monotonic
+    ) as meter:
         await eventually(lambda: meter.state.available)
         source.error = error
         await eventually(lambda: not meter.state.available)
@@ -112,7 +114,7 @@ async def test_13_one_failure_closes_it_at_once(error: Exception) -> None:
 async def test_13_a_source_that_hangs_closes_it() -> None:
     clocks = Clocks()
     source = Source(clocks)
-    rules = MeterSettings(interval=0.01, timeout=0.05)
+    rules = MetricParameters(interval=0.01, timeout=0.05)
     async with Meter(source, clocks.look, rules, monotonic=clocks.monotonic) as meter:
         await eventually(lambda: meter.state.available)
         source.hangs.clear()
@@ -123,7 +125,7 @@ async def test_13_a_source_that_hangs_closes_it() -> None:
 async def test_the_fallback_is_of_the_last_capacity_known() -> None:
     clocks = Clocks()
     source = Source(clocks)
-    rules = MeterSettings(interval=0.01, fallback=Fraction(1, 10), fallback_capacity=Fraction(1000))
+    rules = MetricParameters(interval=0.01, fallback=Fraction(1, 10), max_concurrency=Fraction(1000))
     source.error = GateSourceError("broken")
     async with Meter(source, clocks.look, rules, monotonic=clocks.monotonic) as meter:
         assert meter.reading().headroom == 100
@@ -137,7 +139,7 @@ async def test_the_fallback_is_of_the_last_capacity_known() -> None:
 
 async def test_a_meter_that_was_left_says_nothing() -> None:
     clocks = Clocks()
-    async with Meter(Source(clocks), clocks.look, MeterSettings(), monotonic=clocks.monotonic) as meter:
+    async with Meter(Source(clocks), clocks.look, MetricParameters(), monotonic=clocks.monotonic) as meter:
         await meter.wait(90, 0)
         assert meter.budget() > 0
     assert meter.budget() == 0
