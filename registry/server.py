@@ -1,15 +1,12 @@
 """Serves the wire contract with aiohttp: in the worker's own application, or on a port of its own."""
 
-import errno
-import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from aiohttp import web
 
-from adsum.addresses import authority
 from adsum.serving.pages import ConnectionLimits, PageServer
+from adsum.serving.sockets import ListenError, listening_sockets
 from discovery.errors import RegistrationError
 from registry.contract import Contract, Header
 from registry.document import DocumentResponse
@@ -53,9 +50,13 @@ class ContractServer:
 
     async def start(self) -> int:
         """Returns the port. Raises `RegistrationError` if the address is not available."""
+        try:
+            listening = listening_sockets(self._host or "::", self._port, "address and port of registry.open")
+        except ListenError as error:
+            raise RegistrationError(f"the worker's metadata cannot be served: {error}") from error
         self._server = PageServer(
             application(self._contract),
-            [_open_socket(self._host, self._port)],
+            listening,
             "the metadata's port",
             ConnectionLimits(MAX_CONNECTIONS, IDLE_TIMEOUT, _SHUTDOWN_TIMEOUT),
             self._ssl,
@@ -88,35 +89,3 @@ def _header(request: web.Request) -> Header:
         return ", ".join(lines) if lines else None
 
     return header
-
-
-def _open_socket(host: str | None, port: int) -> socket.socket:
-    try:
-        if host is None:
-            return _listen_on_every_interface(port)
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=1024)
-    except (OSError, OverflowError) as error:
-        where = f"port {port}" if host is None else authority(host, port)
-        raise RegistrationError(
-            f"the worker's metadata cannot be served on {where}: {_describe(error)}"
-        ) from error
-
-
-def _listen_on_every_interface(port: int) -> socket.socket:
-    if socket.has_dualstack_ipv6():
-        # without an IPv6 address IPv4 works; if the port is taken, the next line raises
-        with suppress(OSError):
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
-    return socket.create_server(("", port), backlog=1024)
-
-
-def _describe(error: OSError | OverflowError) -> str:
-    match getattr(error, "errno", None):
-        case errno.EADDRINUSE:
-            return "another process listens on it; choose another port, or 0 for any free one"
-        case errno.EACCES:
-            return "ports below 1024 need a privilege that this process lacks; choose a higher one"
-        case errno.EADDRNOTAVAIL | socket.EAI_NONAME | socket.EAI_AGAIN:
-            return f"{error.args[-1]}; `address` must be a host name or an IP address of this machine"
-    return str(error)

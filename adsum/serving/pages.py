@@ -12,10 +12,9 @@ from typing import Any, Final, cast
 from aiohttp import web
 
 from adsum.addresses import authority
-from adsum.errors import os_reason
 from adsum.serving.acceptor import Acceptor, Connections
 from adsum.serving.handing import HandedSocket
-from adsum.serving.sockets import ListenError, connection_limit, listening_sockets
+from adsum.serving.sockets import connection_limit, listening_sockets
 
 log = logging.getLogger(__name__)
 
@@ -89,12 +88,7 @@ async def served_at(  # noqa: PLR0913
 
     `handed`: connections come by it; another process listens.
     """
-    try:
-        listening = [handed] if handed is not None else listening_sockets(host, port)
-    except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
-        reason = os_reason(error) if isinstance(error, OSError) else "no name of a host"
-        expected = f"expected an address of this machine and a free port ({setting})"
-        raise ListenError(f"cannot listen on {authority(host, port)}: {reason}; {expected}") from error
+    listening = [handed] if handed is not None else listening_sockets(host, port, setting)
     server = PageServer(app, listening, name, limits, tls)
     await server.start()
     try:

@@ -1,10 +1,14 @@
 """Listening sockets, and the file descriptors of a process: its limit, and one in reserve for when there are none left."""
 
 import contextlib
+import errno
 import os
 import resource
 import socket
 from typing import Final
+
+from adsum.addresses import authority
+from adsum.errors import os_reason
 
 
 class ListenError(OSError):
@@ -13,16 +17,37 @@ class ListenError(OSError):
 
 def listening_socket(host: str, port: int) -> socket.socket:
     """Listen on one address; raises OSError. "::" accepts IPv4 too, and means IPv4 alone on a machine without IPv6."""
-    if host == "::" and not socket.has_dualstack_ipv6():
+    if host == "::":
+        try:
+            if socket.has_dualstack_ipv6():
+                return socket.create_server(
+                    (host, port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True
+                )
+        except OSError as error:
+            if error.errno not in _NO_IPV6:
+                raise
         host = "0.0.0.0"  # noqa: S104  # what was asked for
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=host == "::")
+    return socket.create_server((host, port), family=family, backlog=1024)
 
 
-def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """One socket for each address of a host, which may be a name. Raises OSError, UnicodeError. "::" accepts IPv4 too."""
-    if host == "::":
-        return [listening_socket(host, port)]
+_NO_IPV6: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+def listening_sockets(host: str, port: int, setting: str = "--port") -> list[socket.socket]:
+    """One socket for each address of a host, which may be a name. "::" accepts IPv4 too.
+
+    Raises ListenError, which names the `setting` that chose the port.
+    """
+    try:
+        return [listening_socket(host, port)] if host == "::" else _listen_on_all_of(host, port)
+    except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
+        reason = os_reason(error) if isinstance(error, OSError) else "no name of a host"
+        expected = f"expected an address of this machine and a free port ({setting})"
+        raise ListenError(f"cannot listen on {authority(host, port)}: {reason}; {expected}") from error
+
+
+def _listen_on_all_of(host: str, port: int) -> list[socket.socket]:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     addresses = dict.fromkeys((family, address[0]) for family, _, _, _, address in found)
     with contextlib.ExitStack() as opened:

@@ -13,12 +13,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from adsum.addresses import authority, split_authority
+from adsum.addresses import split_authority
 from adsum.command_line import FAILED, print_error
-from adsum.errors import AdsumError, os_reason
+from adsum.errors import AdsumError
 from adsum.logs import print_ready, write_log
 from adsum.serving.handing import HandedPort
-from adsum.serving.sockets import ListenError, listening_sockets, raise_descriptor_limit
+from adsum.serving.sockets import listening_sockets, raise_descriptor_limit
 from adsum.tasks import cancel_and_wait
 from epp.config.log_flags import LogSettings
 from epp.config.settings import Settings
@@ -109,11 +109,7 @@ def open_ports(settings: Settings) -> dict[str, HandedPort]:
     with ExitStack() as opened:
         ports: dict[str, HandedPort] = {}
         for name, (host, port, flag) in asked.items():
-            try:
-                listening = listening_sockets(host, port)
-            except (OSError, UnicodeError) as error:
-                reason = os_reason(error) if isinstance(error, OSError) else "no name of a host"
-                raise ListenError(f"cannot listen on {authority(host, port)}: {reason} ({flag})") from error
+            listening = listening_sockets(host, port, flag)
             ports[name] = HandedPort(listening, to_oldest=name in ("metrics", "debug"))
             opened.callback(ports[name].close)
         opened.pop_all()

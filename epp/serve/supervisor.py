@@ -11,7 +11,7 @@ from typing import Final
 from adsum.command_line import FAILED, print_error
 from adsum.errors import AdsumError
 from adsum.logs import form_of, print_ready, write_log
-from adsum.serving.sockets import ListenError, listening_socket
+from adsum.serving.sockets import listening_sockets
 from adsum.tasks import cancel_and_wait
 from discovery.opening import default_url
 from epp.serve.group import supervise
@@ -117,10 +117,5 @@ def check_free(plan: Plan) -> None:
     """Raises ListenError for a port that another process holds, before anything is started."""
     hosts = (plan.host, plan.host, "127.0.0.1")
     for host, port in zip(hosts, plan.ports, strict=True):
-        try:
-            listening_socket(host, port).close()
-        except OSError as error:
-            problem = f"cannot listen on {host}:{port} ({error.strerror})"
-            raise ListenError(
-                f"{problem}; end what listens there, or choose other ports with --port"
-            ) from error
+        for one in listening_sockets(host, port, "--port"):
+            one.close()

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import logging
 import os
-import socket
 import ssl
 import time
 from contextlib import AsyncExitStack
@@ -16,12 +15,11 @@ from aiohttp import web
 
 import discovery
 from adsum.addresses import authority
-from adsum.errors import os_reason
 from adsum.http1.pool import ConnectionPool
 from adsum.logs import print_ready
 from adsum.serving.pages import served_at
 from adsum.serving.reloaded_tls import reloaded_tls
-from adsum.serving.sockets import ListenError, listening_sockets
+from adsum.serving.sockets import listening_sockets
 from adsum.signals import stop_signals, until_signalled
 from adsum.tasks import background
 from discovery.watch_metrics import CONTENT_TYPE
@@ -78,7 +76,8 @@ async def _open(stack: AsyncExitStack, options: argparse.Namespace) -> list[Prox
     for rank in range(options.data_parallel_size):
         pool = ConnectionPool((options.model_server_host, options.model_server_port + rank), tls=decoder_tls)
         stack.push_async_callback(pool.aclose)
-        listening = _listening(options.address, options.port + rank if options.port else 0)
+        first = options.port + rank if options.port else 0
+        listening = listening_sockets(options.address, first, "--address and --port")
         port = ProxyPort(Parts(pool, prefill, connector, metrics), listening, bodies, tls)
         stack.push_async_callback(port.aclose)
         ports.append(port)
@@ -155,17 +154,6 @@ def _connector(options: argparse.Namespace) -> Connector:
             return TrtllmConnector(time.time)
         case _:
             return SharedStorageConnector()
-
-
-def _listening(host: str, port: int) -> list[socket.socket]:
-    try:
-        return listening_sockets(host, port)
-    except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
-        reason = os_reason(error) if isinstance(error, OSError) else "no name of a host"
-        raise ListenError(
-            f"cannot listen on {authority(host, port)}: {reason}; expected an address of this machine (--address) and a "
-            "free port (--port)"
-        ) from error
 
 
 def _metrics_page(metrics: SidecarMetrics) -> web.Application:

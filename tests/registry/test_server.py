@@ -203,11 +203,9 @@ async def test_a_taken_port_says_so(document: PublishedDocument) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for host in ("127.0.0.1", None):
-            with pytest.raises(
-                RegistrationError, match=rf"port {port}|:{port}.*another process.*0 for any free"
-            ):
+            with pytest.raises(RegistrationError, match=rf":{port}: Address already in use; expected"):
                 await ContractServer(bound(document), host, port).start()
-    with pytest.raises(RegistrationError, match="nowhere.invalid:0: .*host name or an IP address"):
+    with pytest.raises(RegistrationError, match="nowhere.invalid:0: .*address of this machine"):
         await ContractServer(bound(document), "nowhere.invalid", 0).start()
 
 

@@ -242,7 +242,7 @@ def test_a_port_that_is_taken_ends_it_before_anything_starts(tmp_path: Path) -> 
             [ADSUM, "serve", "--endpoint", "127.0.0.1:9", "--port", str(port)], capture_output=True, text=True
         )
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith(f"error: cannot listen on 127.0.0.1:{port + 1} (")
+    assert ended.stderr.startswith(f"error: cannot listen on 127.0.0.1:{port + 1}: ")
     assert "--port" in ended.stderr
 
 
