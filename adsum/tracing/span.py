@@ -1,7 +1,7 @@
 """Decides which traces are recorded, as OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG say, records their spans, and hands
 each over when it ends; a request that is not recorded has none.
 
-A span of OpenTelemetry's SDK takes 30 µs to begin, describe and end, one of these 5 (benchmarks/README.md, tracing).
+A span of OpenTelemetry's SDK takes 30 µs to begin, describe and end, one of these 5 (benchmarks/picking/README.md, tracing).
 https://opentelemetry.io/docs/languages/sdk-configuration/general/
 """
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks picking`: the figures of benchmarks/README.md."""
+"""`python -m benchmarks picking`: the figures of benchmarks/picking/README.md."""
 
 import argparse
 import contextlib

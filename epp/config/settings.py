@@ -50,7 +50,7 @@ LEAST_INTERVAL = 0.05
 
 
 class TransportKind(StrEnum):
-    """`http2`: our own server. `grpc`: grpc.aio, which takes many times the processor time (benchmarks/README.md)."""
+    """`http2`: our own server. `grpc`: grpc.aio, which takes many times the processor time (benchmarks/picking/README.md)."""
 
     HTTP2 = "http2"
     GRPC = "grpc"

@@ -157,7 +157,7 @@ class SelectedEndpoints:
 
     `kept`: the rows of `endpoints` in the pool. `within`: selections of this one. Plugins keep what they know of endpoints in
     the order of a tuple of them. If one worker of a thousand is away, each pick would make another tuple of the others, and
-    all of that anew: 1.5 ms in place of 0.15 (benchmarks/README.md: picking).
+    all of that anew: 1.5 ms in place of 0.15 (benchmarks/picking/README.md).
     """
 
     def __init__(self, endpoints: tuple[Endpoint, ...], kept: Indices) -> None:

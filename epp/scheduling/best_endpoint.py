@@ -4,7 +4,7 @@ The cached scores are an upper bound. For a request, the prefix scorer adds to a
 adds at most its weight, which it does for an endpoint with nothing unreported. So only two groups can win: the endpoints
 to which a scorer adds for this request, and the others in the order of their cached score. The walk down that order ends
 at the first endpoint that could not win even with nothing in flight; none after it can. That is often the second one,
-so a pick does not grow with the pool: 271 µs with 1,000 endpoints, 263 µs with 100 (benchmarks/README.md: picking).
+so a pick does not grow with the pool: 271 µs with 1,000 endpoints, 263 µs with 100 (benchmarks/picking/README.md).
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 Metrics pages are read at most 20 times a second, requests come by the thousand: most requests meet a state that an
 earlier one has met. A scorer that reads only published numbers (`published_only`) gives the same scores for all of them.
-So a pick costs the same for 1,000 endpoints as for 100 (1.03 times, benchmarks/README.md: picking).
+So a pick costs the same for 1,000 endpoints as for 100 (1.03 times, benchmarks/picking/README.md).
 """
 
 from collections.abc import Sequence

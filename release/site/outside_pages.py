@@ -12,6 +12,8 @@ OUTSIDE: Final = {
     ROOT / "CONTRIBUTING.md": "contributing.md",
     ROOT / "CHANGELOG.md": "changelog.md",
     ROOT / "benchmarks" / "README.md": "explanation/benchmarks.md",
+    ROOT / "benchmarks" / "picking" / "README.md": "explanation/benchmarks-picking.md",
+    ROOT / "benchmarks" / "routing" / "README.md": "explanation/benchmarks-routing.md",
     ROOT / "README.md": "readme.md",
 }
 """Where the site has each, as a path in docs/."""

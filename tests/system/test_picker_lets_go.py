@@ -19,7 +19,7 @@ from tests.epp.picker_programs import PickerProgram, picker_programs
 from tests.eventually import eventually
 
 TURNS = 3
-"""benchmarks/README.md has the figures of ten."""
+"""benchmarks/picking/README.md has the figures of ten."""
 REQUESTS = 200
 LONGEST = 10.0
 """Seconds; ten times what a new request may take longer."""

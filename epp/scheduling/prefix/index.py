@@ -11,7 +11,7 @@ endpoints of a run are the bits of one integer, so one operation intersects them
 
 It is a belief, not a copy: no worker reports its cache. A chain is claimed at the pick, not at the answer. If answers are
 not streamed, response headers come with the end of the answer; an index that learns only then has
-the same prefix computed on every worker meanwhile (time to first token 13.85 s instead of 0.64 s, benchmarks/README.md: routing). A claim is confirmed
+the same prefix computed on every worker meanwhile (time to first token 13.85 s instead of 0.64 s, benchmarks/routing/README.md). A claim is confirmed
 when the worker answers with 2xx, and withdrawn when it does not.
 """
 

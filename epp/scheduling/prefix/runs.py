@@ -16,7 +16,7 @@ HASH_BYTES: Final = 8
 """Each block of a run takes so many."""
 RUN_BYTES: Final = 288
 """Memory of a run beside its blocks: the hash and the number by which it is found, its place in the dict, its columns. Measured,
-with `HOLD_BYTES`: 445 to 515 for both (benchmarks/README.md: prefixes)."""
+with `HOLD_BYTES`: 445 to 515 for both (benchmarks/picking/README.md, prefixes)."""
 _PARTS: Final = 64
 """Dicts of the table. One would grow in a single step, which takes a tenth of a second if there are millions of runs."""
 

@@ -1,7 +1,7 @@
 """Scores endpoints by what this picker has sent and no metrics page shows yet.
 
 Pages are up to 50 ms old, so in a burst all requests see the same page and would go to the same endpoint: 300 at once on
-three nearly equal workers all went to one without this scorer, 43 % with it (benchmarks/README.md: routing).
+three nearly equal workers all went to one without this scorer, 43 % with it (benchmarks/routing/README.md).
 """
 
 from typing import ClassVar, Final

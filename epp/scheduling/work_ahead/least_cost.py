@@ -13,7 +13,7 @@ the worker has no room yet. `under way`: tokens ahead that may be computed since
 where more tokens were sent, so that new prefixes, whose followers go where they are, are spread. `a`, `b` and `c` are learnt from the
 times of first bytes (`cost_model.py`); 1, 0 and 0 until then.
 
-benchmarks/README.md, routing, compares it with other ways to pick.
+benchmarks/routing/README.md compares it with other ways to pick.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from epp.scheduling.work_ahead.producer import WorkAheadProducer
 REQUEST_TOKENS: Final = 150.0
 INTERFERENCE: Final = 0.3
 ADAPTER_LOAD_SECONDS: Final = 0.5
-"""The costs that a configuration can set. benchmarks/README.md has the grid of values that were tried."""
+"""The costs that a configuration can set. benchmarks/routing/README.md has the grid of values that were tried."""
 _AGAIN: Final = 0.5
 """By how much computing a prompt again delays others while all endpoints have something ahead. With more, a worker that hides its
 queue gets too much.

@@ -1,4 +1,4 @@
-"""What a pick costs: at most ten times the figures in benchmarks/README.md."""
+"""What a pick costs: at most ten times the figures in benchmarks/picking/README.md."""
 
 import sys
 
