@@ -13,6 +13,7 @@ from epp.envoy.config import bootstrap, render
 from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
 
+PICKERS = ["--epp", "picker.example:9002", "--epp", "10.0.0.9:9002"]
 OVERRIDE = ["--mode", "override-host", "--endpoint", "10.0.0.1:8000", "--endpoint", "[fd00::1]:8000"]
 
 
@@ -20,24 +21,17 @@ OVERRIDE = ["--mode", "override-host", "--endpoint", "10.0.0.1:8000", "--endpoin
     "arguments",
     [
         [],
-        ["--message-timeout", "500ms", "--route-timeout", "1m30s"],
-        ["--secure=false", "--response-trailer", "SEND", "--failure-mode-allow"],
-        ["--request-body", "BUFFERED", "--epp", "picker.example:9002", "--epp", "10.0.0.9:9002"],
-        ["--response-body", "FULL_DUPLEX_STREAMED", "--response-trailer", "SEND"],
-        ["--usage-metrics"],
-        ["--outcomes", "access-log", "--epp", "picker.example:9002", "--epp", "10.0.0.9:9002"],
-        ["--status-port", "19001", "--listen-address", "0.0.0.0"],
-        [*OVERRIDE, "--subset", "10.0.0.1:8000,[fd00::1]:8000"],
-        [*OVERRIDE, "--subset", ""],
+        ["--message-timeout", "500ms", "--route-timeout", "1m30s", "--usage-metrics"],
+        ["--secure=false", "--response-trailer", "SEND", "--failure-mode-allow", "--eds-server", "eds.example:18000"],
+        ["--request-body", "BUFFERED", *PICKERS, "--max-connections", "100", "--max-heap", "64Mi"],
+        ["--response-body", "FULL_DUPLEX_STREAMED", "--response-trailer", "SEND", "--mode", "original-dst", "--fallback"],
+        ["--outcomes", "access-log", *PICKERS, "--client-timeouts", "--stream-idle-timeout", "0s"],
+        [*OVERRIDE, "--subset", "10.0.0.1:8000,[fd00::1]:8000", "--status-port", "19001", "--listen-address", "0.0.0.0"],
+        [*OVERRIDE, "--subset", "", "--remove-request-header", "X-Tenant", "--remove-request-header", "x-llm-d-inference"],
         ["--eds-file", __file__, "--attempts", "1"],
         ["--eds-server", "10.0.0.9:18000", "--retry-buffer", "1Mi"],
-        ["--eds-server", "eds.example:18000"],
-        ["--mode", "original-dst", "--fallback"],
-        ["--client-timeouts", "--stream-idle-timeout", "0s"],
-        ["--remove-request-header", "X-Tenant", "--remove-request-header", "x-llm-d-inference-objective"],
-        ["--max-connections", "100", "--max-heap", "64Mi", "--request-body", "BUFFERED"],
     ],
-)
+)  # fmt: skip
 def test_envoy_accepts_it(arguments: list[str], tmp_path: Path) -> None:
     path = tmp_path / "envoy.yaml"
     path.write_text(render(envoy_flags.parse(arguments)))

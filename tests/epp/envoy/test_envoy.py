@@ -157,6 +157,13 @@ class Mesh:
     async def client(self) -> aiohttp.ClientSession:
         return await self._stack.enter_async_context(aiohttp.ClientSession())
 
+    async def open(self, picking: Any, **settings: Any) -> tuple[Worker, Picker, Any, aiohttp.ClientSession]:
+        """A worker, the picker that picks it, an Envoy before both with these settings, and a client."""
+        worker, picker = await self.worker(), await self.picker()
+        self.director.outcome = picking(worker.destination)
+        envoy = await self.envoy(render(_settings(picker, **settings)))
+        return worker, picker, envoy, await self.client()
+
 
 TRANSPORTS = pytest.mark.parametrize("mesh", list(TransportKind), indirect=True)
 """For tests in which the transport takes part; what Envoy does with an answer is the same over both."""
@@ -220,12 +227,9 @@ CONTROL = [
 @pytest.mark.parametrize("body", [b"", b"{}"], ids=["headers only", "body"])
 async def test_no_control_header_of_a_client_reaches_a_worker(mesh: Mesh, picking: Any, body: bytes) -> None:
     """They steer the picker, or a sidecar behind it; the picker still sees those that are its business."""
-    worker, picker = await mesh.worker(), await mesh.picker()
-    mesh.director.outcome = picking(worker.destination)
-    envoy = await mesh.envoy(render(_settings(picker)))
+    worker, _, envoy, client = await mesh.open(picking)
     sent = {name.title(): "203.0.113.1:1" for name in ("x-gateway-destination-endpoint", *CONTROL)}
     sent |= {"x-request-id": "r-1", "authorization": "Bearer t", "x-gatewayed": "yes", "x-session-token": "s"}
-    client = await mesh.client()
     async with client.request("POST" if body else "GET", envoy.url(), data=body, headers=sent) as answer:
         got = {name.lower(): value for name, value in (await answer.json())["all"].items()}
     assert sorted(got.keys() & set(CONTROL)) == []
@@ -236,13 +240,10 @@ async def test_no_control_header_of_a_client_reaches_a_worker(mesh: Mesh, pickin
 
 
 async def test_headers_that_clients_must_not_set_reach_no_picker(mesh: Mesh, picking: Any) -> None:
-    worker, picker = await mesh.worker(), await mesh.picker()
-    mesh.director.outcome = picking(worker.destination)
     flags = ["--remove-request-header=X-LLM-D-Inference-Objective", "--remove-request-header=x-tenant"]
     removed = envoy_flags.parse(flags).remove_request_headers
-    envoy = await mesh.envoy(render(_settings(picker, remove_request_headers=removed)))
+    _, _, envoy, client = await mesh.open(picking, remove_request_headers=removed)
     sent = {"x-llm-d-inference-objective": "top", "X-Tenant": "a", "x-other": "b"}
-    client = await mesh.client()
     async with client.post(envoy.url(), data=b"{}", headers=sent) as answer:
         got = {name.lower() for name in (await answer.json())["all"]}
     ((seen, _, _),) = mesh.director.directed
@@ -325,10 +326,7 @@ async def test_a_rejection_is_what_the_client_sees(mesh: Mesh) -> None:
 @TRANSPORTS
 @pytest.mark.parametrize("mode", ["BUFFERED", "STREAMED", "NONE"])
 async def test_other_body_modes(mesh: Mesh, picking: Any, mode: str) -> None:
-    worker, picker = await mesh.worker(), await mesh.picker()
-    mesh.director.outcome = picking(worker.destination)
-    envoy = await mesh.envoy(render(_settings(picker, request_body=mode)))
-    client = await mesh.client()
+    _, _, envoy, client = await mesh.open(picking, request_body=mode)
     for size in (0, 1_000, 300_000):
         body = bytes(size)
         async with client.post(envoy.url(), data=body) as answer:
@@ -338,11 +336,7 @@ async def test_other_body_modes(mesh: Mesh, picking: Any, mode: str) -> None:
 
 
 async def test_a_body_that_envoy_shows_a_part_of_is_routed_by_its_headers(mesh: Mesh, picking: Any) -> None:
-    worker, picker = await mesh.worker(), await mesh.picker()
-    mesh.director.outcome = picking(worker.destination)
-    settings = _settings(picker, request_body="BUFFERED_PARTIAL", retry_buffer=2**20)
-    envoy = await mesh.envoy(render(settings))
-    client = await mesh.client()
+    _, _, envoy, client = await mesh.open(picking, request_body="BUFFERED_PARTIAL", retry_buffer=2**20)
     for size in (1_000, 3_000_000):
         body = bytes(size)
         async with client.post(envoy.url(), data=io.BytesIO(body)) as answer:
@@ -396,10 +390,8 @@ async def test_ordered_fallback_subset_and_served_endpoint(mesh: Mesh, picking: 
 
 
 async def test_exact_mode_holds_the_stream_until_the_answer_ends(mesh: Mesh, picking: Any) -> None:
-    worker, picker = await mesh.worker(), await mesh.picker()
-    mesh.director.outcome = picking(worker.destination)
-    envoy = await mesh.envoy(render(_settings(picker, response_trailer="SEND")))
-    async with (await mesh.client()).get(envoy.url("/stream")) as answer:
+    worker, picker, envoy, client = await mesh.open(picking, response_trailer="SEND")
+    async with client.get(envoy.url("/stream")) as answer:
         assert await answer.content.readline() == b"data: first\n"
         assert picker.transport.open_streams == 1
         assert mesh.director.released == []
@@ -410,10 +402,8 @@ async def test_exact_mode_holds_the_stream_until_the_answer_ends(mesh: Mesh, pic
 
 @TRANSPORTS
 async def test_drain_in_exact_mode_cuts_no_answer(mesh: Mesh, picking: Any) -> None:
-    worker, picker = await mesh.worker(), await mesh.picker()
-    mesh.director.outcome = picking(worker.destination)
-    envoy = await mesh.envoy(render(_settings(picker, response_trailer="SEND")))
-    async with (await mesh.client()).get(envoy.url("/stream")) as answer:
+    worker, picker, envoy, client = await mesh.open(picking, response_trailer="SEND")
+    async with client.get(envoy.url("/stream")) as answer:
         assert await answer.content.readline() == b"data: first\n"
         picker.transport.drain()
         async with asyncio.timeout(90):
@@ -427,11 +417,8 @@ async def test_a_drain_loses_nothing_of_answers_that_pass_through_the_picker(
     mesh: Mesh, picking: Any
 ) -> None:
     """What Envoy has sent to the picker, and not got back when the stream ends, is in no answer."""
-    worker, picker = await mesh.worker(), await mesh.picker()
-    mesh.director.outcome = picking(worker.destination)
     passing = {"response_body": "FULL_DUPLEX_STREAMED", "response_trailer": "SEND"}
-    envoy = await mesh.envoy(render(_settings(picker, **passing)))
-    client = await mesh.client()
+    _, picker, envoy, client = await mesh.open(picking, **passing)
     expected = hashlib.sha256(b"".join(b"%07d\n" % number * 500 for number in range(FLOOD))).hexdigest()
     begun = asyncio.Event()
 

@@ -3,41 +3,26 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from epp.config.settings import TransportKind
-from epp.envoy.config import render
-from epp.envoy.json_values import Address
-from epp.envoy.settings import EnvoySettings
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.request.body import MemoryBudget
-from epp.server import PickerServer
 from tests.decoded_exchange import DecodedExchange
-from tests.epp.local_picker import addresses, local
+from tests.epp.envoy.picker_stage import picker_behind_envoy, started_worker
 from tests.eventually import eventually
 
-ANY = Address("127.0.0.1", 0)
 SMALL = {"model": "m", "prompt": "x" * 10_000}
 MIB = 1024 * 1024
 
 
-@asynccontextmanager
-async def worker() -> AsyncIterator[str]:
-    """Answers each POST 200; its address."""
-
-    async def answer(request: web.Request) -> web.Response:
-        return web.Response(text=str(len(await request.read())))
-
-    app = web.Application(client_max_size=64 * MIB)
-    app.router.add_post("/{path:.*}", answer)
-    async with TestServer(app) as server:
-        yield f"127.0.0.1:{server.port}"
+async def answer(request: web.Request) -> web.Response:
+    return web.Response(text=str(len(await request.read())))
 
 
 class Stalled:
@@ -66,14 +51,10 @@ async def open_picker(request: pytest.FixtureRequest, running_envoy: Any) -> Asy
     async with AsyncExitStack() as stack:
 
         async def picker(**changes: Any) -> Any:
-            address = await stack.enter_async_context(worker())
-            settings = local(discovery=f"static://{address}", transport=request.param, **changes)
-            server = await stack.enter_async_context(PickerServer(settings))
-            grpc = addresses(server)["grpc"]
-            envoy = EnvoySettings(
-                listen=ANY, admin=ANY, pickers=(Address.parse(grpc),), secure=False, request_timeout="0s"
-            )
-            return await stack.enter_async_context(running_envoy(render(envoy)))
+            port = await started_worker(stack, "/v1/completions", answer)
+            changes["transport"] = request.param
+            behind = picker_behind_envoy(running_envoy, [port], "--request-timeout=0s", **changes)
+            return (await stack.enter_async_context(behind))[0]
 
         yield picker
 

@@ -49,11 +49,11 @@ class Front:
     url: str
     page: str
 
-    def ask(self, *, stream: bool) -> asyncio.Task[bytes]:
-        return asyncio.create_task(self._ask(stream=stream))
+    def ask(self, letter: str = "x", *, stream: bool = True) -> asyncio.Task[bytes]:
+        return asyncio.create_task(self._ask(letter, stream=stream))
 
-    async def _ask(self, *, stream: bool) -> bytes:
-        body = {"model": "m", "prompt": "x" * 3998, "stream": stream}
+    async def _ask(self, letter: str, *, stream: bool) -> bytes:
+        body = {"model": "m", "prompt": letter * 3998, "stream": stream}
         async with self.client.post(self.url, json=body) as answer:
             return await answer.read()
 
@@ -91,10 +91,16 @@ async def front(running_envoy: Any, *way: str) -> AsyncIterator[Front]:
 
 
 @pytest.mark.parametrize("mode", ["STREAMED", "FULL_DUPLEX_STREAMED"])
-async def test_the_first_piece_of_a_streamed_answer_ends_its_prompt(running_envoy: Any, mode: str) -> None:
+async def test_with_bodies_the_first_piece_the_end_or_the_client_ends_a_prompt(
+    running_envoy: Any, mode: str
+) -> None:
     trailers = ["--response-trailer=SEND"] if mode != "STREAMED" else []
     async with front(running_envoy, f"--response-body={mode}", *trailers) as it:
-        answer = it.ask(stream=True)
+        gone = it.ask("z")
+        await it.until(1, 1024)
+        gone.cancel()
+        await it.until(0, 0)
+        answer = it.ask()
         # 16 blocks of 64 tokens: the last one counts as a whole one
         await it.until(1, 1024)
         it.worker.headers.set()
@@ -103,22 +109,17 @@ async def test_the_first_piece_of_a_streamed_answer_ends_its_prompt(running_envo
         it.worker.end.set()
         assert await answer == b"data: {}\n\n"
         await it.until(0, 0)
-
-
-async def test_an_answer_that_is_not_streamed_counts_to_its_end(running_envoy: Any) -> None:
-    async with front(running_envoy, "--response-body=STREAMED") as it:
-        answer = it.ask(stream=False)
+        it.worker.headers.clear()
+        whole = it.ask("y", stream=False)
         await it.until(1, 1024)
         it.worker.headers.set()
-        it.worker.first.set()
-        it.worker.end.set()
-        await answer
+        await whole
         await it.until(0, 0)
 
 
 async def test_without_bodies_the_end_of_the_answer_ends_it(running_envoy: Any) -> None:
     async with front(running_envoy) as it:
-        answer = it.ask(stream=True)
+        answer = it.ask()
         await it.until(1, 1024)
         for event in it.worker.headers, it.worker.first, it.worker.end:
             event.set()
@@ -128,18 +129,10 @@ async def test_without_bodies_the_end_of_the_answer_ends_it(running_envoy: Any) 
 
 async def test_where_ext_proc_tells_of_it_the_headers_end_it(running_envoy: Any) -> None:
     async with front(running_envoy, "--outcomes=ext-proc") as it:
-        answer = it.ask(stream=True)
+        answer = it.ask()
         await it.until(1, 1024)
         it.worker.headers.set()
         await it.until(0, 0)
         it.worker.first.set()
         it.worker.end.set()
         await answer
-
-
-async def test_a_client_that_leaves_has_nothing_in_flight(running_envoy: Any) -> None:
-    async with front(running_envoy, "--response-body=STREAMED") as it:
-        answer = it.ask(stream=True)
-        await it.until(1, 1024)
-        answer.cancel()
-        await it.until(0, 0)
