@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,23 @@ from epp.scheduling.request_reader import Policy
 def pool_of(now: float = 100.0, **columns: list[float]) -> EndpointPool:
     """Endpoints 10.0.0.1, 10.0.0.2, ...; a column that is not given is as of an idle worker, scraped just now."""
     count = max(len(values) for values in columns.values())
-    numbers = np.repeat(NO_NUMBERS, count, axis=1)
-    numbers[Column.SCRAPED_AT] = now
+    pool = unread([make_endpoint(f"w{i}", address=f"10.0.0.{i + 1}") for i in range(count)], now)
+    pool.numbers[Column.SCRAPED_AT] = now
     for name, values in columns.items():
-        numbers[Column[name.upper()]] = values
-    endpoints = [
-        Endpoint(id=f"w{i}", incarnation="a", address=f"10.0.0.{i + 1}", port=8000, metrics_port=8000)
-        for i in range(count)
-    ]
-    return EndpointPool(endpoints, numbers, [NO_ADAPTERS] * count, now)
+        pool.numbers[Column[name.upper()]] = values
+    return pool
+
+
+def make_endpoint(name: str = "e", port: int = 8000, **more: Any) -> Endpoint:
+    """At 10.0.0.1, unless told otherwise."""
+    fields = {"incarnation": "a", "address": "10.0.0.1", "metrics_port": 8000} | more
+    return Endpoint(id=name, port=port, **fields)
+
+
+def unread(endpoints: Sequence[Endpoint], now: float = 0.0) -> EndpointPool:
+    """A pool of which nobody has read a page."""
+    count = len(endpoints)
+    return EndpointPool(endpoints, np.repeat(NO_NUMBERS, count, axis=1), [NO_ADAPTERS] * count, now)
 
 
 REQUEST = InferenceRequest(request_id="r", path="/v1/completions", model="m", headers={})

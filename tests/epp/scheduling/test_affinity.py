@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Endpoint, EndpointPool
+from epp.endpoints.endpoint import EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.affinity.labels import DEFAULT_LABEL, ContextLengthAware
 from epp.scheduling.affinity.session_affinity import SessionAffinityFilter, SessionAffinityScorer
@@ -21,18 +21,18 @@ from epp.scheduling.affinity.sessions import (
 )
 from epp.scheduling.affinity.topology import TopologyAffinityScorer
 from epp.scheduling.pick import Pick
+from tests.epp.scheduling.endpoint_pools import make_endpoint, unread
 
 
 def make_pool(*labels: dict[str, str], now: float = 0.0) -> EndpointPool:
-    endpoints = [
-        Endpoint(
-            id=f"e{at}", incarnation="a", address="10.0.0.1", port=8000 + at, metrics_port=8000,
-            labels=one, namespace="ns", node=one.get("node"), zone=one.get("zone"),
-        )
-        for at, one in enumerate(labels)
-    ]  # fmt: skip
-    return EndpointPool(
-        endpoints, np.repeat(NO_NUMBERS, len(labels), axis=1), [NO_ADAPTERS] * len(labels), now
+    return unread(
+        [
+            make_endpoint(
+                f"e{at}", 8000 + at, labels=one, namespace="ns", node=one.get("node"), zone=one.get("zone")
+            )
+            for at, one in enumerate(labels)
+        ],
+        now,
     )
 
 

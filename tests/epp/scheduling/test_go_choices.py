@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from epp.config.picker_config import PickerConfig
-from epp.endpoints.endpoint import NO_ADAPTERS, Column, Endpoint, EndpointPool, rows_of, unknown_numbers
+from epp.endpoints.endpoint import NO_ADAPTERS, Column, EndpointPool, rows_of, unknown_numbers
 from epp.endpoints.worker_metrics import WORKER_METRICS
 from epp.request.inference_request import InferenceRequest, parse_request
 from epp.scheduling.plugin import Scores
-from tests.epp.scheduling.endpoint_pools import config_of
+from tests.epp.scheduling.endpoint_pools import config_of, make_endpoint
 
 CASES = yaml.load((Path(__file__).parent / "go_choices.yaml").read_text(), yaml.CSafeLoader)
 HEAT = {"name": "vllm", "customMetrics": [{"attributeKey": "Heat", "metricSpec": "heat"}]}
@@ -36,12 +36,9 @@ def make_pool(given: list[dict[str, Any]], config: PickerConfig) -> EndpointPool
         for attribute in config.attributes:
             numbers[rows[attribute], at] = one.get("heat", attribute.unknown)
     endpoints = [
-        Endpoint(
-            id=f"e{at}", incarnation="a", address=f"10.0.0.{at + 1}", port=8000, metrics_port=8000,
-            labels=one.get("labels", {}), namespace="ns",
-        )
+        make_endpoint(f"e{at}", address=f"10.0.0.{at + 1}", labels=one.get("labels", {}), namespace="ns")
         for at, one in enumerate(given)
-    ]  # fmt: skip
+    ]
     return EndpointPool(endpoints, numbers, [NO_ADAPTERS] * len(given), now=0.0, rows=rows)
 
 

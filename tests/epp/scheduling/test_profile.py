@@ -9,12 +9,9 @@ import pytest
 from epp.endpoints.endpoint import (
     DECODE_ROLES,
     NEVER,
-    NO_ADAPTERS,
-    NO_NUMBERS,
     PREFILL_ROLES,
     ROLE_LABEL,
     Column,
-    Endpoint,
     EndpointPool,
     Floats,
     Mask,
@@ -28,7 +25,7 @@ from epp.scheduling.pickers import MaxScorePicker, RandomPicker, WeightedRandomP
 from epp.scheduling.plugin import Filter
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scorers.load_scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer
-from tests.epp.scheduling.endpoint_pools import REQUEST, pool_of
+from tests.epp.scheduling.endpoint_pools import REQUEST, make_endpoint, pool_of, unread
 
 
 @dataclass(frozen=True)
@@ -70,27 +67,24 @@ def profile(
 LOAD = (WeightedScorer(QueueScorer(), 2), WeightedScorer(KvCacheUtilizationScorer(), 2))
 
 
-def order(chosen: tuple[Endpoint, ...]) -> list[str]:
-    return [endpoint.id for endpoint in chosen]
+def order(it: SchedulerProfile, pool: EndpointPool) -> list[str]:
+    """The names of those that it chooses, the best one first."""
+    return [endpoint.id for endpoint in it.run(SchedulingContext(REQUEST), pool)]
 
 
 def test_the_sum_is_weighted() -> None:
     # the first case of the Go picker's hermetic suite: (3, .2) (0, .1) (10, .2)
     pool = pool_of(waiting=[3, 0, 10], kv_usage=[0.2, 0.1, 0.2])
-    assert order(profile(*LOAD).run(SchedulingContext(REQUEST), pool)) == ["w1", "w0", "w2"]
+    assert order(profile(*LOAD), pool) == ["w1", "w0", "w2"]
     few = WeightedScorer(Fixed([0.0, 1.0, 0.5]), 1)
     many = WeightedScorer(Fixed([1.0, 0.0, 0.0]), 3)
-    assert order(profile(few, many).run(SchedulingContext(REQUEST), pool)) == ["w0", "w1", "w2"]
+    assert order(profile(few, many), pool) == ["w0", "w1", "w2"]
 
 
 def test_scores_are_clamped_and_nan_is_0() -> None:
     wild = WeightedScorer(Fixed([100.0, float("nan"), -5.0]))
     tame = WeightedScorer(Fixed([0.0, 0.9, 0.8]))
-    assert order(profile(wild, tame).run(SchedulingContext(REQUEST), pool_of(waiting=[0, 0, 0]))) == [
-        "w0",
-        "w1",
-        "w2",
-    ]
+    assert order(profile(wild, tame), pool_of(waiting=[0, 0, 0])) == ["w0", "w1", "w2"]
 
 
 def test_the_scores_of_all_candidates_are_told_if_that_is_asked_for() -> None:
@@ -105,28 +99,23 @@ def test_the_scores_of_all_candidates_are_told_if_that_is_asked_for() -> None:
 
 def test_filters_narrow_what_scorers_compare() -> None:
     pool = pool_of(waiting=[0, 50, 100], kv_usage=[0.0, 0.3, 0.0])
-    kept = profile(*LOAD, filters=(Fixed([0, 1, 1]),)).run(SchedulingContext(REQUEST), pool)
-    assert order(kept) == ["w1", "w2"]
+    assert order(profile(*LOAD, filters=(Fixed([0, 1, 1]),)), pool) == ["w1", "w2"]
 
 
 def test_filters_that_leave_nothing_are_an_absence() -> None:
     with pytest.raises(Rejection) as caught:
-        profile(filters=(Fixed([0, 0]),)).run(SchedulingContext(REQUEST), pool_of(waiting=[0, 0]))
+        order(profile(filters=(Fixed([0, 0]),)), pool_of(waiting=[0, 0]))
     assert (caught.value.status, caught.value.reason) == (503, "rejected-no-endpoints")
 
 
 def test_in_flight_decides_between_equal_scores_only() -> None:
     pool = pool_of(waiting=[0, 0, 1], inflight=[3, 2, 0])
-    assert order(profile(WeightedScorer(QueueScorer())).run(SchedulingContext(REQUEST), pool)) == [
-        "w1",
-        "w0",
-        "w2",
-    ]
+    assert order(profile(WeightedScorer(QueueScorer())), pool) == ["w1", "w0", "w2"]
 
 
 def test_what_was_never_scraped_or_is_stale_comes_last() -> None:
     pool = pool_of(waiting=[90, 0, 0], kv_usage=[0.99, 0, 0], inflight=[50, 0, 1], scraped_at=[99, NEVER, 90])
-    assert order(profile(*LOAD).run(SchedulingContext(REQUEST), pool)) == ["w0", "w1", "w2"]
+    assert order(profile(*LOAD), pool) == ["w0", "w1", "w2"]
 
 
 def test_stale_numbers_do_not_shift_those_of_the_fresh() -> None:
@@ -134,41 +123,30 @@ def test_stale_numbers_do_not_shift_those_of_the_fresh() -> None:
     pool = pool_of(waiting=[10, 5, 0, 1000], scraped_at=[100, 100, 100, 0])
     other = WeightedScorer(KvCacheUtilizationScorer(), 1)
     pool.numbers[Column.KV_USAGE] = [0.0, 0.2, 0.8, 0.0]
-    assert order(profile(WeightedScorer(QueueScorer()), other).run(SchedulingContext(REQUEST), pool)) == [
-        "w1",
-        "w2",
-        "w0",
-    ]
+    assert order(profile(WeightedScorer(QueueScorer()), other), pool) == ["w1", "w2", "w0"]
 
 
 def test_where_all_are_stale_in_flight_decides() -> None:
     pool = pool_of(waiting=[0, 90, 90], inflight=[2, 0, 1], scraped_at=[NEVER, 0, 0])
-    assert order(profile(*LOAD).run(SchedulingContext(REQUEST), pool)) == ["w1", "w2", "w0"]
+    assert order(profile(*LOAD), pool) == ["w1", "w2", "w0"]
     one = SchedulerProfile(picker=WeightedRandomPicker(random.Random(1)), scorers=LOAD, staleness=2.0)
-    first = Counter(order(one.run(SchedulingContext(REQUEST), pool))[0] for _ in range(600))
+    first = Counter(order(one, pool)[0] for _ in range(600))
     assert first["w1"] > first["w2"] > first["w0"] > 0
 
 
 def test_age_says_nothing_where_nothing_scraped_is_read() -> None:
     pool = pool_of(inflight=[1, 0], scraped_at=[100, NEVER])
-    chosen = profile(WeightedScorer(ActiveRequestScorer()), staleness=None).run(
-        SchedulingContext(REQUEST), pool
-    )
-    assert order(chosen) == ["w1", "w0"]
+    assert order(profile(WeightedScorer(ActiveRequestScorer()), staleness=None), pool) == ["w1", "w0"]
 
 
 @pytest.mark.parametrize("staleness", [None, 2.0])
 def test_who_is_late_comes_after_all_others(staleness: float | None) -> None:
     pool = pool_of(waiting=[0, 9, 5, 7], late_at=[99.9, 100.1, 100.1, 100.1])
-    assert order(profile(*LOAD, staleness=staleness).run(SchedulingContext(REQUEST), pool)) == [
-        "w2",
-        "w3",
-        "w1",
-    ]
+    assert order(profile(*LOAD, staleness=staleness), pool) == ["w2", "w3", "w1"]
     only = SchedulerProfile(picker=RandomPicker(random.Random(1)), staleness=staleness)
-    assert "w0" not in {order(only.run(SchedulingContext(REQUEST), pool))[0] for _ in range(50)}
+    assert "w0" not in {order(only, pool)[0] for _ in range(50)}
     all_of_them = replace(profile(*LOAD, staleness=staleness), max_endpoints=4)
-    assert order(all_of_them.run(SchedulingContext(REQUEST), pool)) == ["w2", "w3", "w1", "w0"]
+    assert order(all_of_them, pool) == ["w2", "w3", "w1", "w0"]
 
 
 def test_each_address_is_named_once() -> None:
@@ -178,35 +156,26 @@ def test_each_address_is_named_once() -> None:
     pool.endpoints = (first, best, last, replace(other, address=best.address, port=best.port))
     for late in [np.inf] * 4, [np.inf, np.inf, 99.0, np.inf]:
         pool.numbers[Column.LATE_AT] = late
-        named = profile(*LOAD).run(SchedulingContext(REQUEST), pool)
-        assert [one.id for one in named] == ["w1", "w0"]
+        assert order(profile(*LOAD), pool) == ["w1", "w0"]
 
 
 def test_where_more_than_half_are_late_that_says_nothing() -> None:
     pool = pool_of(waiting=[0, 9, 5], late_at=[99.9, 99.9, 100.1])
-    assert order(profile(*LOAD).run(SchedulingContext(REQUEST), pool)) == ["w0", "w2", "w1"]
+    assert order(profile(*LOAD), pool) == ["w0", "w2", "w1"]
 
 
 def test_filters_choose_among_those_that_are_not_late_if_they_leave_any() -> None:
     pool = pool_of(waiting=[0, 9, 5, 7], late_at=[99.9, 100.1, 100.1, 100.1])
     for kept, expected in ([1, 1, 0, 0], ["w1"]), ([1, 0, 0, 0], ["w0"]):
         names = [f"w{row}" for row in range(4) if kept[row]]
-        assert (
-            order(profile(*LOAD, filters=(KeepsNames(names),)).run(SchedulingContext(REQUEST), pool))
-            == expected
-        )
+        assert order(profile(*LOAD, filters=(KeepsNames(names),)), pool) == expected
     with pytest.raises(Rejection):
-        profile(*LOAD, filters=(KeepsNames([]),)).run(SchedulingContext(REQUEST), pool)
+        order(profile(*LOAD, filters=(KeepsNames([]),)), pool)
 
 
 def test_the_oldest_numbers_still_come_last() -> None:
     pool = pool_of(waiting=[90, 0, 9, 9], scraped_at=[100, NEVER, 90, 100], late_at=[101, np.inf, 92, 101])
-    assert order(replace(profile(*LOAD), max_endpoints=4).run(SchedulingContext(REQUEST), pool)) == [
-        "w3",
-        "w0",
-        "w1",
-        "w2",
-    ]
+    assert order(replace(profile(*LOAD), max_endpoints=4), pool) == ["w3", "w0", "w1", "w2"]
 
 
 @dataclass
@@ -231,26 +200,24 @@ def test_what_workers_publish_is_scored_once_for_each_state() -> None:
     pool = pool_of(kv_usage=[0.5, 0.1, 0.9])
     for inflight in range(3):
         pool.numbers[Column.INFLIGHT] = [inflight, inflight, 0]
-        assert order(it.run(SchedulingContext(REQUEST), at(pool, 101.0, state))) == ["w1", "w0", "w2"]
+        assert order(it, at(pool, 101.0, state)) == ["w1", "w0", "w2"]
     assert scorer.times == 1
     pool.numbers[Column.KV_USAGE] = [0.5, 0.7, 0.9]
-    assert order(it.run(SchedulingContext(REQUEST), at(pool, 101.0, object()))) == ["w0", "w1", "w2"]
+    assert order(it, at(pool, 101.0, object())) == ["w0", "w1", "w2"]
     assert scorer.times == 2
     for _ in range(2):
-        it.run(SchedulingContext(REQUEST), at(pool, 101.0, None))
+        order(it, at(pool, 101.0, None))
     assert scorer.times == 4, "a pool that nobody keeps track of"
 
 
 def test_numbers_that_become_stale_change_the_scores_of_a_state() -> None:
     it, state = profile(WeightedScorer(Counted()), staleness=2.0), object()
     pool = pool_of(kv_usage=[0.5, 0.1, 0.9], scraped_at=[100.0, 99.0, 100.0], inflight=[0, 7, 0])
-    assert order(it.run(SchedulingContext(REQUEST), at(pool, 100.9, state))) == ["w1", "w0", "w2"]
-    assert order(it.run(SchedulingContext(REQUEST), at(pool, 101.1, state))) == ["w0", "w2", "w1"]
+    assert order(it, at(pool, 100.9, state)) == ["w1", "w0", "w2"]
+    assert order(it, at(pool, 101.1, state)) == ["w0", "w2", "w1"]
     pool.numbers[Column.INFLIGHT] = [0, 0, 9]
-    assert order(it.run(SchedulingContext(REQUEST), at(pool, 101.2, state))) == ["w0", "w2", "w1"]
-    assert order(it.run(SchedulingContext(REQUEST), at(pool, 102.5, state))) == ["w0", "w1", "w2"], (
-        "all stale: by what is in flight"
-    )
+    assert order(it, at(pool, 101.2, state)) == ["w0", "w2", "w1"]
+    assert order(it, at(pool, 102.5, state)) == ["w0", "w1", "w2"], "all stale: by what is in flight"
 
 
 def test_scorers_see_what_is_in_flight_by_now_beside_stale_endpoints() -> None:
@@ -259,9 +226,9 @@ def test_scorers_see_what_is_in_flight_by_now_beside_stale_endpoints() -> None:
         object(),
     )
     pool = pool_of(scraped_at=[100, 100, 0], inflight=[4, 0, 0])
-    assert order(it.run(SchedulingContext(REQUEST), at(pool, 101.0, state))) == ["w1", "w0", "w2"]
+    assert order(it, at(pool, 101.0, state)) == ["w1", "w0", "w2"]
     pool.numbers[Column.INFLIGHT] = [0, 4, 0]
-    assert order(it.run(SchedulingContext(REQUEST), at(pool, 101.0, state))) == ["w0", "w1", "w2"]
+    assert order(it, at(pool, 101.0, state)) == ["w0", "w1", "w2"]
 
 
 def test_many_states_at_once_are_not_kept_for_ever() -> None:
@@ -272,48 +239,27 @@ def test_many_states_at_once_are_not_kept_for_ever() -> None:
         [object() for _ in range(100)],
     )
     for state in [*states, *states[:1], *states[-1:]]:
-        assert order(it.run(SchedulingContext(REQUEST), at(pool, 101.0, state))) == ["w1", "w0"]
+        assert order(it, at(pool, 101.0, state)) == ["w1", "w0"]
     assert scorer.times == 101
 
 
 def labelled(*roles: str | None) -> EndpointPool:
-    endpoints = [
-        Endpoint(
-            id=str(role),
-            incarnation="a",
-            address="10.0.0.1",
-            port=1,
-            metrics_port=1,
-            labels={"llm-d.ai/role": role} if role else {},
-        )
-        for role in roles
-    ]
-    count = len(endpoints)
-    return EndpointPool(endpoints, np.repeat(NO_NUMBERS, count, axis=1), [NO_ADAPTERS] * count, 0.0)
+    return unread(
+        [make_endpoint(str(role), labels={"llm-d.ai/role": role} if role else {}) for role in roles]
+    )
 
 
 def test_filters_by_label() -> None:
-    pool = labelled("decode", "prefill", "both", None)
-    assert LabelFilter(ROLE_LABEL, DECODE_ROLES, unlabelled=True).filter(REQUEST, pool).tolist() == [
-        True,
-        False,
-        True,
-        True,
-    ]
-    assert LabelFilter(ROLE_LABEL, PREFILL_ROLES).filter(REQUEST, pool).tolist() == [False, True, True, False]
-    key = "llm-d.ai/role"
-    for selector, expected in (
+    pool, key = labelled("decode", "prefill", "both", None), "llm-d.ai/role"
+    both = frozenset({"both", "x"})
+    for one, expected in (
+        (LabelFilter(ROLE_LABEL, DECODE_ROLES, unlabelled=True), [True, False, True, True]),
+        (LabelFilter(ROLE_LABEL, PREFILL_ROLES), [False, True, True, False]),
         (LabelSelectorFilter(), [True, True, True, True]),
         (LabelSelectorFilter({key: "both"}), [False, False, True, False]),
-        (
-            LabelSelectorFilter({}, (Requirement(key, "In", frozenset({"both", "x"})),)),
-            [False, False, True, False],
-        ),
-        (
-            LabelSelectorFilter({}, (Requirement(key, "NotIn", frozenset({"both"})),)),
-            [True, True, False, True],
-        ),
+        (LabelSelectorFilter({}, (Requirement(key, "In", both),)), [False, False, True, False]),
+        (LabelSelectorFilter({}, (Requirement(key, "NotIn", both),)), [True, True, False, True]),
         (LabelSelectorFilter({}, (Requirement(key, "Exists"),)), [True, True, True, False]),
         (LabelSelectorFilter({}, (Requirement(key, "DoesNotExist"),)), [False, False, False, True]),
     ):
-        assert selector.filter(REQUEST, pool).tolist() == expected
+        assert one.filter(REQUEST, pool).tolist() == expected

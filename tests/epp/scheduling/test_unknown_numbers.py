@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 from discovery import Instance, InstanceAddedEvent
 from epp.config.data_layer import ExtractorParameters
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import (
-    NEVER,
-    NO_ADAPTERS,
-    Column,
-    Endpoint,
-    EndpointPool,
-    Floats,
-    rows_of,
-    unknown_numbers,
-)
+from epp.endpoints.endpoint import NEVER, NO_ADAPTERS, Column, EndpointPool, Floats, rows_of, unknown_numbers
 from epp.endpoints.worker_metrics import WORKER_METRICS
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
@@ -28,6 +19,7 @@ from epp.scheduling.endpoint_attribute import COMPARISONS, EndpointAttributeFilt
 from epp.scheduling.filters import LOADS, UtilizationFilter
 from epp.scheduling.saturation import ProbabilisticAdmitter
 from epp.scraping.metrics_page import read_load
+from tests.epp.scheduling.endpoint_pools import make_endpoint
 
 CUSTOM = {"attributeKey": "Heat", "metricSpec": "heat{gpu=0}"}
 ENGINE = {"name": "vllm", "queuedRequestsSpec": "vllm:num_requests_waiting", "customMetrics": [CUSTOM]}
@@ -45,10 +37,7 @@ def make_pool(heat: list[float], *, never: set[int] = frozenset(), **columns: li
     numbers[Column.SCRAPED_AT] = [NEVER if at in never else 0.0 for at in range(len(heat))]
     for name, values in columns.items():
         numbers[Column[name.upper()]] = values
-    endpoints = [
-        Endpoint(id=f"e{at}", incarnation="a", address="10.0.0.1", port=8000 + at, metrics_port=8000)
-        for at in range(len(heat))
-    ]
+    endpoints = [make_endpoint(f"e{at}", 8000 + at) for at in range(len(heat))]
     return EndpointPool(endpoints, numbers, [NO_ADAPTERS] * len(heat), now=0.0, rows=rows)
 
 
@@ -129,12 +118,17 @@ def test_an_endpoint_without_a_page_counts_by_its_requests() -> None:
     assert ProbabilisticAdmitter(random.Random(1), k=1.0).probability(pool) == pytest.approx(0.2**5)
 
 
+def sheddable() -> InferenceRequest:
+    request = InferenceRequest("r", "/v1/completions", {})
+    request.priority = -1
+    return request
+
+
 def test_only_requests_of_negative_priority_are_refused() -> None:
     admitter = ProbabilisticAdmitter(random.Random(1), power=1e6, k=1.0)
     full = make_pool([0.0], waiting=[100_000.0])
     admitter.prepare(REQUEST, full)
-    request = InferenceRequest("r", "/v1/completions", {})
-    request.priority = -1
+    request = sheddable()
     with pytest.raises(Rejection) as refused:
         admitter.prepare(request, full)
     assert (refused.value.status, refused.value.reason) == (429, "rejected-saturated")
@@ -143,8 +137,7 @@ def test_only_requests_of_negative_priority_are_refused() -> None:
 
 def test_as_many_are_refused_as_the_probability_says() -> None:
     admitter = ProbabilisticAdmitter(random.Random(1), power=1.0, k=0.5)
-    request = InferenceRequest("r", "/v1/completions", {})
-    request.priority = -1
+    request = sheddable()
     pool, refused = make_pool([0.0], waiting=[2.5]), 0
     for _ in range(4000):
         try:

@@ -12,16 +12,13 @@ from epp.endpoints.endpoint import Endpoint
 from epp.scheduling.prefix.holdings import HOLD_BYTES
 from epp.scheduling.prefix.index import PrefixIndex
 from epp.scheduling.prefix.runs import HASH_BYTES, RUN_BYTES
+from tests.epp.scheduling.endpoint_pools import make_endpoint
 
 ONE_RUN = RUN_BYTES + HASH_BYTES + HOLD_BYTES
 """Memory of one block at one endpoint that is used by itself."""
 
 
-def endpoint(name: str) -> Endpoint:
-    return Endpoint(id=name, incarnation="a", address="10.0.0.1", port=8000, metrics_port=8000)
-
-
-POOL = tuple(endpoint(name) for name in "abcdefghijkl")
+POOL = tuple(make_endpoint(name) for name in "abcdefghijkl")
 A, B, C = (one.key for one in POOL[:3])
 
 
@@ -170,14 +167,14 @@ def test_some_of_those_that_are_away_are_kept() -> None:
 
 @pytest.mark.parametrize("count", [1, 8, 9, 63, 64, 65, 1000])
 def test_many_hold_the_same(count: int) -> None:
-    pool = tuple(endpoint(str(number)) for number in range(count))
+    pool = tuple(make_endpoint(str(number)) for number in range(count))
     index = PrefixIndex()
     for number, one in enumerate(pool):
         index.record([1, 2, 3][: number % 3 + 1], one.key, 10)
     assert matched(index, [1, 2, 3, 4], pool) == [number % 3 + 1 for number in range(count)]
-    others = (endpoint("stranger"), *reversed(pool))
+    others = (make_endpoint("stranger"), *reversed(pool))
     assert matched(index, [1], others) == [0] + [1] * count
-    few = (*pool[: count // 2], endpoint("stranger"))
+    few = (*pool[: count // 2], make_endpoint("stranger"))
     assert matched(index, [1], few) == [1] * (count // 2) + [0], "holders that are not asked about"
 
 
@@ -314,10 +311,7 @@ class Model:
 
 CHAINS = st.lists(st.integers(0, 1), min_size=1, max_size=12).map(tuple)
 WHAT = ["record"] * 3 + ["claim"] * 4 + ["withdraw"] * 3 + ["confirm"] * 2 + ["forget"]
-STEPS = st.lists(
-    st.tuples(st.integers(0, 4), CHAINS, st.sampled_from(WHAT), st.integers(1, 24)),
-    max_size=40,
-)
+STEPS = st.lists(st.tuples(st.integers(0, 4), CHAINS, st.sampled_from(WHAT), st.integers(1, 24)), max_size=40)
 
 
 @given(

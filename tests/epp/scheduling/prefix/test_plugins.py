@@ -11,19 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.prefix_index import Filled
-from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Endpoint, EndpointPool
+from epp.endpoints.endpoint import EndpointPool
 from epp.request.inference_request import InferenceRequest, PrefixChain, parse_request
 from epp.scheduling.cached_scores import WeightedScorer, add_scores, run_scorers
 from epp.scheduling.prefix.producer import BlockEnds, PrefixCacheProducer
 from epp.scheduling.prefix.scorer import PrefixCacheScorer
+from tests.epp.scheduling.endpoint_pools import make_endpoint, unread
 
 
 def pool_of(count: int) -> EndpointPool:
-    endpoints = [
-        Endpoint(id=f"pod{i + 1}", incarnation="a", address=f"10.0.0.{i + 1}", port=8000, metrics_port=8000)
-        for i in range(count)
-    ]
-    return EndpointPool(endpoints, np.repeat(NO_NUMBERS, count, axis=1), [NO_ADAPTERS] * count, 0.0)
+    return unread([make_endpoint(f"pod{i + 1}", address=f"10.0.0.{i + 1}") for i in range(count)])
 
 
 POOL = pool_of(3)

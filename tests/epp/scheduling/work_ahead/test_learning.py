@@ -9,13 +9,13 @@ import pytest
 from msgspec import Raw
 
 from epp.decisions.document import describe
-from epp.endpoints.endpoint import Endpoint
 from epp.questions.decision_text import details
 from epp.request.inference_api import CompletionBody
 from epp.request.inference_request import InferenceRequest, PrefixChain
 from epp.scheduling.pick import Pick
 from epp.scheduling.work_ahead.agreement import credit_preferred, hashes_of
 from epp.web.pool_view import learnt as shown_on_page
+from tests.epp.scheduling.endpoint_pools import make_endpoint
 from tests.epp.scheduling.work_ahead.test_plugins import HEADERS, Pool, went
 
 
@@ -172,10 +172,7 @@ def missing(
     """`held`: blocks of four tokens, by worker; empty: none. `uncached`: tokens, by worker; empty: 1,000 for each."""
     blocks = len(text) // 16 + 1
     chain = PrefixChain(range(1, blocks + 1), 4, blocks, range(1, blocks + 1))
-    endpoints = [
-        Endpoint(id=f"w{row}", incarnation="a", address="10.0.0.1", port=8000 + row, metrics_port=8000)
-        for row in range(workers)
-    ]
+    endpoints = [make_endpoint(f"w{row}", 8000 + row) for row in range(workers)]
     tokens = np.array(uncached or [1000.0] * workers)
     known = np.array(held or [0] * workers, dtype=float)
     credit_preferred(tokens, request_of(text), chain, known, hashes_of(endpoints))

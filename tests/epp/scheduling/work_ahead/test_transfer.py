@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Adapters, Column, Endpoint, EndpointPool
+from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Adapters, Column, EndpointPool
 from epp.scheduling.work_ahead.adapters import LoadedAdapters
 from epp.scheduling.work_ahead.counter_kind import CounterKind, KindSums
 from epp.scheduling.work_ahead.transfer import (
@@ -13,6 +13,7 @@ from epp.scheduling.work_ahead.transfer import (
     AwaitedTransfer,
     TransferTimes,
 )
+from tests.epp.scheduling.endpoint_pools import make_endpoint
 from tests.epp.scheduling.test_roles import NOW, ask, director_of, store_of
 
 
@@ -73,10 +74,7 @@ def test_picks_on_two_workers_teach_it() -> None:
 
 
 def pool_of(*given: Adapters, slots: float = 2.0) -> EndpointPool:
-    endpoints = [
-        Endpoint(id=f"w{row}", incarnation="a", address="10.0.0.1", port=8000 + row, metrics_port=8000)
-        for row in range(len(given))
-    ]
+    endpoints = [make_endpoint(f"w{row}", 8000 + row) for row in range(len(given))]
     numbers = NO_NUMBERS.repeat(len(given), axis=1)
     numbers[Column.MAX_LORA] = slots
     return EndpointPool(endpoints, numbers, given, 0.0)
