@@ -3,11 +3,12 @@
 import asyncio
 import json
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.started import next_line, started
 from tests.warm_python import WARM_PYTHON
 
 ROOT = Path(__file__).parents[1]
@@ -41,16 +42,8 @@ async def _serve(port: int, models: list[str]) -> None:
 async def model_server(*models: str, port: int = 0) -> AsyncIterator[tuple[Process, int]]:
     """The process, once it listens, and its port; killed at the end."""
     command = [WARM_PYTHON, "-m", "tests.model_server_process", str(port), *models]
-    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, cwd=ROOT)
-    assert process.stdout is not None
-    try:
-        line = await process.stdout.readline()
-        assert line, "the model server died"
-        yield process, int(line)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+    async with started(*command, cwd=ROOT) as process:
+        yield process, int(await next_line(process))
 
 
 if __name__ == "__main__":

@@ -47,8 +47,7 @@ def count(document: PublishedDocument) -> int:
     return int(document.current.etag.strip('"').rpartition(".")[2])
 
 
-def test_answer_names_instance_incarnation_status_and_revision() -> None:
-    document = PublishedDocument.of("decode-1", "life1")
+def test_answer_names_instance_incarnation_status_and_revision(document: PublishedDocument) -> None:
     document.set_metadata({"model": {"name": "m"}})
     answered = answer(document)
     epoch = document.current.epoch
@@ -114,16 +113,14 @@ def test_a_listener_can_stop() -> None:
         ('"{}x"', 200),
     ],
 )
-def test_if_none_match(known: str, status: int) -> None:
-    document = PublishedDocument.of("decode-1", "life1")
+def test_if_none_match(document: PublishedDocument, known: str, status: int) -> None:
     answered = answer(document, known.format(document.current.etag.strip('"')))
     assert answered.status == status
     assert (answered.body == b"") == (status == 304)
     assert answered.headers["ETag"] == document.current.etag
 
 
-def test_a_known_revision_is_held_and_an_old_one_is_answered_at_once() -> None:
-    document = PublishedDocument.of("decode-1", "life1")
+def test_a_known_revision_is_held_and_an_old_one_is_answered_at_once(document: PublishedDocument) -> None:
     old = document.current.etag
     assert ask(document, old, "7") == Hold(7.0)
     document.set_status(InstanceStatus.READY)
@@ -131,8 +128,9 @@ def test_a_known_revision_is_held_and_an_old_one_is_answered_at_once() -> None:
     assert (answered.status, answered.headers["Preference-Applied"]) == (200, "wait=7")
 
 
-def test_nothing_is_held_without_a_condition_without_a_slot_or_while_draining() -> None:
-    document = PublishedDocument.of("decode-1", "life1")
+def test_nothing_is_held_without_a_condition_without_a_slot_or_while_draining(
+    document: PublishedDocument,
+) -> None:
     etag = document.current.etag
     refused = [
         answer(document, None, "7"),
@@ -188,8 +186,9 @@ def test_metadata_survives_the_way(metadata: dict[str, Any]) -> None:
     assert json.loads(encode_metadata(metadata)) == metadata
 
 
-def test_any_mapping_is_metadata_and_later_changes_of_it_do_not_reach_the_document() -> None:
-    document = PublishedDocument.of("decode-1", "life1")
+def test_any_mapping_is_metadata_and_later_changes_of_it_do_not_reach_the_document(
+    document: PublishedDocument,
+) -> None:
     inner: dict[str, Any] = {"name": "m"}
     document.set_metadata(MappingProxyType({"model": inner, "mdc": UserDict(a=(1, 2))}))
     inner["name"] = "changed"
@@ -218,9 +217,8 @@ CYCLE["self"] = CYCLE
     ],
 )
 def test_bad_metadata_names_its_place_and_the_old_document_stays(
-    metadata: Any, error: type[Exception], words: str
+    document: PublishedDocument, metadata: Any, error: type[Exception], words: str
 ) -> None:
-    document = PublishedDocument.of("decode-1", "life1")
     document.set_metadata({"good": True})
     before = document.current
     with pytest.raises(error, match=words):
@@ -231,14 +229,3 @@ def test_bad_metadata_names_its_place_and_the_old_document_stays(
 def test_the_largest_document_fits() -> None:
     frame = len(encode_metadata({"a": ""}))
     assert len(encode_metadata({"a": "x" * (METADATA_LIMIT - frame)})) == METADATA_LIMIT
-
-
-def test_health_is_200_only_when_ready() -> None:
-    document = PublishedDocument.of("decode-1", "life1")
-    seen = {}
-    for status in InstanceStatus:
-        document.set_status(status)
-        answered = document.current.health()
-        seen[status.value] = answered.status
-        assert json.loads(answered.body) == {"status": status.value, "instance_id": "decode-1"}
-    assert seen == {"ready": 200, "not_ready": 503, "draining": 503}

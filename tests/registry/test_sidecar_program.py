@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -13,49 +14,35 @@ import discovery
 from registry.__main__ import main
 from tests.few_descriptors import LOG, few_descriptors, idle_connections, soft_limit
 from tests.registry.model_server import ModelServer, model_server
+from tests.started import started
 from tests.warm_python import WARM_PYTHON
 
-
-def command(*arguments: str) -> list[str]:
-    return [WARM_PYTHON, "-m", "registry", "--namespace", "dynamo", "--component", "vllm", *arguments]
+program = (WARM_PYTHON, "-m", "registry", "--namespace", "dynamo", "--component", "vllm")
+sidecar = partial(started, *program, stderr=asyncio.subprocess.PIPE)
 
 
 async def test_the_program_registers_drains_and_leaves(server: ModelServer, tmp_path: Path) -> None:
     (tmp_path / "metadata.json").write_text('{"mdc": {}}')
     (tmp_path / "root").mkdir(mode=0o700)
     url = f"file://{tmp_path / 'root'}"
-    process = await asyncio.create_subprocess_exec(
-        *command("--server", server.url, "--discovery", url, "--interval", "3s", "--label", "zone=a"),
-        *(
-            "--metadata-file",
-            str(tmp_path / "metadata.json"),
-            "--instance-id",
-            "vllm-0",
-            "--drain-timeout",
-            "120s",
-        ),
-        stderr=asyncio.subprocess.PIPE,
-        env=os.environ | {"ADSUM_TOKEN": "t0ken"},
-    )
-    try:
-        async with (
-            discovery.open(url, token="t0ken") as found,
-            found.watch("dynamo", "vllm", metadata=True) as stream,
-        ):
-            added = await asyncio.wait_for(anext(stream), 90)
-            assert (added.instance_id, added.instance.labels) == ("vllm-0", {"zone": "a"})
-            assert (await added.instance.metadata())["model"]["name"] == "Qwen3"
-            process.send_signal(signal.SIGTERM)
-            removed = await asyncio.wait_for(_removal(stream), 90)
-            assert removed.reason == "terminating"
-            await asyncio.sleep(0.5)
-            assert process.returncode is None  # the server still answers
-            await server.stop()
-            _, log = await asyncio.wait_for(process.communicate(), 90)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
+    where = ("--server", server.url, "--discovery", url, "--interval", "3s", "--label", "zone=a")
+    more = ("--metadata-file", str(tmp_path / "metadata.json"), "--drain-timeout", "120s")
+    environment = os.environ | {"ADSUM_TOKEN": "t0ken"}
+    async with (
+        sidecar("--instance-id", "vllm-0", *where, *more, env=environment) as process,
+        discovery.open(url, token="t0ken") as found,
+        found.watch("dynamo", "vllm", metadata=True) as stream,
+    ):
+        added = await asyncio.wait_for(anext(stream), 90)
+        assert (added.instance_id, added.instance.labels) == ("vllm-0", {"zone": "a"})
+        assert (await added.instance.metadata())["model"]["name"] == "Qwen3"
+        process.send_signal(signal.SIGTERM)
+        removed = await asyncio.wait_for(_removal(stream), 90)
+        assert removed.reason == "terminating"
+        await asyncio.sleep(0.5)
+        assert process.returncode is None  # the server still answers
+        await server.stop()
+        _, log = await asyncio.wait_for(process.communicate(), 90)
     assert process.returncode == 0
     lines = [line.partition(" registry: ")[2].partition(":")[0] for line in log.decode().splitlines()]
     assert [line.split()[0] for line in lines] == ["dynamo/vllm", "ready", "draining", "left"]
@@ -69,24 +56,18 @@ async def test_a_second_signal_cuts_the_drain_short_and_the_registration_is_remo
 ) -> None:
     (tmp_path / "root").mkdir(mode=0o700)
     where = ("--discovery", f"file://{tmp_path / 'root'}", "--instance-id", "vllm-0")
-    process = await asyncio.create_subprocess_exec(
-        *command("--server", server.url, "--drain-timeout", "60m", *where), stderr=asyncio.subprocess.PIPE
-    )
-    assert process.stderr is not None
-    log = process.stderr
-    try:
-        async with asyncio.timeout(90):
-            while b"ready" not in await log.readline():
-                pass
-            process.send_signal(signal.SIGTERM)
-            while b"draining" not in await log.readline():
-                pass
-            process.send_signal(second)
-            await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
+    async with (
+        sidecar("--server", server.url, "--drain-timeout", "60m", *where) as process,
+        asyncio.timeout(90),
+    ):
+        assert process.stderr is not None
+        while b"ready" not in await process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        while b"draining" not in await process.stderr.readline():
+            pass
+        process.send_signal(second)
+        await process.communicate()
     assert process.returncode == 0
     assert not list(tmp_path.glob("root/dynamo/vllm/vllm-0*"))
 
@@ -101,17 +82,12 @@ async def test_told_to_stop_while_its_id_is_not_free_yet_it_stops_at_once(
     elsewhere |= {"incarnation": "x", "host": "another", "address": "10.0.0.1", "status": "ready"}
     (directory / "w-0.json").write_text(json.dumps(elsewhere | {"port": 1}))
     asked = ["--server", "http://127.0.0.1:1", "--discovery", f"file://{tmp_path}", "--instance-id", "w-0"]
-    process = await asyncio.create_subprocess_exec(*command(*asked), stderr=asyncio.subprocess.PIPE)
-    assert process.stderr is not None
-    try:
+    async with sidecar(*asked) as process:
+        assert process.stderr is not None
         waiting = await asyncio.wait_for(process.stderr.readline(), 90)
         assert b"waiting up to 6 s: another host's record holds the id 'w-0'" in waiting
         process.send_signal(number)
         _, log = await asyncio.wait_for(process.communicate(), 90)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
     assert process.returncode == 0
     assert b"stopped by a signal before it was registered" in log
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import sys
 import textwrap
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 import registry
 from tests.eventually import eventually
+from tests.warm_python import WARM_PYTHON
 
 PLAIN = """
     import asyncio, registry, sys
@@ -73,7 +73,7 @@ UVICORN = """
 async def start(program: str, root: Path) -> asyncio.subprocess.Process:
     source = f"URL = {f'file://{root}'!r}\n{textwrap.dedent(program)}"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", source, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        WARM_PYTHON, "-c", source, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout
     assert await asyncio.wait_for(process.stdout.readline(), 90) == b"up\n"

@@ -18,6 +18,7 @@ from tests.eventually import eventually
 from tests.free_port import free_port
 from tests.registry.disaggregation.conftest import BODY, CHAT
 from tests.registry.disaggregation.workers import Blocks, Worker, serving
+from tests.started import next_line, started
 from tests.warm_python import WARM_PYTHON
 
 
@@ -34,21 +35,11 @@ def made_certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
 @asynccontextmanager
 async def program(*arguments: str) -> AsyncIterator[tuple[Process, str]]:
     """The process, and its port's URL once it is ready."""
-    process = await asyncio.create_subprocess_exec(
-        *(WARM_PYTHON, "-m", "registry", "pd-sidecar", "--address", "127.0.0.1", "--port", "0"),
-        *("--model-server-host", "127.0.0.1", *arguments),
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    assert process.stdout is not None
-    try:
-        line = (await asyncio.wait_for(process.stdout.readline(), 90)).decode()
+    own = ("--address", "127.0.0.1", "--port", "0", "--model-server-host", "127.0.0.1")
+    async with started(WARM_PYTHON, "-m", "registry", "pd-sidecar", *own, *arguments, stderr=PIPE) as process:
+        line = await next_line(process)
         assert line.startswith("ready http="), line
         yield process, line.split()[1].partition("=")[2]
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 async def test_it_serves_says_what_it_counted_and_drains() -> None:
@@ -126,13 +117,11 @@ async def test_it_serves_over_tls(tmp_path: Path) -> None:
 
 async def test_a_rank_has_a_port_of_its_own() -> None:
     first = consecutive_ports(2)
-    own = consecutive_ports(2)
+    own, ranks = consecutive_ports(2), ("--data-parallel-size", "2")
     async with (
         serving(Worker(Blocks()), first) as zero,
         serving(Worker(Blocks()), first + 1) as one,
-        program(
-            *("--model-server-port", str(first), "--port", str(own), "--data-parallel-size", "2"),
-        ) as (_, at),
+        program("--model-server-port", str(first), "--port", str(own), *ranks) as (_, at),
         aiohttp.ClientSession() as session,
     ):
         assert at == f"127.0.0.1:{own}"
@@ -153,20 +142,16 @@ def consecutive_ports(count: int) -> int:
 async def test_it_speaks_tls_to_workers_and_reads_a_new_certificate(tmp_path: Path) -> None:
     """Two sidecars: the outer one's prefill worker and model server are the inner one's TLS port."""
     folder, _ = made_certificate(tmp_path)
-    blocks = Blocks()
+    port = free_port()
+    served = ("--model-server-port", str(port))
     async with (
-        serving(Worker(blocks)) as worker,
-        program(*("--model-server-port", str(worker.port), "--secure-proxy", "--cert-path", str(folder))) as (
-            inner,
-            secure,
-        ),
+        serving(Worker(Blocks()), port),
+        program(*served, "--secure-proxy", "--cert-path", str(folder)) as (inner, secure),
         program(
             *("--model-server-port", secure.rpartition(":")[2], "--enable-tls", "prefiller,decoder"),
             *("--tls-insecure-skip-verify=prefiller", "--tls-insecure-skip-verify=decoder"),
         ) as (_, at),
-        program(
-            *("--model-server-port", str(worker.port), "--enable-tls", "prefiller"),
-        ) as (_, strict),
+        program(*served, "--enable-tls", "prefiller") as (_, strict),
         aiohttp.ClientSession() as session,
     ):
         headers = {"x-prefiller-host-port": secure}

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import re
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from tests.eventually import eventually
 from tests.free_port import free_port
 from tests.registry.disaggregation.test_program import program
+from tests.started import ready, started
 from tests.warm_python import WARM_PYTHON
 
 ROOT = Path(__file__).parents[3]
@@ -27,18 +27,9 @@ _SAMPLE = re.compile(
 @asynccontextmanager
 async def simulator(role: str, *arguments: str) -> AsyncIterator[str]:
     """Its `host:port`, once it is ready."""
-    process = await asyncio.create_subprocess_exec(
-        *(WARM_PYTHON, "-m", "examples.simulator", "--no-register", "--role", role, *arguments),
-        stdout=PIPE,
-        cwd=ROOT,
-    )
-    assert process.stdout is not None
-    try:
-        ready = (await asyncio.wait_for(process.stdout.readline(), 90)).decode()
-        yield ready.split()[1].removeprefix("http=")
-    finally:
-        process.kill()
-        await process.communicate()
+    command = (WARM_PYTHON, "-m", "examples.simulator", "--no-register", "--role", role, *arguments)
+    async with started(*command, cwd=ROOT) as process:
+        yield (await ready(process))["http"]
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@
 import asyncio
 import json
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,6 +16,7 @@ from typing import Any
 from aiohttp import web
 
 import registry
+from tests.started import next_line, started
 from tests.warm_python import WARM_PYTHON
 
 ROOT = Path(__file__).parents[3]
@@ -163,18 +164,9 @@ async def worker_process(*, held: bool = False, url: str = "") -> AsyncIterator[
     `url`: where it registers as `prod/prefill`.
     """
     arguments = [url, *(["held"] if held else [])]
-    process = await asyncio.create_subprocess_exec(
-        WARM_PYTHON, "-m", "tests.registry.disaggregation.workers", *arguments, stdout=PIPE, cwd=ROOT
-    )
-    assert process.stdout is not None
-    try:
-        line = await process.stdout.readline()
-        assert line, "the worker died"
-        yield process, int(line)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+    command = (WARM_PYTHON, "-m", "tests.registry.disaggregation.workers", *arguments)
+    async with started(*command, cwd=ROOT) as process:
+        yield process, int(await next_line(process))
 
 
 async def _main(url: str, *, held: bool) -> None:

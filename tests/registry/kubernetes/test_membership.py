@@ -3,7 +3,6 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -148,10 +147,7 @@ async def test_8080_and_the_pods_address_are_the_defaults(
     ("missing", "lines"),
     [
         ("uid", ["own uid", "{path: uid, fieldRef: {fieldPath: metadata.uid}}"]),
-        (
-            "labels",
-            ["own labels", "{path: labels, fieldRef: {fieldPath: metadata.labels}}", "volumeMounts"],
-        ),
+        ("labels", ["own labels", "{path: labels, fieldRef: {fieldPath: metadata.labels}}", "volumeMounts"]),
     ],
 )
 async def test_what_the_pod_does_not_know_is_shown_as_manifest_lines(
@@ -282,8 +278,8 @@ async def test_an_api_server_that_stays_away_is_an_error_after_the_patience(
 
 
 async def test_joining_can_be_cancelled_while_the_server_says_nothing(pod: dict[str, str]) -> None:
-    async with silent_server() as url:
-        membership = KubernetesMembership(check_at(url), environment=pod)
+    async with raw_server(lambda reader, writer: asyncio.sleep(3600)) as silent:
+        membership = KubernetesMembership(check_at(f"http://127.0.0.1:{silent}"), environment=pod)
         joining = asyncio.create_task(membership.join(proposal()))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
@@ -322,13 +318,6 @@ def proposal() -> Instance:
     return Instance("decode-1", KEY.namespace, KEY.component, "127.0.0.1", 8080, "life1")
 
 
-@asynccontextmanager
-async def silent_server() -> AsyncIterator[str]:
-    """Takes connections and says nothing."""
-    async with raw_server(lambda reader, writer: asyncio.sleep(3600)) as port:
-        yield f"http://127.0.0.1:{port}"
-
-
 def test_variables_win_over_files_and_each_may_come_from_either(tmp_path: Path) -> None:
     for name, text in {"name": "file", "namespace": "prod\n", "labels": 'a="b"\n'}.items():
         (tmp_path / name).write_text(text)
@@ -341,11 +330,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "labels").mkdir()
     with pytest.raises(RegistrationError, match="labels cannot be read"):
         read_pod({"ADSUM_PODINFO": str(tmp_path), "POD_UID": "u", "POD_NAME": "n", "POD_NAMESPACE": "p"})
-
-
-def test_labels_as_the_downward_api_writes_them() -> None:
-    assert parse_labels('a="1"\nb.io/c=""\n') == {"a": "1", "b.io/c": ""}
-    assert parse_labels("") == {}
 
 
 @given(
