@@ -57,22 +57,22 @@ def _select_command(given: Sequence[str]) -> Callable[[], Coroutine[Any, Any, in
         return partial(_inspect, given[0], flags.parse_inspect(given[0], given[1:]))
     if given and not given[0].startswith("-"):
         flags.exit_with_error(f"there is no command {given[0]!r}; there are {', '.join(flags.COMMANDS)}")
-    return partial(_serve, flags.parse_serve(given))
+    return partial(_serve, flags.serve_parser().parse_args(given))
 
 
-async def _submit(options: flags.SubmitFlags) -> int:
+async def _submit(options: argparse.Namespace) -> int:
     from dispatcher.cli.batch import submit
 
     return await submit(options)
 
 
-async def _inspect(command: str, options: flags.InspectFlags) -> int:
+async def _inspect(command: str, options: argparse.Namespace) -> int:
     from dispatcher.cli import commands
 
     return await commands.HANDLERS[command](options)
 
 
-async def _serve(options: flags.ServeFlags) -> int:
+async def _serve(options: argparse.Namespace) -> int:
     from dispatcher.process import serve
 
     return await serve(options)

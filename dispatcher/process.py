@@ -1,5 +1,6 @@
 """Runs a dispatcher process: logging, configuration, dry run, signals."""
 
+import argparse
 import asyncio
 import contextlib
 import gc
@@ -15,7 +16,6 @@ from adsum.signals import stop_signals, until_signalled
 from adsum.tasks import first_of
 from adsum.tracing.opening import Tracing
 from dispatcher.cli.dry_run import dry_run
-from dispatcher.cli.flags import ServeFlags
 from dispatcher.config.reloader import ConfigReloader, load
 from dispatcher.server import DispatcherServer
 
@@ -23,7 +23,7 @@ GC_THRESHOLD = 20_000
 """New objects that start a garbage collection. Requests make no reference cycles, so collections find little."""
 
 
-async def serve(flags: ServeFlags) -> int:
+async def serve(flags: argparse.Namespace) -> int:
     """Returns the exit code: 1 if a dry run cannot read a metric. Raises ConfigError, QueueError and OSError."""
     least = logging.ERROR if flags.dry_run else logging.WARNING  # a dry run prints what a meter would log
     level = (least, logging.INFO, logging.DEBUG)[min(2, flags.verbosity)]

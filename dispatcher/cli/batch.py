@@ -3,6 +3,7 @@
 Given again, the same command continues where it stopped.
 """
 
+import argparse
 import asyncio
 import sys
 import time
@@ -20,7 +21,6 @@ from dispatcher.broker.contract.message import Request, Result
 from dispatcher.broker.contract.queue import ConflictError, Queue, QueueError, State
 from dispatcher.cli import batch_file
 from dispatcher.cli.commands import open_queue
-from dispatcher.cli.flags import SubmitFlags
 from dispatcher.cli.progress import FailureSummary, Progress, show_progress
 
 CONCURRENCY = 64
@@ -212,7 +212,7 @@ async def _map_concurrently(items: Iterable[A], work: Callable[[A], Awaitable[T]
     return [results[index] for index in range(len(results))]
 
 
-async def submit(flags: SubmitFlags) -> int:
+async def submit(flags: argparse.Namespace) -> int:
     """Returns 0, or 3 if some answers are errors. Raises BatchFileError, ConfigError, QueueError and OSError."""
     # the whole file is checked before its first line is sent
     all_lines = batch_file.read_lines(flags.file)

@@ -1,5 +1,6 @@
 """The commands status, cancel and dead-letters, and the queue that the flags of a command name."""
 
+import argparse
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +15,6 @@ from dispatcher.broker.contract.message import DeadLetter
 from dispatcher.broker.contract.queue import Broker, Queue, QueueRules, State
 from dispatcher.broker.contract.validation import checked_name
 from dispatcher.broker.opening import checked_broker_url, open_broker
-from dispatcher.cli.flags import InspectFlags, QueueFlags
 from dispatcher.web.request_view import render_request
 
 
@@ -27,8 +27,8 @@ class OpenedQueue(NamedTuple):
 
 
 @asynccontextmanager
-async def open_queue(flags: QueueFlags) -> AsyncIterator[OpenedQueue]:
-    """Raises ConfigError, QueueError and OSError."""
+async def open_queue(flags: argparse.Namespace) -> AsyncIterator[OpenedQueue]:
+    """By --config, else by --broker and --queue with the default rules. Raises ConfigError, QueueError and OSError."""
     if flags.config is not None:
         url, name, rules = _read_config(flags.config, flags.queue)
     else:
@@ -61,7 +61,7 @@ def _read_config(path: Path, name: str | None) -> tuple[str, str, QueueRules]:
     return config.broker, chosen.name, chosen.rules
 
 
-async def status(flags: InspectFlags) -> int:
+async def status(flags: argparse.Namespace) -> int:
     async with open_queue(flags) as (_, queue, _):
         if not flags.ids:
             _print(asdict(await queue.totals()), flags.json)
@@ -74,7 +74,7 @@ async def status(flags: InspectFlags) -> int:
         return _exit_code_of(unknown, queue)
 
 
-async def cancel(flags: InspectFlags) -> int:
+async def cancel(flags: argparse.Namespace) -> int:
     unknown = []
     async with open_queue(flags) as (_, queue, _):
         for id in flags.ids:
@@ -87,7 +87,7 @@ async def cancel(flags: InspectFlags) -> int:
         return _exit_code_of(unknown, queue)
 
 
-async def dead_letters(flags: InspectFlags) -> int:
+async def dead_letters(flags: argparse.Namespace) -> int:
     async with open_queue(flags) as (_, queue, _):
         for letter in await queue.dead_letters(flags.limit):
             _print(_render_letter(letter), flags.json)
@@ -120,7 +120,7 @@ def _print(document: Mapping[str, object], as_json: bool) -> None:
     print()
 
 
-HANDLERS: Final[Mapping[str, Callable[[InspectFlags], Awaitable[int]]]] = {
+HANDLERS: Final[Mapping[str, Callable[[argparse.Namespace], Awaitable[int]]]] = {
     "status": status,
     "cancel": cancel,
     "dead-letters": dead_letters,

@@ -3,7 +3,6 @@
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,23 +29,6 @@ def exit_with_error(message: str) -> NoReturn:
     DispatcherParser(prog=program("dispatcher")).error(message)
 
 
-@dataclass(frozen=True, slots=True)
-class ServeFlags:
-    """The flags of the dispatcher itself."""
-
-    config: Path
-    dry_run: bool
-    verbosity: int
-    tracing: bool = False
-    log_format: str | None = None
-
-
-def parse_serve(arguments: Sequence[str]) -> ServeFlags:
-    """Exits with 2 on bad input."""
-    given = serve_parser().parse_args(arguments)
-    return ServeFlags(given.config, given.dry_run, given.verbosity, given.tracing, given.log_format)
-
-
 def serve_parser() -> DispatcherParser:
     parser = DispatcherParser(
         prog=program("dispatcher"),
@@ -68,44 +50,14 @@ def serve_parser() -> DispatcherParser:
     return parser
 
 
-@dataclass(frozen=True, slots=True)
-class QueueFlags:
-    """The queue of a command: one of a configuration, or one of a broker, with the default rules."""
-
-    config: Path | None
-    broker: str | None
-    queue: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class SubmitFlags(QueueFlags):
-    """`deadline`: seconds from now. `batch`: the name of the file, if none is given."""
-
-    file: Path
-    results: Path | None
-    batch: str
-    tenant: str
-    deadline: float
-    objective: str
-
-
-@dataclass(frozen=True, slots=True)
-class InspectFlags(QueueFlags):
-    """For status, cancel and dead-letters. The last one has a `limit` and no `ids`."""
-
-    json: bool
-    ids: Sequence[str] = ()
-    limit: int = 0
-
-
-def parse_submit(arguments: Sequence[str]) -> SubmitFlags:
-    """Exits with 2 on bad input."""
+def parse_submit(arguments: Sequence[str]) -> argparse.Namespace:
+    """Without a `batch` it is the name of the file. Exits with 2 on bad input."""
     parser = submit_parser()
     given = _checked(parser, parser.parse_args(arguments))
     given.batch = given.batch or given.file.stem
     if given.results is not None and given.results.resolve() == given.file.resolve():
         parser.error("--results is the batch file itself")
-    return SubmitFlags(**vars(given))
+    return given
 
 
 def submit_parser() -> DispatcherParser:
@@ -122,10 +74,10 @@ def submit_parser() -> DispatcherParser:
     return parser
 
 
-def parse_inspect(command: str, arguments: Sequence[str]) -> InspectFlags:
+def parse_inspect(command: str, arguments: Sequence[str]) -> argparse.Namespace:
     """Exits with 2 on bad input."""
     parser = inspect_parser(command)
-    return InspectFlags(**vars(_checked(parser, parser.parse_args(arguments))))
+    return _checked(parser, parser.parse_args(arguments))
 
 
 def inspect_parser(command: str) -> DispatcherParser:

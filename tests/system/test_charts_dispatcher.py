@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from adsum.units import parse_duration
-from dispatcher.cli.flags import parse_serve
+from dispatcher.cli.flags import serve_parser
 from dispatcher.config.config_file import Config, read_config
 from tests.eventually import eventually
 from tests.system.charts import CHARTS, Object, container, helm, one, pod_spec, render, workload
@@ -92,7 +92,7 @@ def test_it_lints_and_the_dispatcher_reads_its_file(values: Mapping[str, Any]) -
     objects = render("dispatcher", values)
     config, program = configuration(objects), container(objects, "dispatcher")
     assert config.broker == ENVIRONMENT["ADSUM_BROKER"]
-    options = parse_serve(program["args"])
+    options = serve_parser().parse_args(program["args"])
     (mount,) = [m for m in program["volumeMounts"] if m["name"] == "config"]
     (name,) = one(objects, "ConfigMap")["data"]
     assert str(options.config) == f"{mount['mountPath']}/{name}"

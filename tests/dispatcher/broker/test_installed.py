@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from dispatcher.broker.contract.message import Request
 from dispatcher.broker.contract.queue import QueueError, QueueRules
 from dispatcher.broker.opening import checked_broker_url, open_broker
 from dispatcher.cli.commands import open_queue
-from dispatcher.cli.flags import QueueFlags
 from dispatcher.config.config_file import read_config
 from tests.dispatcher.dispatching import document
 from tests.installed_package import install, see
@@ -97,7 +97,7 @@ async def test_it_is_opened_by_the_scheme_of_the_url() -> None:
     async with open_broker(url) as broker, broker.queue("q", QueueRules()) as queue:
         request = Request("a", b"{}", await broker.now_ms() + 60_000)
         assert (await queue.submit(request)).id == "a"
-    found = QueueFlags(None, url, "q")
+    found = Namespace(config=None, broker=url, queue="q")
     async with open_queue(found) as opened:
         assert (await opened.queue.totals()).pending == 1
 
