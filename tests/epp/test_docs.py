@@ -1,6 +1,7 @@
 """The picker's pages show configurations that are sound, and name every plugin, flag and metric as they are."""
 
 import contextlib
+import json
 import random
 import re
 from itertools import chain
@@ -13,7 +14,14 @@ from epp.config.catalogue import PLUGINS
 from epp.config.document import FlowControl, PriorityBandSection
 from epp.config.flags import parse
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
+from epp.config.settings import Settings
+from epp.ext_proc.exchange_settings import ProtocolVersion
+from epp.ext_proc.protocol import METADATA_NAMESPACE, SUBSET_NAMESPACE, immediate
+from epp.health import LIVENESS, READINESS
 from epp.plugins.declaration import Role
+from epp.request.control_headers import DESTINATION, DROPPED_REASON, FALLBACK, SCORES, SERVED, SUBSET
+from epp.request.rejection import Rejection
+from epp.scheduling.saturation import SATURATED
 from release.derived import DERIVED
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -107,3 +115,44 @@ def test_the_section_and_its_policies_are_explained() -> None:
     missing = (fields | policies) - named
     assert not missing, f"put a row of {sorted(map(str, missing))} into a table of docs/flow-control.md"
     assert named <= fields | policies, "docs/flow-control.md explains what is not there"
+
+
+PROTOCOL = (Path(__file__).parents[2] / "docs" / "endpoint-picker-protocol.md").read_text()
+
+
+def test_the_protocol_s_names_are_those_on_the_wire() -> None:
+    names = (
+        DESTINATION,
+        FALLBACK,
+        SERVED,
+        SUBSET,
+        SCORES,
+        METADATA_NAMESPACE,
+        SUBSET_NAMESPACE,
+        *READINESS[1:],
+    )
+    assert [name for name in (*names, DROPPED_REASON, LIVENESS) if f"`{name}`" not in PROTOCOL] == []
+    [heads] = re.findall(r"^\| \| (.* \(default\) .*) \|$", PROTOCOL, re.MULTILINE)
+    assert heads.replace(" (default)", "").split(" | ") == [version.value for version in ProtocolVersion]
+    assert f"{ProtocolVersion.V1_0} (default)" in heads
+    assert Settings().protocol_version is ProtocolVersion.V1_0
+
+
+def test_the_refusal_that_is_shown_is_one() -> None:
+    [(head, body)] = re.findall(
+        r"```text\nHTTP/1.1 429 Too Many Requests\n(.*?)\n\n(.*?)```", PROTOCOL, re.DOTALL
+    )
+    shown = json.loads(body)
+    error = shown["error"]
+    fields = dict(line.split(": ", 1) for line in head.splitlines())
+    refused = Rejection(
+        429,
+        error["code"],
+        error["message"],
+        reason=fields[DROPPED_REASON],
+        retry_after=float(fields["retry-after"]),
+    )
+    answer = immediate(refused).immediate_response
+    assert json.loads(answer.body) == shown
+    assert {o.header.key: o.header.raw_value.decode() for o in answer.headers.set_headers} == fields
+    assert fields[DROPPED_REASON] == SATURATED

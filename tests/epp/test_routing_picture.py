@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.picking.figures import Figures as PickingFigures
+from benchmarks.picking.plot import draw
 from benchmarks.routing import pictures
 from benchmarks.routing.figures import Answer, Figures
 from benchmarks.routing.results import VirtualResult
@@ -124,3 +126,19 @@ def test_a_mistake_is_named(arguments: tuple[str, ...], said: str, tmp_path: Pat
     found = run_here(pictures.main, *arguments)
     assert found.returncode == 1
     assert said in found.stderr
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_committed_picture_is_of_the_committed_figures() -> None:
+    drawn = draw(PickingFigures.read(ROOT / "benchmarks" / "picking.json"))
+    assert drawn == (ROOT / "docs" / "picking.svg").read_text()
+
+
+def test_it_says_its_scales_the_endpoints_and_the_threads() -> None:
+    drawn = (ROOT / "docs" / "picking.svg").read_text()
+    assert "Each group has a scale of its own" in drawn
+    assert "Go picker (GOMAXPROCS 1)" in drawn
+    for work in ("1 KB, 32 in flight<", "1 KB, one at a time<", "1 KB, 32 in flight, 3 endpoints<"):
+        assert work in drawn

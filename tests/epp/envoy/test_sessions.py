@@ -1,19 +1,24 @@
-"""What plugins say to clients and to workers, through a real Envoy: session tokens, the rank that was picked, who served."""
+"""Through a real Envoy, what plugins say to clients and to workers: tokens, ranks, who served; bursts, and `GET /v1/models`."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
+from epp.config.settings import TransportKind
 from epp.scheduling.affinity.sessions import TOKEN_HEADER
 from epp.scheduling.conformance import SERVED_HEADER
 from epp.scheduling.profile_handlers import RANK_HEADER
-from tests.epp.envoy.picker_stage import picker_behind_envoy
+from tests.epp.envoy.picker_stage import picker_behind_envoy, started_worker
+from tests.eventually import eventually
 from tests.http_server import http_server
+from tests.model_server_process import model_server
 
 PROMPT = {"model": "m", "prompt": "x"}
 
@@ -107,3 +112,88 @@ async def test_a_sidecar_is_told_the_rank_that_was_picked(setup: Setup) -> None:
         assert got["port"] == sidecar
         told.add(got["headers"][RANK_HEADER])
     assert told == {f"127.0.0.1:{port}" for port in ranks}
+
+
+CONFIG = """\
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- {type: burst-prefix-cache-producer, parameters: {windowDurationMs: 4000}}
+- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: burst-prefix-cache-producer}}
+"""
+
+
+def naming(name: str) -> Handler:
+    """A worker that answers with its name."""
+
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        return web.json_response({"by": name})
+
+    return answer
+
+
+async def test_equal_prompts_wait_for_each_other_and_go_together(running_envoy: Any) -> None:
+    async with AsyncExitStack() as stack:
+        names = ("w0", "w1", "w2", "w3")
+        ports = [await started_worker(stack, "/v1/completions", naming(name)) for name in names]
+        envoy, _ = await stack.enter_async_context(
+            picker_behind_envoy(running_envoy, ports, config_text=CONFIG)
+        )
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+
+        async def ask(letter: str) -> str:
+            body = {"model": "m", "prompt": letter * 3000}
+            async with client.post(envoy.url("/v1/completions"), json=body) as answer:
+                assert answer.status == 200
+                by: str = (await answer.json())["by"]
+                return by
+
+        for letters in ("ab", "cd", "ef"):  # a machine that stands still may make two windows of one burst
+            served = await asyncio.gather(*(ask(letter) for letter in letters * 6))
+            workers = [set(served[at::2]) for at in range(2)]
+            if [len(each) for each in workers] == [1, 1]:
+                break
+    assert [len(each) for each in workers] == [1, 1]
+    assert workers[0] != workers[1]
+
+
+@asynccontextmanager
+async def models_of(
+    running_envoy: Any, *ports: int, **changes: Any
+) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+    """A client, and the URL of `/v1/models` at the Envoy before a picker of the workers at these ports."""
+    stage = picker_behind_envoy(running_envoy, ports, "--access-log=", **changes)
+    async with stage as (envoy, _), aiohttp.ClientSession() as client:
+        yield client, envoy.url("/v1/models")
+
+
+@pytest.mark.parametrize("transport", list(TransportKind))
+async def test_the_picker_answers_with_the_models_of_all_workers(
+    running_envoy: Any, transport: TransportKind, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with (
+        model_server("m", "x") as (_, one),
+        model_server("m", "y") as (_, other),
+        models_of(running_envoy, one, other, transport=transport) as (client, url),
+    ):
+        await eventually(lambda: caplog.text.count("as its /v1/models says") == 2)
+        async with client.get(url) as answer:
+            assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+            assert "x-gateway-destination-endpoint-served" not in answer.headers
+            page = await answer.json()
+        assert page["object"] == "list"
+        assert [model["id"] for model in page["data"]] == ["m", "x", "y"]
+
+
+async def test_turned_off_a_worker_answers(running_envoy: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with (
+        model_server("m") as (_, port),
+        models_of(running_envoy, port, models_endpoint=False) as (client, url),
+    ):
+        await eventually(lambda: "as its /v1/models says" in caplog.text)
+        async with client.get(url) as answer:
+            assert answer.headers["x-gateway-destination-endpoint-served"] == f"127.0.0.1:{port}"
+            assert [model["id"] for model in (await answer.json())["data"]] == ["m"]

@@ -1,3 +1,5 @@
+"""Exchanges message by message; and a random conversation, which never leaves the arrows of the diagram of states."""
+
 from typing import Any
 
 import pytest
@@ -7,12 +9,14 @@ from hypothesis import strategies as st
 
 from epp.ext_proc.exchange import ExchangeError
 from epp.ext_proc.exchange_settings import ExchangeSettings, ProtocolVersion
+from epp.ext_proc.exchange_state import ExchangeState as State
 from epp.ext_proc.protocol import SUBSET_NAMESPACE
 from epp.request.control_headers import DESTINATION, SERVED, SUBSET
 from epp.request.rejection import OwnAnswer, Rejection, UnreadableError
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest, ProcessingResponse
 from tests.decoded_exchange import DecodedExchange, read
+from tests.epp.ext_proc.test_deferral import Later
 
 NONE_READY = Rejection(503, "no_endpoints", "no endpoint is ready", reason="rejected-no-endpoints")
 
@@ -165,10 +169,7 @@ def test_fallbacks_by_version(director: Any, messages: Any, picking: Any) -> Non
         (answer,) = DecodedExchange(director, ExchangeSettings(version)).ask(
             messages.headers(end_of_stream=True), 0
         )
-        found[version] = (
-            destination(answer),
-            lb(answer).get(f"{DESTINATION}-fallback"),
-        )
+        found[version] = (destination(answer), lb(answer).get(f"{DESTINATION}-fallback"))
     assert found == {
         ProtocolVersion.V1_0: ("10.0.0.1:1,10.0.0.2:2,10.0.0.3:3", None),
         ProtocolVersion.V0_3: ("10.0.0.1:1", "10.0.0.2:2"),
@@ -447,3 +448,142 @@ def test_a_stream_may_end_when_no_body_is_on_its_way_back(director: Any, message
     assert not tunnel.may_end
     tunnel.ask(messages.body(b"", end_of_stream=True), 0)
     assert tunnel.may_end
+
+
+# CONNECT and upgrades: what follows the headers is no body, and never ends
+UPGRADES = [
+    {":method": "CONNECT"},
+    {":method": "GET", "upgrade": "websocket", "content-length": "99999999999"},
+]
+
+
+@pytest.mark.parametrize("headers", UPGRADES, ids=["connect", "upgrade"])
+def test_a_tunnel_is_answered_at_once_and_passes(
+    exchange: DecodedExchange, director: Any, messages: Any, headers: dict[str, str]
+) -> None:
+    (answer,) = exchange.ask(messages.headers(headers), 0)
+    assert destination(answer) == "10.0.0.1:8000"
+    assert director.directed[0][1] is None
+    for piece in (b"abc", b"", bytes(70_000)):
+        answers = exchange.ask(messages.body(piece, end_of_stream=False), 0)
+        assert b"".join(body for body, _ in streamed(answers)) == piece
+        assert not any(ended for _, ended in streamed(answers))
+    (answer,) = exchange.ask(messages.response_headers("101"), 0)
+    assert answer.WhichOneof("response") == "response_headers"
+    assert streamed(exchange.ask(messages.body(b"later", end_of_stream=True), 0)) == [(b"later", True)]
+
+
+@pytest.mark.parametrize("mode", ["BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE"])
+def test_a_tunnel_is_answered_at_once_in_every_mode(
+    exchange: DecodedExchange, messages: Any, mode: str
+) -> None:
+    (answer,) = exchange.ask(messages.headers(UPGRADES[1], mode=mode), 0)
+    assert destination(answer) == "10.0.0.1:8000"
+    (answer,) = exchange.ask(messages.body(b"abc", end_of_stream=False), 0)
+    assert answer.WhichOneof("response") == "request_body"
+    assert not answer.request_body.response.HasField("body_mutation")
+
+
+ARROWS = {
+    State.HEADERS: {State.COLLECTING, State.WAITING_HEADERS, State.WAITING_OPEN},
+    State.COLLECTING: {State.WAITING_BODY, State.WAITING_TRAILERS},
+    State.WAITING_OPEN: {
+        State.WAITING_PIECES,
+        State.WAITING_HEADERS,
+        State.WAITING_BODY,
+        State.WAITING_TRAILERS,
+    }
+    | {State.PASSING},
+    State.WAITING_PIECES: {State.WAITING_BODY, State.WAITING_TRAILERS, State.PASSING},
+    State.WAITING_HEADERS: {State.PICKED},
+    State.WAITING_BODY: {State.PICKED},
+    State.WAITING_TRAILERS: {State.PICKED},
+    State.PASSING: {State.PICKED, State.BOTH_PASS, State.REQUEST_PASSES},
+    State.PICKED: set(),
+    State.BOTH_PASS: {State.REQUEST_PASSES, State.RESPONSE_PASSES},
+    State.REQUEST_PASSES: {State.ANSWERED},
+    State.RESPONSE_PASSES: {State.ANSWERED},
+    State.ANSWERED: set(),
+    State.OVER: set(),
+}
+RESPONDED = {State.RESPONSE_PASSES, State.ANSWERED}
+
+
+def reachable(state: State) -> set[State]:
+    """By one message, which may take several arrows."""
+    found = {state, State.OVER} if state is State.OVER else {state, State.OVER} | RESPONDED
+    todo = [state]
+    while todo:
+        for after in ARROWS[todo.pop()] - found:
+            found.add(after)
+            todo.append(after)
+    return found
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    st.sampled_from(ProcessingMode.BodySendMode.keys()),
+    st.sampled_from(ProcessingMode.BodySendMode.keys()),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["pick", "later", "reject"]),
+    st.lists(
+        st.sampled_from(["piece", "last", "trailers", "settle", "headers", "response piece", "end"]),
+        max_size=8,
+    ),
+)
+def test_each_message_takes_arrows_of_the_diagram(
+    director: Any,
+    messages: Any,
+    picking: Any,
+    mode: str,
+    response: str,
+    upgrade: bool,
+    ended: bool,
+    outcome: str,
+    steps: list[str],
+) -> None:
+    later = Later()
+    chosen = picking("10.0.0.1:8000")
+    director.outcome = {"pick": chosen, "later": later, "reject": Rejection(429, "c", "m")}[outcome]
+    exchange = DecodedExchange(director, ExchangeSettings())
+    exchange.on_answer(lambda answers: None, lambda error: None)
+
+    def take(step: str) -> None:
+        if step == "settle" and hasattr(later, "settle") and exchange.state.waits:
+            later.settle(chosen, 1)
+        elif step == "response piece" and exchange.state in (State.BOTH_PASS, State.RESPONSE_PASSES):
+            exchange.ask(messages.response_body(b"x", end_of_stream=False), 1)
+        elif step == "end":
+            trailers = ProcessingRequest()
+            trailers.response_trailers.SetInParent()
+            exchange.ask(trailers, 1)
+        elif step == "headers" and not exchange.state.responded:
+            exchange.ask(messages.response_headers(), 1)
+        elif step == "trailers":
+            exchange.ask(messages.trailers(), 1)
+        elif step in ("piece", "last"):
+            exchange.ask(messages.body(b"x", end_of_stream=step == "last"), 1)
+
+    before = exchange.state
+    assert before is State.HEADERS
+    headers = {"upgrade": "websocket"} if upgrade else {}
+    exchange.ask(messages.headers(headers, end_of_stream=ended, mode=mode, response_mode=response), 0)
+    for step in steps:
+        assert exchange.state in reachable(before), (before, exchange.state)
+        before = exchange.state
+        try:
+            take(step)
+        except ExchangeError:
+            break
+    assert exchange.state in reachable(before), (before, exchange.state)
+    exchange.close("end", 2)
+    assert exchange.state is State.OVER
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_what_a_state_says_of_itself(state: State) -> None:
+    assert state.waits is state.name.startswith("WAITING")
+    assert state.responded is (state in {State.BOTH_PASS, State.REQUEST_PASSES} | RESPONDED)
+    assert state.after_response_piece(last=True).responded is state.responded
+    assert state.after_response_headers(body_passes=False).after_request() is State.ANSWERED

@@ -1,24 +1,37 @@
 import asyncio
+import datetime
 import logging
 import random
+import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 import pytest
-from grpc import aio
+from grpc import StatusCode, aio
 
+from adsum.serving.sockets import ListenError
 from epp.config.settings import TransportKind
+from epp.ext_proc.access_log_entry import ACCESS_LOG
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
+from epp.ext_proc.outcomes import OutcomeLedger
+from epp.ext_proc.protocol import EXT_PROC
 from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.request.rejection import Rejection
+from epp.wire import certificate
+from epp.wire.certificate import Certificate
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
+from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from epp.wire.opening import open_transport
-from epp.wire.transport import ListenAddress
+from epp.wire.transport import ListenAddress, Listener, Transport
+from tests.epp.ext_proc.test_outcomes import entry
+from tests.epp.ext_proc.test_outcomes import message as log_message
+from tests.epp.local_picker import health_over
 from tests.eventually import eventually
+from tests.free_port import free_port
 
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 
@@ -88,11 +101,7 @@ async def test_a_whole_conversation(served: Served, director: Any, messages: Any
 
 @pytest.mark.parametrize("responded", [False, True])
 async def test_a_reset_is_a_normal_end(
-    served: Served,
-    director: Any,
-    messages: Any,
-    caplog: pytest.LogCaptureFixture,
-    responded: bool,
+    served: Served, director: Any, messages: Any, caplog: pytest.LogCaptureFixture, responded: bool
 ) -> None:
     caplog.set_level(logging.DEBUG, "epp")
     stream = served.stream()
@@ -260,3 +269,129 @@ async def test_what_a_gzip_message_becomes_is_bounded(served: Served, messages: 
     await stream.write(messages.body(bytes(5 * 1024 * 1024), end_of_stream=True))
     assert await stream.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert (await routed(served.stream(), messages)).HasField("request_headers")
+
+
+class Logged:
+    def __init__(self, transport: Transport, ledger: OutcomeLedger, channel: aio.Channel) -> None:
+        self.transport, self.ledger = transport, ledger
+        self.open_log = channel.stream_unary(f"/{ACCESS_LOG}/StreamAccessLogs")
+        self.process = channel.stream_stream(f"/{EXT_PROC}/Process")
+
+
+@pytest.fixture(params=list(TransportKind))
+async def logged(request: pytest.FixtureRequest, director: Any) -> AsyncIterator[Logged]:
+    ledger = OutcomeLedger("0123456789abcdef")
+    memory = MemoryBudget(10**8)
+
+    def exchange() -> Exchange:
+        return Exchange(director, ExchangeSettings(), budget=memory)
+
+    transport = open_transport(request.param, exchange, Health(), memory, time.monotonic)
+    transport.await_outcomes(ledger)
+    listener = transport.listener(ListenAddress("127.0.0.1", 0), processing=True)
+    async with listener, aio.insecure_channel(listener.address) as channel:
+        yield Logged(transport, ledger, channel)
+
+
+async def pick(logged: Logged, messages: Any, *headers: tuple[str, str]) -> ProcessingResponse:
+    stream = logged.process(metadata=headers)
+    await stream.write(messages.headers(end_of_stream=True).SerializeToString())
+    answer = ProcessingResponse.FromString(await stream.read())
+    stream.cancel()
+    return answer
+
+
+async def test_a_log_tells_what_became_of_a_pick(logged: Logged, director: Any, messages: Any) -> None:
+    await pick(logged, messages, ("x-adsum-outcomes", "access-log"))
+    await eventually(lambda: logged.transport.open_streams == 0)
+    assert (director.released, len(logged.ledger)) == ([], 1)
+    log = logged.open_log()
+    # the first message has Envoy's node, which is large
+    await log.write(b"\x0a\x82\xe0\x03\x0a" + b"\xfe\xdf\x03" + bytes(0xEFFE))
+    await log.write(log_message(entry("another"), entry(director.outcome.token)))
+    await eventually(lambda: director.released)
+    assert logged.ledger.logs == 1
+    await log.done_writing()
+    assert await log == b""
+    await eventually(lambda: logged.ledger.logs == 0)
+
+
+@pytest.mark.parametrize("headers", [(), (("x-adsum-outcomes", "ext-proc"),)])
+async def test_a_stream_that_says_nothing_of_a_log_releases_at_its_end(
+    logged: Logged, director: Any, messages: Any, headers: Any
+) -> None:
+    await pick(logged, messages, *headers)
+    await eventually(lambda: director.released)
+    assert not logged.ledger.used
+
+
+async def test_a_message_that_is_no_log_ends_the_stream(logged: Logged) -> None:
+    log = logged.open_log()
+    await log.write(b"\xff\xff")
+    assert await log.code() is StatusCode.INTERNAL
+    assert "StreamAccessLogsMessage" in await log.details()
+
+
+async def test_a_drain_ends_the_logs(logged: Logged) -> None:
+    log = logged.open_log()
+    await log.write(log_message())
+    await eventually(lambda: logged.ledger.logs == 1)
+    logged.transport.drain()
+    assert await log.code() is StatusCode.UNAVAILABLE
+    again = logged.open_log()
+    await again.write(log_message())
+    assert await again.code() is StatusCode.UNAVAILABLE
+
+
+Listening = Callable[..., Listener]
+
+
+@pytest.fixture(params=list(TransportKind))
+async def listener(request: pytest.FixtureRequest) -> Listening:
+    """`listener(host, port, secure=...)`: health alone, on one port."""
+
+    def open_listener(host: str = "127.0.0.1", port: int = 0, *, secure: bool = False) -> Listener:
+        pair = Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC))) if secure else None
+        transport = open_transport(request.param, pytest.fail, Health(), MemoryBudget(1000), time.monotonic)
+        return transport.listener(ListenAddress(host, port, pair), processing=False)
+
+    return open_listener
+
+
+async def check(address: str) -> int:
+    async with aio.insecure_channel(address) as channel:
+        answer: HealthCheckResponse = await health_over(channel)(HealthCheckRequest(service="liveness"))
+        return answer.status
+
+
+async def test_port_0_is_a_free_one(listener: Listening) -> None:
+    async with listener() as one, listener() as other:
+        assert 0 not in (one.port, other.port)
+        assert one.port != other.port
+        assert await check(one.address) == HealthCheckResponse.SERVING
+        assert one.address == f"127.0.0.1:{one.port}"
+
+
+@pytest.mark.parametrize("secure", [True, False])
+async def test_a_taken_port_is_named(listener: Listening, secure: bool) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ListenError, match=f"cannot listen on 127.0.0.1:{port}"):
+            async with listener(port=port, secure=secure):
+                pass
+
+
+async def test_a_strange_address_is_named(listener: Listening) -> None:
+    with pytest.raises(ListenError, match=r"cannot listen on 192\.0\.2\.1:0"):
+        async with listener("192.0.2.1"):
+            pass
+
+
+async def test_leaving_frees_the_port(listener: Listening) -> None:
+    port = free_port()
+    async with listener(port=port):
+        pass
+    async with listener(port=port) as second:
+        assert await check(second.address) == HealthCheckResponse.SERVING

@@ -1,11 +1,14 @@
 """Prompts wait for the end of their window, and go where they were placed."""
 
 import random
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from adsum.config.problems import ConfigError
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
@@ -13,6 +16,7 @@ from epp.config.picker_config import PickerConfig, load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
 from epp.request.rejection import Rejection
+from epp.scheduling.burst.placement import PlacementRules, place
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.request_reader import Policy
@@ -197,3 +201,37 @@ def test_what_has_to_remember_cannot_be_a_burst() -> None:
     lru = {"type": "no-hit-lru-scorer", "parameters": SCORER["parameters"]}
     with pytest.raises(ConfigError, match="cannot be used here, expected an approx-prefix-cache-producer"):
         load(lru)
+
+
+CASES = yaml.load((Path(__file__).parent / "burst_placements.yaml").read_text(), yaml.CSafeLoader)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_prompts_are_placed_as_in_the_go_picker(case: dict[str, Any]) -> None:
+    prompts = [one["blocks"] for one in case["prompts"] for _ in range(one["count"])]
+    expected = [to for one in case["prompts"] for to in one["to"] or [None] * one["count"]]
+    assert place(prompts, case["running"], PlacementRules(**case.get("rules", {}))) == expected
+
+
+def seconds(count: int, endpoints: int, rules: PlacementRules) -> float:
+    """Of processor time, for prompts that begin alike; the least of three times."""
+    prompts = [[*range(10), 1000 + number] for number in range(count)]
+    times = []
+    for _ in range(3):
+        started = time.process_time()
+        place(prompts, [0.0] * endpoints, rules)
+        times.append(time.process_time() - started)
+    return min(times)
+
+
+ALIKE = [PlacementRules(common_blocks=5), PlacementRules(common_blocks=5, by_blocks=True)]
+
+
+@pytest.mark.parametrize("rules", ALIKE)
+def test_ten_times_the_prompts_take_no_hundred_times_as_long(rules: PlacementRules) -> None:
+    assert seconds(4000, 4, rules) < 25 * seconds(400, 4, rules)
+
+
+@pytest.mark.parametrize("rules", ALIKE)
+def test_a_hundred_times_the_endpoints_take_no_ten_times_as_long(rules: PlacementRules) -> None:
+    assert seconds(200, 2000, rules) < 10 * seconds(200, 20, rules)
