@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Final
 
 from epp.flow_control import refusals
-from epp.flow_control.flow_queue import FlowBytes, FlowLengths, FlowQueue, QueuedRequest, bytes_held
+from epp.flow_control.flow_queue import FlowQueue, LargestFlow, QueuedRequest, bytes_held
 from epp.flow_control.pool_load import PoolLoad
 from epp.flow_control.settings import FlowControlSettings, PriorityBand
 from epp.request.inference_request import InferenceRequest
@@ -35,8 +35,8 @@ class Band:
         """By their place in the order of arrival: the one that came first is first."""
         self._flows: dict[str, FlowQueue] = {}
         self._selector = settings.fairness.selector()
-        self._lengths = FlowLengths() if settings.fairness.shares_places else None
-        self._bytes_of_flows = FlowBytes()
+        self._longest = LargestFlow(len)
+        self._heaviest = LargestFlow(lambda flow: flow.bytes)
 
     def over(self, size: int) -> tuple[int, int]:
         """By how many requests and bytes it would be too full with one more of that size; 0 or less: it fits."""
@@ -53,9 +53,9 @@ class Band:
         if flow is None:
             flow = self._flows[name] = FlowQueue(name)
         flow.add(queued)
-        if self._lengths is not None:
-            self._lengths.grew(flow)
-            self._bytes_of_flows.grew(flow, len(self._flows))
+        if self.settings.fairness.shares_places:
+            self._longest.grew(flow, len(self._flows))
+            self._heaviest.grew(flow, len(self._flows))
         self.waiting[queued.sequence] = queued
         self.bytes += queued.size
         if flow.first is queued:
@@ -69,8 +69,6 @@ class Band:
         del self.waiting[queued.sequence]
         self.bytes -= queued.size
         flow.remove(queued)
-        if self._lengths is not None:
-            self._lengths.shrank(flow)
         if not len(flow):
             del self._flows[flow.fairness_id]
         if first:
@@ -104,15 +102,15 @@ class Band:
         (longest queue drop: Suter et al., Buffer Management Schemes for Supporting TCP in Gigabit Routers with Per-flow
         Queueing, 1999).
         """
-        if self._lengths is None or over_requests > 1:
+        if not self.settings.fairness.shares_places or over_requests > 1:
             return []
         own = self._flows.get(fairness_id)
         if over_requests == 1:
-            flow = self._lengths.longest()
+            flow = self._longest.find()
             if flow is None or len(flow) <= (0 if own is None else len(own)) + 1:
                 return []
         else:
-            flow = self._bytes_of_flows.heaviest()
+            flow = self._heaviest.find()
             if flow is None or flow.bytes <= (0 if own is None else own.bytes) + size:
                 return []
         leave: list[QueuedRequest] = []

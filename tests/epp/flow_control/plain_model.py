@@ -32,9 +32,6 @@ class PlainModel:
     """What each has in flight."""
     waiting: list[Waits] = field(default_factory=list)
     last: dict[int, str] = field(default_factory=dict)
-    changed: dict[tuple[int, str], int] = field(default_factory=dict)
-    """When each flow last changed, as a count of changes."""
-    changes: int = 0
     empty_changed_at: float = float("-inf")
     outcomes: list[tuple[str, str]] = field(default_factory=list)
 
@@ -59,7 +56,6 @@ class PlainModel:
             return True
         if self._fits(one) or self._evicts_for(one) or self._gives_way_to(one):
             self.waiting.append(one)
-            self._note(one)
         else:
             self.outcomes.append((one.name, "full" if self.workers else "full and empty"))
         return False
@@ -70,11 +66,6 @@ class PlainModel:
 
     def _remove(self, one: Waits) -> None:
         self.waiting.remove(one)
-        self._note(one)
-
-    def _note(self, one: Waits) -> None:
-        self.changes += 1
-        self.changed[one.priority, one.fairness_id] = self.changes
 
     def next_expiry(self) -> float | None:
         ttl = self.settings.request_ttl if self.workers else self.settings.no_endpoint_ttl
@@ -148,7 +139,7 @@ class PlainModel:
         return True
 
     def _gives_way_to(self, one: Waits) -> bool:
-        """Where flows take turns: the newest of the longest flow, of equally long ones of the one that changed last.
+        """Where flows take turns: the newest of the longest flow, of equally long ones of the first by name.
 
         Where there are too many bytes and not too many requests: the newest ones of the flow with most bytes.
         """
@@ -159,7 +150,7 @@ class PlainModel:
         if len(band) < limits.max_requests and len(self.waiting) < (self.settings.max_requests or 10**9):
             return self._bytes_give_way_to(one, band)
         lengths = Counter(other.fairness_id for other in band)
-        longest = max(lengths, key=lambda name: (lengths[name], self.changed[one.priority, name]))
+        longest = min(lengths, key=lambda name: (-lengths[name], name))
         if lengths[longest] <= lengths[one.fairness_id] + 1:
             return False
         victim = [other for other in band if other.fairness_id == longest][-1]
