@@ -5,7 +5,6 @@ Values: llm-d-router, plugins/flowcontrol/fairness/program-aware, strategy las (
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Literal
 
@@ -31,16 +30,19 @@ _MOST_COMPARED: Final = 200
 """So many flows, those without a turn for longest, are compared: each dispatch looks at all of them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramAwareSettings:
-    """`half_life`: seconds after which what a program got counts half, 0: never. `forget_after`: seconds without a request
-    after which a program is forgotten, 0: never.
-    """
-
-    service_weight: float = 0.8
-    wait_weight: float = 0.2
-    half_life: float = 60.0
-    forget_after: float = 3600.0
+class ProgramAwareParameters(Section):
+    strategy: Literal["", "las"] = "las"
+    """The only one."""
+    las_weight_service: float = Field(default=0.8, ge=0.0, allow_inf_nan=False)
+    """The weight of how little a program got."""
+    las_weight_head_wait: float = Field(default=0.2, ge=0.0, allow_inf_nan=False)
+    """The weight of how long it waits."""
+    las_half_life_seconds: float = Field(default=60.0, ge=0.0, allow_inf_nan=False)
+    """The share that it got counts half after so long; 0: never."""
+    eviction_ttl_seconds: float = Field(default=3600.0, ge=0.0, allow_inf_nan=False)
+    """A program without a request for so long is forgotten."""
+    eviction_sweep_seconds: float = Field(default=300.0, gt=0.0, allow_inf_nan=False)
+    """No effect: a program is forgotten when another one is served."""
 
 
 class Program:
@@ -66,8 +68,8 @@ class ProgramAware(RequestFollower):
     picker counts both at the end.
     """
 
-    def __init__(self, settings: ProgramAwareSettings, clock: Callable[[], float]) -> None:
-        self.settings = settings
+    def __init__(self, given: ProgramAwareParameters, clock: Callable[[], float]) -> None:
+        self.given = given
         self._clock = clock
         self._programs: OrderedDict[str, Program] = OrderedDict()
         """The one that was used last is last."""
@@ -97,12 +99,12 @@ class ProgramAware(RequestFollower):
 
     def attained(self) -> dict[str, float]:
         """The service that each program got, as of now."""
-        now, half_life = self._clock(), self.settings.half_life
+        now, half_life = self._clock(), self.given.las_half_life_seconds
         return {name: program.attained(now, half_life) for name, program in self._programs.items()}
 
     def attained_of(self, fairness_id: str, now: float) -> float:
         program = self._programs.get(fairness_id)
-        return 0.0 if program is None else program.attained(now, self.settings.half_life)
+        return 0.0 if program is None else program.attained(now, self.given.las_half_life_seconds)
 
     def now(self) -> float:
         return self._clock()
@@ -113,14 +115,14 @@ class ProgramAware(RequestFollower):
         if program is None:
             program = self._programs[fairness_id] = Program(now)
         self._programs.move_to_end(fairness_id)
-        program.service = max(0.0, program.attained(now, self.settings.half_life) + tokens)
+        program.service = max(0.0, program.attained(now, self.given.las_half_life_seconds) + tokens)
         program.at = now
         self._forget(now)
         return program
 
     def _forget(self, now: float) -> None:
         oldest = next(iter(self._programs.values()))
-        ttl = self.settings.forget_after
+        ttl = self.given.eviction_ttl_seconds
         if len(self._programs) > _MOST_PROGRAMS or (ttl and now - oldest.at > ttl):
             self._programs.popitem(last=False)
 
@@ -144,10 +146,10 @@ class _LeastServed:
         service = [self._policy.attained_of(flow.fairness_id, now) for flow in flows]
         arrived = [head.arrived_at for flow in flows if (head := flow.first) is not None]
         little, early = _low(service), _low(arrived)
-        weights = self._policy.settings
+        given = self._policy.given
         best, highest = None, -1.0
         for flow, one, other in zip(flows, little, early, strict=True):
-            score = weights.service_weight * one + weights.wait_weight * other
+            score = given.las_weight_service * one + given.las_weight_head_wait * other
             if score > highest:
                 best, highest = flow, score
         return best
@@ -165,29 +167,8 @@ def _low(values: Sequence[float]) -> list[float]:
     return [1.0 - (value - least) / (most - least) for value in values]
 
 
-class ProgramAwareParameters(Section):
-    strategy: Literal["", "las"] = "las"
-    """The only one."""
-    las_weight_service: float = Field(default=0.8, ge=0.0, allow_inf_nan=False)
-    """The weight of how little a program got."""
-    las_weight_head_wait: float = Field(default=0.2, ge=0.0, allow_inf_nan=False)
-    """The weight of how long it waits."""
-    las_half_life_seconds: float = Field(default=60.0, ge=0.0, allow_inf_nan=False)
-    """The share that it got counts half after so long; 0: never."""
-    eviction_ttl_seconds: float = Field(default=3600.0, ge=0.0, allow_inf_nan=False)
-    """A program without a request for so long is forgotten."""
-    eviction_sweep_seconds: float = Field(default=300.0, gt=0.0, allow_inf_nan=False)
-    """No effect: a program is forgotten when another one is served."""
-
-
 def _build(given: ProgramAwareParameters, context: PluginContext) -> ProgramAware:
-    settings = ProgramAwareSettings(
-        service_weight=given.las_weight_service,
-        wait_weight=given.las_weight_head_wait,
-        half_life=given.las_half_life_seconds,
-        forget_after=given.eviction_ttl_seconds,
-    )
-    policy = ProgramAware(settings, context.clock)
+    policy = ProgramAware(given, context.clock)
     context.follow(policy)
     return policy
 

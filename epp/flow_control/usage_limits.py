@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final, Literal, Protocol
+from dataclasses import replace
+from typing import ClassVar, Final, Literal, Protocol
 
 from pydantic import Field, model_validator
 
-from epp.plugins.declaration import PluginContext, PluginDeclaration, Role, without_parameters
+from epp.plugins.declaration import Role, only_parameters, without_parameters
 from epp.plugins.section import Section
 
 
@@ -27,28 +26,20 @@ class UsageLimitPolicy(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class StaticUsageLimit:
-    """The Go picker's static-usage-limit-policy: the same ceiling for all priorities."""
+class StaticUsageLimit(Section):
+    """The same ceiling for all priorities."""
 
-    threshold: float = 1.0
-    per_request = False
+    per_request: ClassVar[bool] = False
+
+    threshold: float = Field(default=1.0, gt=0.0, le=1.0)
+    """The share of the pool that may be in use."""
 
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
         return [self.threshold] * len(priorities)
 
 
-class StaticUsageLimitParameters(Section):
-    threshold: float = Field(default=1.0, gt=0.0, le=1.0)
-    """The share of the pool that may be in use."""
-
-
-STATIC_USAGE_LIMIT_POLICY: Final = PluginDeclaration(
-    type="static-usage-limit-policy",
-    role=Role.USAGE_LIMIT,
-    parameters=StaticUsageLimitParameters,
-    build=lambda given, context: StaticUsageLimit(given.threshold),
-    is_default=True,
+STATIC_USAGE_LIMIT_POLICY: Final = replace(
+    only_parameters("static-usage-limit-policy", Role.USAGE_LIMIT, StaticUsageLimit), is_default=True
 )
 
 
@@ -88,39 +79,11 @@ SOFT_REFLECTIVE_CEILING_POLICY: Final = without_parameters(
 )
 
 
-class PriorityDomain(StrEnum):
-    """The rule that places a priority between the lowest and the highest ceiling: its rank among them, or its number."""
+class PriorityHoldback(Section):
+    """Evenly between both ceilings. A priority that is alone has nobody to hold back for, and gets `maxCeiling`."""
 
-    RANK = "rank"
-    VALUE = "value"
+    per_request: ClassVar[bool] = False
 
-
-@dataclass(frozen=True, slots=True)
-class PriorityHoldback:
-    """The Go picker's priority-holdback-policy: `highest` for the highest priority, `lowest` for the lowest, evenly between.
-
-    A priority that is alone has nobody to hold back for, and gets `highest`.
-    """
-
-    lowest: float
-    highest: float = 1.0
-    domain: PriorityDomain = PriorityDomain.RANK
-    per_request = False
-
-    def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
-        if len(priorities) < 2:
-            return [self.highest] * len(priorities)
-        spread = self.highest - self.lowest
-        if self.domain is PriorityDomain.RANK:
-            steps = len(priorities) - 1
-            return [self.highest - rank * spread / steps for rank in range(len(priorities))]
-        least, most = priorities[-1], priorities[0]
-        if most == least:
-            return [self.highest] * len(priorities)
-        return [self.lowest + (priority - least) / (most - least) * spread for priority in priorities]
-
-
-class PriorityHoldbackParameters(Section):
     shape: Literal["linear"] = "linear"
     """The only one."""
     domain: Literal["rank", "value"] = "rank"
@@ -132,19 +95,24 @@ class PriorityHoldbackParameters(Section):
     """The share that the highest may fill."""
 
     @model_validator(mode="after")
-    def _check_order(self) -> "PriorityHoldbackParameters":
+    def _check_order(self) -> "PriorityHoldback":
         if self.min_ceiling >= self.max_ceiling:
             raise ValueError("minCeiling must be less than maxCeiling")
         return self
 
+    def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
+        if len(priorities) < 2:
+            return [self.max_ceiling] * len(priorities)
+        spread = self.max_ceiling - self.min_ceiling
+        if self.domain == "rank":
+            steps = len(priorities) - 1
+            return [self.max_ceiling - rank * spread / steps for rank in range(len(priorities))]
+        least, most = priorities[-1], priorities[0]
+        if most == least:
+            return [self.max_ceiling] * len(priorities)
+        return [self.min_ceiling + (priority - least) / (most - least) * spread for priority in priorities]
 
-def _build(given: PriorityHoldbackParameters, context: PluginContext) -> PriorityHoldback:
-    return PriorityHoldback(given.min_ceiling, given.max_ceiling, PriorityDomain(given.domain))
 
-
-PRIORITY_HOLDBACK_POLICY: Final = PluginDeclaration(
-    type="priority-holdback-policy",
-    role=Role.USAGE_LIMIT,
-    parameters=PriorityHoldbackParameters,
-    build=_build,
+PRIORITY_HOLDBACK_POLICY: Final = only_parameters(
+    "priority-holdback-policy", Role.USAGE_LIMIT, PriorityHoldback
 )

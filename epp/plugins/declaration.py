@@ -149,5 +149,5 @@ def without_parameters(
 
 
 def only_parameters(type: str, role: Role, parameters: type[Section] = NoParameters) -> PluginDeclaration:
-    """A type without code of its own: other parts of the picker read its parameters."""
+    """A type that is its parameters: other parts of the picker read them, or call them."""
     return PluginDeclaration(type=type, role=role, parameters=parameters, build=lambda given, context: given)

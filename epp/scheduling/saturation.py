@@ -5,14 +5,14 @@ Formula of the refusal: llm-d-router, plugins/requestcontrol/admitter/probabilis
 
 import math
 import random
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import Field
 
 from epp.endpoints.endpoint import Column, EndpointPool, Mask
-from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.declaration import PluginContext, PluginDeclaration, Role, only_parameters
 from epp.plugins.section import Duration, Headroom, Limit, Section
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
@@ -64,65 +64,12 @@ _MAX_LOAD: Final = 3.0
 _UNREPORTED: Final = int(Column.UNREPORTED)
 
 
-@dataclass(frozen=True, slots=True)
-class UtilizationDetector:
-    """The mean over the endpoints of the larger of queue and KV cache use, each as a share of its threshold.
+class UtilizationDetector(Section):
+    """The load is the mean over the endpoints of the larger of queue and KV cache use, each as a share of its threshold.
 
-    An endpoint with numbers older than `staleness` seconds (`EndpointPool.fresh`) counts as full. For an endpoint without a
-    metrics page its requests in flight count as its queue. None counts as more than three full ones. Otherwise the
-    values are those of the Go picker's utilization-detector. Also a Filter: an endpoint stays while it is at most the
-    share `headroom` above the thresholds.
+    For an endpoint without a metrics page its requests in flight count as its queue. None counts as more than three full ones.
+    As a filter it keeps all endpoints if none is below the thresholds.
     """
-
-    queue_depth: float = 5.0
-    kv_cache_utilization: float = 0.8
-    staleness: float = 0.2
-    headroom: float = 0.0
-
-    counts_in_flight: ClassVar[bool] = False
-
-    def saturation(self, pool: EndpointPool) -> float:
-        if not len(pool):
-            return 1.0
-        loads = np.maximum(pool.waiting / self.queue_depth, pool.kv_usage / self.kv_cache_utilization)
-        loads = np.where(pool.fresh(self.staleness), loads, 1.0)
-        loads = np.where(pool.pageless, pool.inflight / self.queue_depth, loads)
-        return float(np.minimum(loads, _MAX_LOAD).mean())
-
-    def with_sent(self, pool: EndpointPool) -> float:
-        inflight = pool.inflight
-        # what was sent since the page may have ended since; and more are waiting if more are in flight than it showed
-        queued = pool.waiting + np.minimum(pool.numbers[_UNREPORTED], inflight)
-        queued = np.maximum(queued, inflight - pool.running)
-        loads = np.fmax(queued / self.queue_depth, pool.kv_usage / self.kv_cache_utilization)
-        known = pool.fresh(self.staleness)
-        if np.count_nonzero(known) < len(pool):  # many times faster than `all`
-            beyond = np.maximum(inflight - np.where(pool.pageless, 0.0, pool.running), 0.0)
-            loads = np.where(known & ~pool.pageless, loads, beyond / self.queue_depth)
-        return float(np.add.reduce(np.minimum(loads, _most_of_one(len(pool))))) / len(pool)
-
-    def room(self, endpoints: int) -> float | None:
-        return self.queue_depth * endpoints
-
-    def stale(self, pool: EndpointPool) -> int:
-        return int((~pool.fresh(self.staleness) & ~pool.pageless).sum())
-
-    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
-        """The endpoints with fresh numbers below the limits; all endpoints if there is none."""
-        room = 1.0 + self.headroom
-        known = (pool.waiting < self.queue_depth * room) & (pool.kv_usage < self.kv_cache_utilization * room)
-        known &= pool.fresh(self.staleness)
-        fit: Mask = np.where(pool.pageless, pool.inflight < self.queue_depth * room, known)
-        return fit if fit.any() else np.ones(len(pool), dtype=np.bool_)
-
-
-def _most_of_one(endpoints: int) -> float:
-    """One endpoint takes at most half of the room of the others: a queue must not stop because of one wrong page."""
-    return _MAX_LOAD if endpoints == 1 else min(_MAX_LOAD, 1.0 + (endpoints - 1) / 2.0)
-
-
-class DetectorParameters(Section):
-    """An endpoint is full at one of these thresholds."""
 
     queue_depth_threshold: Limit = 5
     """The queue length that counts as full."""
@@ -133,61 +80,62 @@ class DetectorParameters(Section):
     headroom: Headroom = 0.0
     """As a filter: keeps endpoints up to this share above the thresholds."""
 
+    counts_in_flight: ClassVar[bool] = False
 
-def _detector(given: DetectorParameters, context: PluginContext) -> UtilizationDetector:
-    return UtilizationDetector(
-        queue_depth=given.queue_depth_threshold,
-        kv_cache_utilization=given.kv_cache_util_threshold,
-        staleness=given.metrics_staleness_threshold,
-        headroom=given.headroom,
-    )
+    def saturation(self, pool: EndpointPool) -> float:
+        if not len(pool):
+            return 1.0
+        loads = np.maximum(
+            pool.waiting / self.queue_depth_threshold, pool.kv_usage / self.kv_cache_util_threshold
+        )
+        loads = np.where(pool.fresh(self.metrics_staleness_threshold), loads, 1.0)
+        loads = np.where(pool.pageless, pool.inflight / self.queue_depth_threshold, loads)
+        return float(np.minimum(loads, _MAX_LOAD).mean())
+
+    def with_sent(self, pool: EndpointPool) -> float:
+        inflight = pool.inflight
+        # what was sent since the page may have ended since; and more are waiting if more are in flight than it showed
+        queued = pool.waiting + np.minimum(pool.numbers[_UNREPORTED], inflight)
+        queued = np.maximum(queued, inflight - pool.running)
+        loads = np.fmax(queued / self.queue_depth_threshold, pool.kv_usage / self.kv_cache_util_threshold)
+        known = pool.fresh(self.metrics_staleness_threshold)
+        if np.count_nonzero(known) < len(pool):  # many times faster than `all`
+            beyond = np.maximum(inflight - np.where(pool.pageless, 0.0, pool.running), 0.0)
+            loads = np.where(known & ~pool.pageless, loads, beyond / self.queue_depth_threshold)
+        return float(np.add.reduce(np.minimum(loads, _most_of_one(len(pool))))) / len(pool)
+
+    @property
+    def staleness(self) -> float:
+        return self.metrics_staleness_threshold
+
+    def room(self, endpoints: int) -> float | None:
+        return self.queue_depth_threshold * endpoints
+
+    def stale(self, pool: EndpointPool) -> int:
+        return int((~pool.fresh(self.metrics_staleness_threshold) & ~pool.pageless).sum())
+
+    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
+        """The endpoints with fresh numbers below the limits; all endpoints if there is none."""
+        room = 1.0 + self.headroom
+        known = (pool.waiting < self.queue_depth_threshold * room) & (
+            pool.kv_usage < self.kv_cache_util_threshold * room
+        )
+        known &= pool.fresh(self.metrics_staleness_threshold)
+        fit: Mask = np.where(pool.pageless, pool.inflight < self.queue_depth_threshold * room, known)
+        return fit if fit.any() else np.ones(len(pool), dtype=np.bool_)
 
 
-UTILIZATION_DETECTOR: Final = PluginDeclaration(
-    type="utilization-detector",
-    role=Role.DETECTOR,
-    also=Role.FILTER,
-    parameters=DetectorParameters,
-    build=_detector,
+def _most_of_one(endpoints: int) -> float:
+    """One endpoint takes at most half of the room of the others: a queue must not stop because of one wrong page."""
+    return _MAX_LOAD if endpoints == 1 else min(_MAX_LOAD, 1.0 + (endpoints - 1) / 2.0)
+
+
+UTILIZATION_DETECTOR: Final = replace(
+    only_parameters("utilization-detector", Role.DETECTOR, UtilizationDetector), also=Role.FILTER
 )
 
 
 _RETRY_AFTER = 1.0
-
-
-@dataclass(eq=False)
-class ProbabilisticAdmitter(RequestFollower):
-    """The probability is `saturation ** power * k`, at most 1.
-
-    Saturation: the mean of the larger of queue and KV cache use, each as a share of its threshold. An endpoint whose page
-    was not read, or is not believed, counts as full; of one without a page the requests in flight count as its queue.
-    """
-
-    rng: random.Random
-    _: KW_ONLY
-    queue_depth: float = 5.0
-    kv_cache_utilization: float = 0.8
-    power: float = 5.0
-    k: float = 300.0
-
-    def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
-        """Raises `Rejection` 429 for a request that is refused."""
-        if request.priority < 0 and self.rng.random() < self.probability(pool):
-            message = f"the endpoints are busy, and a request of priority {request.priority} has to wait"
-            raise Rejection(429, "saturated", message, reason=SATURATED, retry_after=_RETRY_AFTER)
-
-    def probability(self, pool: EndpointPool) -> float:
-        """The probability that a request of negative priority is refused."""
-        if not len(pool):
-            return 0.0
-        loads = np.maximum(pool.waiting / self.queue_depth, pool.kv_usage / self.kv_cache_utilization)
-        loads = np.where(np.isfinite(pool.age), loads, 1.0)
-        loads = np.where(pool.pageless, pool.inflight / self.queue_depth, loads)
-        try:
-            probability = math.pow(float(loads.mean()), self.power) * self.k
-        except OverflowError:
-            return 1.0
-        return min(probability, 1.0)
 
 
 class ProbabilisticAdmitterParameters(Section):
@@ -201,14 +149,40 @@ class ProbabilisticAdmitterParameters(Section):
     """See `power`."""
 
 
+@dataclass(eq=False)
+class ProbabilisticAdmitter(RequestFollower):
+    """The probability is `saturation ** power * k`, at most 1.
+
+    Saturation: the mean of the larger of queue and KV cache use, each as a share of its threshold. An endpoint whose page
+    was not read, or is not believed, counts as full; of one without a page the requests in flight count as its queue.
+    """
+
+    given: ProbabilisticAdmitterParameters
+    rng: random.Random
+
+    def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
+        """Raises `Rejection` 429 for a request that is refused."""
+        if request.priority < 0 and self.rng.random() < self.probability(pool):
+            message = f"the endpoints are busy, and a request of priority {request.priority} has to wait"
+            raise Rejection(429, "saturated", message, reason=SATURATED, retry_after=_RETRY_AFTER)
+
+    def probability(self, pool: EndpointPool) -> float:
+        """The probability that a request of negative priority is refused."""
+        if not len(pool):
+            return 0.0
+        depth = self.given.queue_depth_threshold
+        loads = np.maximum(pool.waiting / depth, pool.kv_usage / self.given.kv_cache_util_threshold)
+        loads = np.where(np.isfinite(pool.age), loads, 1.0)
+        loads = np.where(pool.pageless, pool.inflight / depth, loads)
+        try:
+            probability = math.pow(float(loads.mean()), self.given.power) * self.given.k
+        except OverflowError:
+            return 1.0
+        return min(probability, 1.0)
+
+
 def _admitter(given: ProbabilisticAdmitterParameters, context: PluginContext) -> ProbabilisticAdmitter:
-    admitter = ProbabilisticAdmitter(
-        random.Random(context.rng.getrandbits(64)),
-        queue_depth=given.queue_depth_threshold,
-        kv_cache_utilization=given.kv_cache_util_threshold,
-        power=given.power,
-        k=given.k,
-    )
+    admitter = ProbabilisticAdmitter(given, random.Random(context.rng.getrandbits(64)))
     context.follow(admitter)
     return admitter
 

@@ -5,7 +5,7 @@ topology-extractor, topology-affinity-scorer and topology-affinity-filter.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar, Final, Literal
 
@@ -37,23 +37,26 @@ LEVEL_SCORES: Final[Mapping[TopologyLevel, float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyLabels:
-    """The labels that say where an endpoint runs. Without the first two, discovery's node and zone count."""
+class TopologyLabels(Section):
+    """The labels that say where an endpoint runs; discovery's node and zone count where it has none for these."""
 
-    hostname: str = "kubernetes.io/hostname"
-    zone: str = "topology.kubernetes.io/zone"
-    rack: str = "topology.kubernetes.io/rack"
-    region: str = "topology.kubernetes.io/region"
+    hostname: str = ""
+    """The label of an endpoint's host; without it `kubernetes.io/hostname`."""
+    rack: str = ""
+    """The label of its rack; without it `topology.kubernetes.io/rack`."""
+    zone: str = ""
+    """The label of its zone; without it `topology.kubernetes.io/zone`."""
+    region: str = ""
+    """The label of its region; without it `topology.kubernetes.io/region`."""
 
     def place_of(self, endpoint: Endpoint) -> tuple[str, str, str, str]:
         """Host, rack, zone and region, in the order of `TopologyLevel`; empty where unknown."""
         labels = endpoint.labels
         return (
-            labels.get(self.hostname) or endpoint.node or "",
-            labels.get(self.rack, ""),
-            labels.get(self.zone) or endpoint.zone or "",
-            labels.get(self.region, ""),
+            labels.get(self.hostname or "kubernetes.io/hostname") or endpoint.node or "",
+            labels.get(self.rack or "topology.kubernetes.io/rack", ""),
+            labels.get(self.zone or "topology.kubernetes.io/zone") or endpoint.zone or "",
+            labels.get(self.region or "topology.kubernetes.io/region", ""),
         )
 
     def level(self, peer: Endpoint, endpoint: Endpoint) -> TopologyLevel:
@@ -74,7 +77,7 @@ class TopologyLabels:
 class TopologyAffinityScorer:
     """1 on the peer's host, 0.2 in its rack, 0.05 in its zone, 0.02 in its region, else 0."""
 
-    labels: TopologyLabels = TopologyLabels()
+    labels: TopologyLabels = field(default_factory=TopologyLabels)
 
     published_only: ClassVar[bool] = False
 
@@ -91,29 +94,12 @@ class TopologyAffinityFilter:
     """Keeps the endpoints that share `least` or something nearer with the peer; all if none does."""
 
     least: TopologyLevel = TopologyLevel.HOST
-    labels: TopologyLabels = TopologyLabels()
+    labels: TopologyLabels = field(default_factory=TopologyLabels)
 
     def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
         levels = self.labels.levels(request, pool)
         near = np.array([level <= self.least for level in levels or ()], dtype=np.bool_)
         return near if near.any() else np.ones(len(pool), dtype=np.bool_)
-
-
-class TopologyExtractorParameters(Section):
-    """The labels that say where an endpoint runs."""
-
-    hostname: str = ""
-    """The label of an endpoint's host; without it `kubernetes.io/hostname`."""
-    rack: str = ""
-    """The label of its rack; without it `topology.kubernetes.io/rack`."""
-    zone: str = ""
-    """The label of its zone; without it `topology.kubernetes.io/zone`."""
-    region: str = ""
-    """The label of its region; without it `topology.kubernetes.io/region`."""
-
-    def labels(self) -> TopologyLabels:
-        given = {name: label for name, label in self.model_dump().items() if label}
-        return TopologyLabels(**given)
 
 
 class TopologyScorerParameters(Section):
@@ -129,11 +115,11 @@ class TopologyFilterParameters(TopologyScorerParameters):
 def _labels(given: TopologyScorerParameters, context: PluginContext) -> TopologyLabels:
     extractor = context.parameters(
         given.topology_producer_name,
-        TopologyExtractorParameters,
+        TopologyLabels,
         default=TOPOLOGY_EXTRACTOR.type,
         field="topologyProducerName",
     )
-    return TopologyLabels() if extractor is None else extractor.labels()
+    return extractor or TopologyLabels()
 
 
 def _filter(given: TopologyFilterParameters, context: PluginContext) -> TopologyAffinityFilter:
@@ -141,7 +127,7 @@ def _filter(given: TopologyFilterParameters, context: PluginContext) -> Topology
     return TopologyAffinityFilter(least, _labels(given, context))
 
 
-TOPOLOGY_EXTRACTOR: Final = only_parameters("topology-extractor", Role.EXTRACTOR, TopologyExtractorParameters)
+TOPOLOGY_EXTRACTOR: Final = only_parameters("topology-extractor", Role.EXTRACTOR, TopologyLabels)
 TOPOLOGY_AFFINITY_SCORER: Final = PluginDeclaration(
     type="topology-affinity-scorer",
     role=Role.SCORER,

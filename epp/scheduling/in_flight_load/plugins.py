@@ -5,8 +5,7 @@ needs no metrics page, so it sees a burst at once, and it does not see what othe
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
 import numpy as np
@@ -152,61 +151,6 @@ DEFAULT_REQUESTS: Final = 100
 DEFAULT_TOKENS: Final = 1_000_000
 
 
-class ConcurrencyMode(StrEnum):
-    """Count requests, tokens, or at each endpoint the larger of both."""
-
-    REQUESTS = "requests"
-    TOKENS = "tokens"
-    HYBRID = "hybrid"
-
-
-@dataclass(frozen=True, slots=True)
-class ConcurrencyDetector:
-    """`requests`, `tokens`: what one endpoint should have in flight. As a filter it allows the share `headroom` more.
-
-    As in the Go picker the filter may leave none.
-    """
-
-    load: InFlightLoadProducer
-    mode: ConcurrencyMode = ConcurrencyMode.REQUESTS
-    requests: int = DEFAULT_REQUESTS
-    tokens: int = DEFAULT_TOKENS
-    headroom: float = 0.0
-
-    counts_in_flight: ClassVar[bool] = True
-    staleness: ClassVar[float | None] = None
-
-    @property
-    def producers(self) -> tuple[DataProducer, ...]:
-        return (self.load,)
-
-    def with_sent(self, pool: EndpointPool) -> float:
-        return self.saturation(pool)
-
-    def room(self, endpoints: int) -> float | None:
-        return float(self.requests * endpoints) if self.mode is ConcurrencyMode.REQUESTS else None
-
-    def saturation(self, pool: EndpointPool) -> float:
-        """The share of all requests or tokens: a mean of the endpoints' shares may stay below 1.0 where the pool is full."""
-        if not len(pool):
-            return 1.0
-        if self.mode is ConcurrencyMode.REQUESTS:
-            return float(pool.inflight.sum()) / (self.requests * len(pool))
-        tokens = self.load.tokens(pool)
-        if self.mode is ConcurrencyMode.TOKENS:
-            return float(tokens.sum()) / (self.tokens * len(pool))
-        return float(np.maximum(pool.inflight / self.requests, tokens / self.tokens).mean())
-
-    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
-        requests, tokens = (int(limit * (1.0 + self.headroom)) for limit in (self.requests, self.tokens))
-        fits: Mask = np.ones(len(pool), dtype=np.bool_)
-        if self.mode is not ConcurrencyMode.TOKENS:
-            fits &= pool.inflight < requests
-        if self.mode is not ConcurrencyMode.REQUESTS:
-            fits &= self.load.tokens(pool) < tokens
-        return fits
-
-
 class ConcurrencyParameters(Section):
     concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
     """Count requests, their tokens, or (`hybrid`) the larger share of both at each endpoint."""
@@ -220,14 +164,60 @@ class ConcurrencyParameters(Section):
     """The `name` of an `inflight-load-producer`; without it the one of that name, or one with the defaults."""
 
 
+@dataclass(frozen=True, slots=True)
+class ConcurrencyDetector:
+    """As in the Go picker the filter may leave none."""
+
+    load: InFlightLoadProducer
+    given: ConcurrencyParameters = field(default_factory=ConcurrencyParameters)
+
+    counts_in_flight: ClassVar[bool] = True
+    staleness: ClassVar[float | None] = None
+
+    @property
+    def producers(self) -> tuple[DataProducer, ...]:
+        return (self.load,)
+
+    def with_sent(self, pool: EndpointPool) -> float:
+        return self.saturation(pool)
+
+    def room(self, endpoints: int) -> float | None:
+        return (
+            float(self.given.max_concurrency * endpoints)
+            if self.given.concurrency_mode == "requests"
+            else None
+        )
+
+    def saturation(self, pool: EndpointPool) -> float:
+        """The share of all requests or tokens: a mean of the endpoints' shares may stay below 1.0 where the pool is full."""
+        if not len(pool):
+            return 1.0
+        if self.given.concurrency_mode == "requests":
+            return float(pool.inflight.sum()) / (self.given.max_concurrency * len(pool))
+        tokens = self.load.tokens(pool)
+        if self.given.concurrency_mode == "tokens":
+            return float(tokens.sum()) / (self.given.max_token_concurrency * len(pool))
+        return float(
+            np.maximum(
+                pool.inflight / self.given.max_concurrency, tokens / self.given.max_token_concurrency
+            ).mean()
+        )
+
+    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
+        requests, tokens = (
+            int(limit * (1.0 + self.given.headroom))
+            for limit in (self.given.max_concurrency, self.given.max_token_concurrency)
+        )
+        fits: Mask = np.ones(len(pool), dtype=np.bool_)
+        if self.given.concurrency_mode != "tokens":
+            fits &= pool.inflight < requests
+        if self.given.concurrency_mode != "requests":
+            fits &= self.load.tokens(pool) < tokens
+        return fits
+
+
 def _detector(given: ConcurrencyParameters, context: PluginContext) -> ConcurrencyDetector:
-    return ConcurrencyDetector(
-        in_flight_load(given.in_flight_load_producer_name, context),
-        ConcurrencyMode(given.concurrency_mode),
-        given.max_concurrency,
-        given.max_token_concurrency,
-        given.headroom,
-    )
+    return ConcurrencyDetector(in_flight_load(given.in_flight_load_producer_name, context), given)
 
 
 CONCURRENCY_DETECTOR: Final = PluginDeclaration(

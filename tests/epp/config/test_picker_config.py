@@ -61,7 +61,9 @@ def test_the_default(given: str | None) -> None:
     assert [type(one) for one in profile.producers] == [WorkAheadProducer, PrecisePrefixCacheProducer]
     assert isinstance(profile.picker, MaxScorePicker)
     assert (profile.max_endpoints, profile.staleness, profile.filters) == (3, 3.0, ())
-    assert config.detector == UtilizationDetector(queue_depth=5, kv_cache_utilization=0.8, staleness=0.2)
+    assert config.detector == UtilizationDetector.model_construct(
+        queue_depth_threshold=5, kv_cache_util_threshold=0.8, metrics_staleness_threshold=0.2
+    )
     assert config.metrics is not None
     assert (config.passthrough, config.file_discovery, config.warnings) == (False, None, ())
 
@@ -142,7 +144,9 @@ def test_an_ordinary_file_of_the_go_picker() -> None:
     assert [one.weight for one in profile.scorers] == [2.5, 1.0]
     assert isinstance(profile.picker, WeightedRandomPicker)
     assert profile.max_endpoints == 3
-    assert config.detector == UtilizationDetector(queue_depth=10, kv_cache_utilization=0.9, staleness=90.5)
+    assert config.detector == UtilizationDetector.model_construct(
+        queue_depth_threshold=10, kv_cache_util_threshold=0.9, metrics_staleness_threshold=90.5
+    )
     assert config.metrics is not None
     assert config.metrics.interval == pytest.approx(0.1)
     assert (config.defaults.metrics_port, config.defaults.metrics_path) == (9100, "/stats")
@@ -178,7 +182,7 @@ def test_a_detector_can_be_a_filter() -> None:
     profile = load_of(
         plugins=plugins, schedulingProfiles=[{"name": "p", "plugins": refs}]
     ).scheduler.profiles["p"]
-    assert profile.filters == (UtilizationDetector(headroom=0.2),)
+    assert profile.filters == (UtilizationDetector.model_construct(headroom=0.2),)
 
 
 def test_a_label_selector() -> None:

@@ -17,7 +17,7 @@ from epp.flow_control.orderings import EarliestDeadlineFirst, FirstComeFirstServ
 from epp.flow_control.settings import FlowControlSettings
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
-from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
+from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector, ConcurrencyParameters
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
 from epp.scheduling.request_reader import Policy
@@ -61,7 +61,9 @@ class Both:
         self.now = 1000.0
         self.store = Datastore()
         self.model = PlainModel(settings, ordering, turns=turns, per_worker=PER_WORKER)
-        detector = ConcurrencyDetector(InFlightLoadProducer(), requests=PER_WORKER)
+        detector = ConcurrencyDetector(
+            InFlightLoadProducer(), ConcurrencyParameters.model_construct(max_concurrency=PER_WORKER)
+        )
         self.controller = FlowController(settings, detector, self.store.pool)
         self.store.on_change.append(self.controller.endpoints_changed)
         config = load_config(CONFIG, rng=self.rng)

@@ -14,7 +14,7 @@ from epp.flow_control.controller import FlowController, FlowControlSwitch
 from epp.flow_control.fairness import RoundRobin
 from epp.flow_control.usage_limits import StaticUsageLimit
 from epp.request.subset import Subset
-from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
+from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector, ConcurrencyParameters
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import UtilizationDetector
@@ -376,7 +376,9 @@ def evicting(picker: Any) -> Callable[..., Held]:
     def open_picker() -> Held:
         it: Held = picker(2)
         switch = FlowControlSwitch(it.director, it.store, 2**20)
-        detector = ConcurrencyDetector(InFlightLoadProducer(), requests=4)
+        detector = ConcurrencyDetector(
+            InFlightLoadProducer(), ConcurrencyParameters.model_construct(max_concurrency=4)
+        )
         switch.use(flow_settings(eviction=True), detector, it.now)
         assert switch.controller is not None
         it.admission = switch.controller
@@ -494,7 +496,7 @@ def test_a_drain_refuses_what_waits(picker: Any) -> None:
 
 
 def test_a_usage_limit_keeps_room(picker: Any) -> None:
-    it = picker(usage_limit=StaticUsageLimit(0.5))
+    it = picker(usage_limit=StaticUsageLimit(threshold=0.5))
     clients = [it.ask(f"{number}") for number in range(4)]
     it.turns()
     assert went(clients) == [True] * 3 + [False], "at 2 of 5 there is still room, at 3 of 5 there is none"
@@ -534,7 +536,11 @@ def test_flow_control_is_switched_on_changed_and_switched_off_while_requests_wai
     it.turns()
     assert went(waiting) == [False] * 4
     bands = {0: band_settings(max_requests=1)}
-    switch.use(flow_settings(bands=bands), UtilizationDetector(queue_depth=ROOM + 1), it.now)
+    switch.use(
+        flow_settings(bands=bands),
+        UtilizationDetector.model_construct(queue_depth_threshold=ROOM + 1),
+        it.now,
+    )
     it.turns()
     assert went(waiting) == [True, False, False, False]
     assert it.ask("refused").status == 429

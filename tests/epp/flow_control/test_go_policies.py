@@ -9,7 +9,7 @@ import yaml
 from epp.flow_control.fairness import RoundRobin
 from epp.flow_control.flow_queue import QueuedRequest
 from epp.flow_control.orderings import EarliestDeadlineFirst, OrderingPolicy, SloDeadline
-from epp.flow_control.usage_limits import PriorityDomain, PriorityHoldback, SoftReflectiveCeiling
+from epp.flow_control.usage_limits import PriorityHoldback, SoftReflectiveCeiling
 from epp.request.inference_request import InferenceRequest
 
 CASES: dict[str, list[Any]] = yaml.load(
@@ -19,7 +19,9 @@ CASES: dict[str, list[Any]] = yaml.load(
 
 @pytest.mark.parametrize("case", CASES["holdback"], ids=str)
 def test_lower_priorities_are_held_back(case: Any) -> None:
-    policy = PriorityHoldback(case["min"], case["max"], PriorityDomain(case["domain"]))
+    policy = PriorityHoldback.model_construct(
+        min_ceiling=case["min"], max_ceiling=case["max"], domain=case["domain"]
+    )
     assert policy.ceilings(0.5, case["priorities"]) == pytest.approx(case["ceilings"])
 
 

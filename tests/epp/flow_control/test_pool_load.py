@@ -15,7 +15,7 @@ from epp.flow_control.controller import FlowController
 from epp.flow_control.pool_load import PoolLoad
 from epp.flow_control.usage_limits import PriorityHoldback, SoftReflectiveCeiling, UsageLimitPolicy
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
+from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector, ConcurrencyParameters
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick, SchedulingContext
 from epp.scheduling.saturation import SaturationDetector, UtilizationDetector
@@ -26,7 +26,9 @@ from tests.epp.scheduling.test_admission import Client, client_of
 from tests.epp.scheduling.test_director import NOW, store_of
 
 UTILIZATION = UtilizationDetector()
-CONCURRENCY = ConcurrencyDetector(InFlightLoadProducer(), requests=10)
+CONCURRENCY = ConcurrencyDetector(
+    InFlightLoadProducer(), ConcurrencyParameters.model_construct(max_concurrency=10)
+)
 
 
 def page(store: Datastore, number: int, now: float = NOW, **load: float) -> None:
@@ -293,14 +295,14 @@ def test_below_the_ceilings_all_go_at_once(stage: Any) -> None:
 
 
 def test_lower_priorities_are_held_back_first(stage: Any) -> None:
-    it = stage(PriorityHoldback(lowest=0.4, highest=0.9))  # the middle one: 0.65
+    it = stage(PriorityHoldback.model_construct(min_ceiling=0.4, max_ceiling=0.9))  # the middle one: 0.65
     for saturation, expected in (
         (0.39, [True, True, True]),
         (0.5, [True, True, False]),
         (0.7, [True, False, False]),
         (0.9, [False, False, False]),
     ):
-        it = stage(PriorityHoldback(lowest=0.4, highest=0.9))
+        it = stage(PriorityHoldback.model_construct(min_ceiling=0.4, max_ceiling=0.9))
         it.detector.value = saturation
         assert [it.ask(priority) for priority in (100, 0, -50)] == expected, saturation
     it.detector.value = 0.6
@@ -334,7 +336,9 @@ class Two:
         self.pickers = []
         for _ in range(2):
             store = store_of("")
-            detector = ConcurrencyDetector(InFlightLoadProducer(), requests=ROOM)
+            detector = ConcurrencyDetector(
+                InFlightLoadProducer(), ConcurrencyParameters.model_construct(max_concurrency=ROOM)
+            )
             admission = FlowController(flow_settings(), detector, store.pool)
             it = Held(store, admission, client_of(messages))
             it.admission = admission

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from epp.flow_control.flow_queue import QueuedRequest
-from epp.flow_control.program_aware import ProgramAware, ProgramAwareSettings, program_metrics
+from epp.flow_control.program_aware import ProgramAware, ProgramAwareParameters, program_metrics
 from epp.request.inference_request import InferenceRequest
 
 CASES: dict[str, list[Any]] = yaml.load(
@@ -44,7 +44,9 @@ class FlowOf:
 def test_who_goes_next(case: Any) -> None:
     service, wait = case["weights"]
     clock = Clock()
-    settings = ProgramAwareSettings(service_weight=service, wait_weight=wait, half_life=case["half_life"])
+    settings = ProgramAwareParameters.model_construct(
+        las_weight_service=service, las_weight_head_wait=wait, las_half_life_seconds=case["half_life"]
+    )
     policy = ProgramAware(settings, clock)
     for name, (tokens, at) in case["service"].items():
         clock.now = at
@@ -61,7 +63,9 @@ def test_who_goes_next(case: Any) -> None:
 @pytest.mark.parametrize("case", CASES["attained"], ids=str)
 def test_what_a_program_got_counts_less_with_time(case: Any) -> None:
     clock = Clock()
-    policy = ProgramAware(ProgramAwareSettings(half_life=case["half_life"]), clock)
+    policy = ProgramAware(
+        ProgramAwareParameters.model_construct(las_half_life_seconds=case["half_life"]), clock
+    )
     policy.picked(request("alpha", 100), ())
     clock.now += case["elapsed"]
     policy.used(request("alpha"), case["more"], None)
@@ -69,7 +73,7 @@ def test_what_a_program_got_counts_less_with_time(case: Any) -> None:
 
 
 def test_an_answer_counts_twice_and_corrects_the_guess_of_its_prompt() -> None:
-    policy = ProgramAware(ProgramAwareSettings(), Clock())
+    policy = ProgramAware(ProgramAwareParameters(), Clock())
     sent = request("alpha", 80)
     policy.picked(sent, ())
     assert policy.attained() == {"alpha": 80}
@@ -82,7 +86,9 @@ def test_an_answer_counts_twice_and_corrects_the_guess_of_its_prompt() -> None:
 def test_a_program_that_sends_more_waits_for_the_others() -> None:
     """One program has long prompts, two have short ones: each gets the same tokens, not the same number of requests."""
     clock = Clock()
-    policy = ProgramAware(ProgramAwareSettings(half_life=0.0, wait_weight=0.0), clock)
+    policy = ProgramAware(
+        ProgramAwareParameters.model_construct(las_half_life_seconds=0.0, las_weight_head_wait=0.0), clock
+    )
     selector = policy.selector()
     sizes = {"long": 1000, "short": 100, "other": 100}
     for name in sizes:
@@ -102,7 +108,7 @@ def test_a_program_that_sends_more_waits_for_the_others() -> None:
 
 def test_a_thousand_programs_that_always_wait_do_not_starve_the_one_after_them() -> None:
     clock = Clock()
-    policy = ProgramAware(ProgramAwareSettings(), clock)
+    policy = ProgramAware(ProgramAwareParameters(), clock)
     selector = policy.selector()
     for number in range(1000):
         selector.changed(FlowOf(f"{number}", clock.now))
@@ -123,7 +129,7 @@ def test_a_thousand_programs_that_always_wait_do_not_starve_the_one_after_them()
 
 def test_programs_are_forgotten() -> None:
     clock = Clock()
-    policy = ProgramAware(ProgramAwareSettings(forget_after=10.0), clock)
+    policy = ProgramAware(ProgramAwareParameters.model_construct(eviction_ttl_seconds=10.0), clock)
     for number in range(5000):
         policy.picked(request(f"{number}", 1), ())
     assert len(policy.programs) == 1000
@@ -135,7 +141,7 @@ def test_programs_are_forgotten() -> None:
 
 def test_the_metrics_tell_how_fair_it_is() -> None:
     clock = Clock()
-    policy = ProgramAware(ProgramAwareSettings(half_life=0.0), clock)
+    policy = ProgramAware(ProgramAwareParameters.model_construct(las_half_life_seconds=0.0), clock)
     for name, waited in (("a", 1.0), ("b", 3.0)):
         policy.waited(name, clock.now - waited)
         policy.picked(request(name, 50), ())

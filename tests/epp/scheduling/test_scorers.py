@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.endpoints.endpoint import NEVER, NO_NUMBERS, Adapters, EndpointPool
-from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
+from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector, ConcurrencyParameters
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.plugin import Scorer
 from epp.scheduling.prefix.producer import PrefixCacheProducer
@@ -82,7 +82,9 @@ def test_scores_lie_between_0_and_1_and_fewer_is_never_worse(counts: list[float]
         assert (np.diff(scores[np.argsort(counts)]) <= 0).all()
 
 
-DETECTOR = UtilizationDetector(queue_depth=5, kv_cache_utilization=0.9, staleness=0.1)
+DETECTOR = UtilizationDetector.model_construct(
+    queue_depth_threshold=5, kv_cache_util_threshold=0.9, metrics_staleness_threshold=0.1
+)
 
 
 def test_a_pool_without_endpoints_is_full() -> None:
@@ -126,7 +128,9 @@ def test_saturation(waiting: list[float], kv_usage: list[float], ages: list[floa
 def test_as_a_filter(
     waiting: list[float], kv_usage: list[float], scraped_at: list[float], expected: list[bool]
 ) -> None:
-    detector = UtilizationDetector(queue_depth=5, kv_cache_utilization=0.8, staleness=0.2, headroom=0.2)
+    detector = UtilizationDetector.model_construct(
+        queue_depth_threshold=5, kv_cache_util_threshold=0.8, metrics_staleness_threshold=0.2, headroom=0.2
+    )
     pool = pool_of(now=1.0, waiting=waiting, kv_usage=kv_usage, scraped_at=scraped_at)
     assert detector.filter(REQUEST, pool).tolist() == expected
 
@@ -151,7 +155,9 @@ SPREADS = [(0, 0, 4, 8, 3), (0, 14, 14, 14, 8), (10, 10, 10, 10, 10), (1, 13, 14
 @pytest.mark.parametrize("inflight", SPREADS)
 def test_a_full_pool_is_full_and_a_third_is_a_third(inflight: tuple[int, ...]) -> None:
     """The mean of the endpoints' shares is 0.9999999999999999 for 50 requests of 50 that are spread unevenly."""
-    detector = ConcurrencyDetector(InFlightLoadProducer(), requests=10)
+    detector = ConcurrencyDetector(
+        InFlightLoadProducer(), ConcurrencyParameters.model_construct(max_concurrency=10)
+    )
     assert detector.saturation(pool_of(inflight=list(inflight))) == sum(inflight) / (10 * len(inflight))
 
 

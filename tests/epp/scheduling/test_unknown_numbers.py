@@ -17,7 +17,7 @@ from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.endpoint_attribute import COMPARISONS, EndpointAttributeFilter, EndpointAttributeScorer
 from epp.scheduling.filters import LOADS, UtilizationFilter
-from epp.scheduling.saturation import ProbabilisticAdmitter
+from epp.scheduling.saturation import ProbabilisticAdmitter, ProbabilisticAdmitterParameters
 from epp.scraping.metrics_page import read_load
 from tests.epp.scheduling.endpoint_pools import make_endpoint
 
@@ -110,12 +110,16 @@ def test_the_fuller_the_pool_the_more_is_refused(
     waiting: list[float], kv_usage: list[float], never: set[int], expected: float
 ) -> None:
     pool = make_pool([0.0] * 2, never=never, waiting=waiting, kv_usage=kv_usage)
-    assert ProbabilisticAdmitter(random.Random(1)).probability(pool) == pytest.approx(expected)
+    assert ProbabilisticAdmitter(ProbabilisticAdmitterParameters(), random.Random(1)).probability(
+        pool
+    ) == pytest.approx(expected)
 
 
 def test_an_endpoint_without_a_page_counts_by_its_requests() -> None:
     pool = make_pool([0.0], never={0}, pageless=[1.0], inflight=[1.0])
-    assert ProbabilisticAdmitter(random.Random(1), k=1.0).probability(pool) == pytest.approx(0.2**5)
+    assert ProbabilisticAdmitter(ProbabilisticAdmitterParameters(k=1.0), random.Random(1)).probability(
+        pool
+    ) == pytest.approx(0.2**5)
 
 
 def sheddable() -> InferenceRequest:
@@ -125,7 +129,7 @@ def sheddable() -> InferenceRequest:
 
 
 def test_only_requests_of_negative_priority_are_refused() -> None:
-    admitter = ProbabilisticAdmitter(random.Random(1), power=1e6, k=1.0)
+    admitter = ProbabilisticAdmitter(ProbabilisticAdmitterParameters(power=1e6, k=1.0), random.Random(1))
     full = make_pool([0.0], waiting=[100_000.0])
     admitter.prepare(REQUEST, full)
     request = sheddable()
@@ -136,7 +140,7 @@ def test_only_requests_of_negative_priority_are_refused() -> None:
 
 
 def test_as_many_are_refused_as_the_probability_says() -> None:
-    admitter = ProbabilisticAdmitter(random.Random(1), power=1.0, k=0.5)
+    admitter = ProbabilisticAdmitter(ProbabilisticAdmitterParameters(power=1.0, k=0.5), random.Random(1))
     request = sheddable()
     pool, refused = make_pool([0.0], waiting=[2.5]), 0
     for _ in range(4000):

@@ -315,7 +315,7 @@ async def test_whatever_fails_in_one_look_is_a_failed_look(caplog: pytest.LogCap
 async def test_who_is_looked_at_less_often_is_not_stale_for_that(delay: float, interval: float) -> None:
     worker, store = Worker(), Datastore()
     worker.page, worker.delay = b"vllm:num_requests_waiting 0\n", delay
-    detector = UtilizationDetector(staleness=0.05)
+    detector = UtilizationDetector.model_construct(metrics_staleness_threshold=0.05)
 
     def saturation(seconds: float) -> float:
         """So long after the page was read."""
@@ -394,7 +394,11 @@ async def test_nothing_waits_for_a_use_any_more_when_it_stops() -> None:
 async def test_a_worker_without_a_page_is_as_full_as_what_is_in_flight(
     status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker, store, detector = Worker(), Datastore(), UtilizationDetector(queue_depth=5)
+    worker, store, detector = (
+        Worker(),
+        Datastore(),
+        UtilizationDetector.model_construct(queue_depth_threshold=5),
+    )
     worker.status = status
 
     def saturation() -> float:

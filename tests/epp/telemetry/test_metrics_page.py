@@ -21,7 +21,7 @@ from epp.ext_proc.request_report import RequestReport
 from epp.ext_proc.response_body import ResponseHead
 from epp.flow_control.controller import FlowController
 from epp.flow_control.eviction import InFlightEviction
-from epp.flow_control.program_aware import ProgramAware, ProgramAwareSettings, program_metrics
+from epp.flow_control.program_aware import ProgramAware, ProgramAwareParameters, program_metrics
 from epp.outlier_watch import OutlierWatch
 from epp.outliers.settings import OutlierSettings
 from epp.peers.peer_metrics import PeerMetrics
@@ -131,7 +131,7 @@ def everything(picking: Any) -> Iterator[Metric]:
     screener.distribution = RevisionShares("sum", ["decode"], {"v1": {"decode": 1}})
     screener.no_match["revision"] += 1
     yield from DISAGGREGATEDSET_ROLLOUT_SCREENER.metrics([screener])
-    programs = ProgramAware(ProgramAwareSettings(), lambda: 1.0)
+    programs = ProgramAware(ProgramAwareParameters(), lambda: 1.0)
     programs.picked(pick.request, pick.endpoints)
     yield from program_metrics([programs])
     yield from prefix_metrics([PrefixCacheProducer()])
