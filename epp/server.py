@@ -133,9 +133,9 @@ class PickerServer(ResourceOwner):
 
         peers = Peers(self._settings, self._siblings, picking, datastore, self._ports.outcomes, kv_events)
         await self._enter(peers)
-        telemetry.gauges.register(PeerMetrics(peers))
+        telemetry.gauges.register(PeerMetrics(peers.connections))
         configuration.parts = *configuration.parts, peers
-        return [peers.describe, *([] if self._siblings is None else [self._siblings.describe])]
+        return [peers.connections.describe, *([] if self._siblings is None else [self._siblings.describe])]
 
     async def _follow_pool(
         self, source: WorkerSource, picking: Picking

@@ -110,6 +110,11 @@ class PeerLink:
         self._ended = asyncio.Event()
         self._readable_at = 0.0
 
+    @property
+    def silence(self) -> float:
+        """Seconds since the peer's last message."""
+        return self._clock() - self.heard_at
+
     def end(self) -> None:
         """Nothing that was told over it counts from now on."""
         self.is_over = True

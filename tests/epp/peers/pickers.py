@@ -12,7 +12,7 @@ from epp.endpoints.endpoint import Key
 from epp.endpoints.load import Load
 from epp.ext_proc.outcomes import OutcomeLedger
 from epp.kv_events.feed import KvEventFeed
-from epp.peers.link import PeerLink
+from epp.peers.connections import PeerConnections
 from epp.peers.messages.peers_pb2 import News
 from epp.peers.peering import Peers
 from epp.peers.publisher import MOST_KEPT, MOST_NAMES, PickPublisher
@@ -123,15 +123,14 @@ class Wire:
         self._position = -1
 
 
-def peers_with_one() -> Peers:
+def connections_with_one() -> PeerConnections:
     """A picker that has a stream to another one, with which nobody has spoken yet."""
     store, config = Datastore(), load_config(None, rng=random.Random(1))
     settings = Settings(peers="memory://pickers")
     picking = Picking(settings, config, store, Telemetry(), lambda: 2.0)
     feed = KvEventFeed(config, store, lambda: None, lambda: None)
     peers = Peers(settings, None, picking, store, OutcomeLedger("0" * 16), feed)
-    subscriber = PickSubscriber(picking.director.picks, store)
-    link = PeerLink("10.0.0.9:9004", peers.publisher, subscriber, lambda: 1.0, dialed=True)
+    link = peers._new_link("10.0.0.9:9004", True)
     link.name = "f" * 16
-    peers.links[link.name] = link
-    return peers
+    peers.connections.links[link.name] = link
+    return peers.connections

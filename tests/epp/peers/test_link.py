@@ -11,16 +11,16 @@ from adsum.tasks import background
 from epp.peers.credentials import PeerCredentials
 from epp.peers.link import LocalStream
 from epp.peers.subscriber import MOST_MESSAGE, PeerFaultError
-from tests.epp.peers.pickers import peers_with_one
+from tests.epp.peers.pickers import connections_with_one
 
 
 async def test_a_peer_whose_own_stream_ended_before_it_told_anything_is_asked_again() -> None:
-    peers = peers_with_one()
-    [link] = peers.links.values()
+    connections = connections_with_one()
+    [link] = connections.links.values()
     tried = asyncio.Event()
-    waiting = asyncio.create_task(peers._until_gone(link.name, link.address, tried))
+    waiting = asyncio.create_task(connections._until_gone(link.name, link.address, tried))
     await asyncio.sleep(0)
-    peers._link_ended(link, None)
+    connections._link_ended(link, None)
     async with asyncio.timeout(60):
         await waiting
     assert tried.is_set()
@@ -28,33 +28,33 @@ async def test_a_peer_whose_own_stream_ended_before_it_told_anything_is_asked_ag
 
 async def test_the_start_waits_for_a_second_attempt_at_one_that_does_not_answer() -> None:
     """Otherwise a picker that starts on a busy machine would serve, and the busy one would count nothing of what it sends."""
-    peers, tried = peers_with_one(), asyncio.Event()
-    peers._credentials = PeerCredentials(None, b"")
+    connections, tried = connections_with_one(), asyncio.Event()
+    connections.credentials = PeerCredentials(None, b"")
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        peers._dialed[address] = ""
-        async with background(peers._keep(address, tried)), asyncio.timeout(60):
+        connections._dialed[address] = ""
+        async with background(connections._keep(address, tried)), asyncio.timeout(60):
             await tried.wait()
         listening.settimeout(0)
         for _ in range(2):
             listening.accept()[0].close()
-        assert peers._dialed[address] == "it did not answer"
+        assert connections._dialed[address] == "it did not answer"
 
 
 async def test_the_log_says_which_side_ended(caplog: pytest.LogCaptureFixture) -> None:
-    peers = peers_with_one()
-    [link] = peers.links.values()
-    peers._link_ended(link, asyncio.CancelledError())
+    connections = connections_with_one()
+    [link] = connections.links.values()
+    connections._link_ended(link, asyncio.CancelledError())
     assert caplog.messages[-1].endswith("nothing that it sent counts: its connection broke")
-    peers.links[link.name] = link
-    peers._begin_end()
-    peers._link_ended(link, asyncio.CancelledError())
+    connections.links[link.name] = link
+    connections._begin_end()
+    connections._link_ended(link, asyncio.CancelledError())
     assert caplog.messages[-1].endswith("nothing that it sent counts: this picker ends")
 
 
 async def test_long_entries_of_a_log_are_several_messages() -> None:
     """A client decides how long they are, and a message that is too large would end the stream."""
-    [link] = peers_with_one().links.values()
+    [link] = connections_with_one().links.values()
     entries = [bytes([number]) * 60_000 for number in range(200)]
     for entry in entries:
         link.forward(entry)
@@ -76,7 +76,7 @@ async def test_a_stream_that_ends_while_it_is_written_to_leaves_no_traceback(
         async def write(self, message: bytes) -> None:
             raise asyncio.InvalidStateError("the RPC is over")
 
-    [link] = peers_with_one().links.values()
+    [link] = connections_with_one().links.values()
     async with asyncio.timeout(60):
         await link.converse(Ended())
     assert caplog.messages == []

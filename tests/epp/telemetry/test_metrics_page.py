@@ -63,7 +63,7 @@ from epp.telemetry.picker_metrics import (
 from epp.telemetry.pool_metrics import DiscoveryMetrics, OutlierMetrics, PoolGauges, ScrapeErrorCounts
 from tests.epp.conftest import FakeDirector
 from tests.epp.flow_control.flow_settings import flow_settings
-from tests.epp.peers.pickers import peers_with_one
+from tests.epp.peers.pickers import connections_with_one
 from tests.epp.scheduling.test_models_endpoint import director, store_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
@@ -143,7 +143,7 @@ def everything(picking: Any) -> Iterator[Metric]:
     load = InFlightLoadProducer()
     load.picked(pick.request, pick.endpoints)
     yield from in_flight_metrics([load])
-    yield from PeerMetrics(peers_with_one()).collect()
+    yield from PeerMetrics(connections_with_one()).collect()
     yield from OutlierMetrics("pool", watch_of_an_ejection()).collect()
     decisions = RewriteDecisions()
     decisions.count("rule", "a", "b")
