@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.started import started
 from tests.warm_python import WARM_PYTHON
 
 DESCRIPTORS = 256
@@ -29,15 +30,8 @@ async def few_descriptors(
     """Runs Python with `command`, which begins with `-m`, under that limit, its stderr in `log`. Killed at the end."""
     limited = (WARM_PYTHON, "-c", _LIMITED, str(soft), str(hard), *command)
     with log.open("wb") as written:
-        running = await asyncio.create_subprocess_exec(
-            *limited, stdout=asyncio.subprocess.PIPE, stderr=written
-        )
-    try:
-        yield running
-    finally:
-        if running.returncode is None:
-            running.kill()
-        await running.communicate()
+        async with started(*limited, stderr=written) as running:
+            yield running
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from adsum.errors import os_reason
 from adsum.units import parse_duration
 from discovery.errors import ForbiddenError
 from tests.free_port import free_port
+from tests.started import ready, started
 
 ADSUM = Path(sys.executable).with_name("adsum")
 ROOT = Path(__file__).parents[2]
@@ -31,8 +33,8 @@ except SystemExit:
 """
 
 
-def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(list(map(str, arguments)), capture_output=True, text=True)
+def run(*arguments: str | Path, **options: Any) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(list(map(str, arguments)), capture_output=True, text=True, **options)
 
 
 def modules_after(module: str, *argv: str) -> set[str]:
@@ -117,39 +119,27 @@ def test_its_own_help_loads_no_program() -> None:
 
 
 def test_a_program_that_an_image_goes_without_is_said_to_be_missing(tmp_path: Path) -> None:
-    for package in ("adsum",):
-        (tmp_path / package).symlink_to(ROOT / package)
-    said = subprocess.run(  # without what is installed, and without $PYTHONPATH
-        [sys.executable, "-E", "-S", "-m", "adsum", "dispatcher"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    (tmp_path / "adsum").symlink_to(ROOT / "adsum")
+    # without what is installed, and without $PYTHONPATH
+    said = run(sys.executable, "-E", "-S", "-m", "adsum", "dispatcher", cwd=tmp_path)
     assert said.returncode == 1
     assert said.stderr.startswith("error: dispatcher is not installed; ")
 
 
 async def test_sigterm_drains_a_program_behind_it() -> None:
     ports = ("--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0", "--secure-serving=false")
-    process = await asyncio.create_subprocess_exec(
-        ADSUM, "epp", "--endpoint", "127.0.0.1:9", "--host", "127.0.0.1", *ports,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
-    ready = await asyncio.wait_for(process.stdout.readline(), 90)
-    process.send_signal(signal.SIGTERM)
-    _, said = await asyncio.wait_for(process.communicate(), 90)
-    assert ready.startswith(b"ready "), said
-    assert process.returncode == 0
+    worker = ("--endpoint", "127.0.0.1:9", "--host", "127.0.0.1")
+    async with started(str(ADSUM), "epp", *worker, *ports) as process:
+        await ready(process)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 90) == 0
 
 
 @pytest.mark.parametrize("name", ["discovery.py", "epp.py", "discovery/__init__.py"])
 def test_a_file_with_the_name_of_a_package_is_named(name: str, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("")
-    said = subprocess.run(
-        [sys.executable, "-m", "adsum", "epp", "--help"], cwd=tmp_path, capture_output=True, text=True
-    )
+    said = run(sys.executable, "-m", "adsum", "epp", "--help", cwd=tmp_path)
     assert said.returncode == 1
     assert said.stderr.startswith(f"error: {tmp_path / name} has the name of the package ")
     assert said.stderr.endswith("rename it, or start the program in another folder\n")
@@ -157,13 +147,13 @@ def test_a_file_with_the_name_of_a_package_is_named(name: str, tmp_path: Path) -
 
 def test_a_script_with_the_name_of_a_package_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "discovery.py").write_text("import registry")
-    said = subprocess.run([sys.executable, "discovery.py"], cwd=tmp_path, capture_output=True, text=True)
+    said = run(sys.executable, "discovery.py", cwd=tmp_path)
     assert "discovery.py has the name of the package 'discovery' of adsum" in said.stderr
     (tmp_path / "registry.py").write_text("import discovery; print(discovery.open)")
     # the other file is still there
-    assert subprocess.run([sys.executable, "registry.py"], cwd=tmp_path).returncode == 1
+    assert run(sys.executable, "registry.py", cwd=tmp_path).returncode == 1
     (tmp_path / "discovery.py").unlink()
-    assert subprocess.run([sys.executable, "registry.py"], cwd=tmp_path).returncode == 0
+    assert run(sys.executable, "registry.py", cwd=tmp_path).returncode == 0
 
 
 # what readline does at a TAB: it calls the function that `complete` registered, with the words so far
@@ -186,7 +176,7 @@ def script() -> str:
 
 
 def _printed(shell: str) -> str:
-    said = subprocess.run([ADSUM, "--print-completion", shell], capture_output=True, text=True)
+    said = run(ADSUM, "--print-completion", shell)
     assert (said.returncode, said.stderr) == (0, "")
     return said.stdout
 
@@ -216,9 +206,7 @@ def _printed(shell: str) -> str:
 def test_a_tab_in_bash(script: str, typed: list[str], offered: set[str]) -> None:
     words = ["adsum", *typed]
     asked = _TAB.format(words=shlex.join(words), count=len(words))
-    said = subprocess.run(
-        ["bash", "--norc", "-c", asked], input=script, capture_output=True, text=True, cwd=ROOT
-    )
+    said = run("bash", "--norc", "-c", asked, input=script, cwd=ROOT)
     assert (said.returncode, said.stderr) == (0, "")
     assert set(said.stdout.removesuffix("\n").split("\n")) == offered
 
@@ -235,24 +223,21 @@ def test_other_shells_are_told_all_of_it_too(shell: str) -> None:
 
 
 def test_a_shell_that_is_not_known_is_wrong_input() -> None:
-    said = subprocess.run([ADSUM, "--print-completion", "cmd"], capture_output=True, text=True)
+    said = run(ADSUM, "--print-completion", "cmd")
     assert said.returncode == 2
     assert "'cmd'" in said.stderr
     assert "bash" in said.stderr
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    said = subprocess.run(
-        ["bash", "-c", f"{ADSUM} --print-completion bash | head -1"], capture_output=True, text=True
-    )
-    assert said.stderr == ""
+    assert run("bash", "-c", f"{ADSUM} --print-completion bash | head -1").stderr == ""
 
 
 _LOADED = "import sys, adsum.command_line; print(*sys.modules)"
 
 
 def test_it_loads_nothing_that_takes_time() -> None:
-    loaded = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, check=True)
+    loaded = run(sys.executable, "-c", _LOADED, check=True)
     assert not {"discovery", "aiohttp", "asyncio", "anyio"} & set(loaded.stdout.split())
 
 

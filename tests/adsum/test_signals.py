@@ -4,8 +4,11 @@ import asyncio
 import signal
 import sys
 import textwrap
+from contextlib import AbstractAsyncContextManager
 
 import pytest
+
+from tests.started import next_line, started
 
 DRAINS_FOR_EVER = """
     import asyncio, sys
@@ -65,19 +68,8 @@ CANCELLED = """
 """
 
 
-async def start(program: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        textwrap.dedent(program),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-
-
-async def heard(process: asyncio.subprocess.Process) -> str:
-    assert process.stdout is not None
-    return (await asyncio.wait_for(process.stdout.readline(), 60)).decode().strip()
+def start(program: str) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    return started(sys.executable, "-c", textwrap.dedent(program), stderr=asyncio.subprocess.PIPE)
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
@@ -87,32 +79,32 @@ async def heard(process: asyncio.subprocess.Process) -> str:
 async def test_the_first_signal_drains_and_the_second_ends_it(
     first: signal.Signals, second: signal.Signals, code: int
 ) -> None:
-    process = await start(DRAINS_FOR_EVER)
-    assert await heard(process) == "ready"
-    process.send_signal(first)
-    assert await heard(process) == "drains"
-    process.send_signal(second)
-    assert await asyncio.wait_for(process.wait(), 60) == code
+    async with start(DRAINS_FOR_EVER) as process:
+        assert await next_line(process) == "ready\n"
+        process.send_signal(first)
+        assert await next_line(process) == "drains\n"
+        process.send_signal(second)
+        assert await asyncio.wait_for(process.wait(), 60) == code
 
 
 async def test_a_second_interrupt_while_the_loop_is_closed_leaves_no_trace() -> None:
     """A KeyboardInterrupt there would be a traceback, or a coroutine that was never awaited."""
-    process = await start(INTERRUPTED_AS_IT_ENDS)
-    assert await heard(process) == "ready"
-    process.send_signal(signal.SIGINT)
-    _, said = await asyncio.wait_for(process.communicate(), 60)
+    async with start(INTERRUPTED_AS_IT_ENDS) as process:
+        assert await next_line(process) == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, said = await asyncio.wait_for(process.communicate(), 60)
     assert (process.returncode, said) == (-signal.SIGINT, b"")
 
 
 async def test_who_reads_the_ready_line_may_send_a_signal_at_once() -> None:
-    process = await start(TOLD_AS_IT_SAYS_READY)
-    said, _ = await asyncio.wait_for(process.communicate(), 60)
+    async with start(TOLD_AS_IT_SAYS_READY) as process:
+        said, _ = await asyncio.wait_for(process.communicate(), 60)
     assert (process.returncode, said) == (0, b"ready\ndrained\n")
 
 
 async def test_a_signal_cancels_the_task() -> None:
-    process = await start(CANCELLED)
-    assert await heard(process) == "ready"
-    process.terminate()
-    assert await heard(process) == "cancelled"
-    assert await asyncio.wait_for(process.wait(), 60) == 0
+    async with start(CANCELLED) as process:
+        assert await next_line(process) == "ready\n"
+        process.terminate()
+        assert await next_line(process) == "cancelled\n"
+        assert await asyncio.wait_for(process.wait(), 60) == 0

@@ -27,6 +27,21 @@ async def ok(asked: Asked) -> web.StreamResponse:
     return web.json_response({"served": asked.headers.get("x-request-id")})
 
 
+async def never(asked: Asked) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def once(may_answer: asyncio.Event) -> Callable[[Asked], Awaitable[web.StreamResponse]]:
+    """Answers as `ok`, but not before."""
+
+    async def held(asked: Asked) -> web.StreamResponse:
+        await may_answer.wait()
+        return await ok(asked)
+
+    return held
+
+
 @dataclass
 class Target:
     """Entered: it listens on 127.0.0.1. `answer` may be replaced at any time."""

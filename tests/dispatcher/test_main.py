@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from dispatcher.broker.redis.broker import RedisBroker
 from tests.dispatcher.dispatching import configured, document, producer
 from tests.dispatcher.processes import ROOT, answered, command, dispatcher, page, sample
-from tests.dispatcher.target import Asked, Target, ok
+from tests.dispatcher.target import Asked, Target, never, ok, once
 from tests.eventually import eventually
 from tests.redis_server import RedisServer
 
@@ -46,12 +46,7 @@ async def test_04_sigterm_lets_what_is_on_its_way_end(
     redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path
 ) -> None:
     answer_now = asyncio.Event()
-
-    async def slow(asked: Asked) -> web.StreamResponse:
-        await answer_now.wait()
-        return await ok(asked)
-
-    target.answer = slow
+    target.answer = once(answer_now)
     path = tmp_path / "config.yaml"
     path.write_text(document(target.url, broker=redis_url, concurrency=2))
     async with producer(broker, configured(target.url)) as queue, dispatcher(path) as running:
@@ -91,10 +86,6 @@ async def _ready(http: str) -> None:
 async def test_04_after_the_drain_timeout_claims_are_handed_back_at_once(
     redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path
 ) -> None:
-    async def never(asked: Asked) -> web.StreamResponse:
-        await asyncio.Event().wait()
-        raise AssertionError
-
     target.answer = never
     path = tmp_path / "config.yaml"
     path.write_text(document(target.url, broker=redis_url) + "drain_timeout: 200ms\n")
@@ -114,12 +105,7 @@ async def test_04_after_the_drain_timeout_claims_are_handed_back_at_once(
 
 async def test_05_an_outage_of_the_broker(tmp_path: Path, target: Target) -> None:
     answer_now = asyncio.Event()
-
-    async def slow(asked: Asked) -> web.StreamResponse:
-        await answer_now.wait()
-        return await ok(asked)
-
-    target.answer = slow
+    target.answer = once(answer_now)
     folder = tmp_path / "redis"
     folder.mkdir()
     with RedisServer(folder, durable=True) as server:
@@ -320,6 +306,9 @@ async def test_a_dry_run_fails_where_a_gate_cannot_be_read(
         (["submit", "a.jsonl", "--broker", "redis://x", "--queue", "q", "--deadline", "soon"], "is not a duration"),
         (["status", "--broker", "memory://", "--queue", "q"], "lives in the dispatcher itself"),
         (["status", "--broker", "ftp://x", "--queue", "q"], "expected redis://[USER:PASSWORD@]HOST:PORT/DB"),
+        (["status", "--broker", "redis://127.0.0.1:6379/0", "--queue", "a queue"], "cannot name a queue"),
+        (["status", "--broker", "redis://127.0.0.1:99999/0", "--queue", "q"], "expected redis://"),
+        (["status", "--broker", "redis://:pa/geheim@127.0.0.1/0", "--queue", "q"], "expected redis://"),
     ],
 )  # fmt: skip
 async def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:
@@ -337,9 +326,12 @@ async def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], said:
     [
         (
             "broker: *geheim",
-            "not YAML: found undefined alias ... in line 1, column 9; put a value in quotes if it begins with",
+            "not YAML: found undefined alias ... in line 1, column 9; put a value in quotes if",
         ),
         ("broker: !geheim x", "not YAML: could not determine a constructor for the tag ... in line 1"),
+        ("broker: redis://:geheim@r:6379/0\nqueues: a: b", "not YAML: mapping values are not allowed"),
+        ('broker: "redis://:geheim@r/0\nx', "not YAML: "),
+        ("broker: geheim: b", "not YAML: mapping values are not allowed"),
         (
             "broker: redis://:geheim@[geheim]\ntargets: [{name: a, url: http://a}]",
             "broker: expected redis://",

@@ -16,7 +16,7 @@ from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.gates.metering.readers import samples
 from tests.dispatcher.dispatching import configured, document, producer
 from tests.dispatcher.processes import Running, dispatcher
-from tests.dispatcher.target import Asked, Target, ok
+from tests.dispatcher.target import Asked, Target, ok, once
 from tests.dispatcher.target_simulator import TargetSimulator
 from tests.eventually import eventually
 
@@ -114,11 +114,7 @@ async def test_11_what_all_replicas_send_on_one_reading_is_n_in_all(
     simulator.page = "saturation 1\n"
     held = asyncio.Event()
 
-    async def answer(asked: Asked) -> web.StreamResponse:
-        await held.wait()
-        return await ok(asked)
-
-    target.answer = answer
+    target.answer = once(held)
     await fill(redis_url, target, each=64)
     async with simulator.serving() as url:
         gate = {

@@ -118,6 +118,7 @@ def test_bad_chats_are_refused(messages: object, why: str) -> None:
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
 )
 fields = st.sampled_from(["model", "prompt", "messages", "max_tokens", "stream", "stream_options", "n"])
 

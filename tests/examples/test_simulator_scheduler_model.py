@@ -180,11 +180,7 @@ def test_a_late_caller_misses_no_adapter() -> None:
 
 @pytest.mark.parametrize(
     ("request_", "why"),
-    [
-        (Work(0, 1), "a token to read"),
-        (Work(1, 0), "one to write"),
-        (Work(100, 29), "129 tokens exceed 128"),
-    ],
+    [(Work(0, 1), "a token to read"), (Work(1, 0), "one to write"), (Work(100, 29), "129 tokens exceed 128")],
 )
 def test_what_can_never_run_is_refused(request_: Work, why: str) -> None:
     with pytest.raises(ValueError, match=why):

@@ -43,9 +43,7 @@ async def test_no_such_service(world: World) -> None:
 
 async def test_a_service_that_selects_nothing(world: World) -> None:
     world.change_service(selector={"app": "decode"})
-    assert await reasons(world) == {
-        SERVICE: "the Service selects nothing: no pod has the labels app=decode",
-    }
+    assert await reasons(world) == {SERVICE: "the Service selects nothing: no pod has the labels app=decode"}
 
 
 async def test_pods_that_the_service_does_not_select(world: World) -> None:

@@ -95,7 +95,7 @@ async def test_row_32_one_of_many_slices_is_deleted(bare: World) -> None:
         *[
             endpoint_slice(f"s{i}", *[endpoint(f"10.1.{i}.{j}", f"p{i}-{j}") for j in (1, 2)])
             for i in range(4)
-        ],
+        ]
     )
     async with bare.recorder() as recorder:
         bare.log.delete("endpointslices", "default", "s2")
@@ -105,8 +105,7 @@ async def test_row_32_one_of_many_slices_is_deleted(bare: World) -> None:
 
 async def test_row_32_an_endpoint_in_two_slices_survives_one_of_them(bare: World) -> None:
     bare.put(
-        endpoint_slice("one", endpoint("10.1.0.1", "a")),
-        endpoint_slice("two", endpoint("10.1.0.1", "a")),
+        endpoint_slice("one", endpoint("10.1.0.1", "a")), endpoint_slice("two", endpoint("10.1.0.1", "a"))
     )
     async with bare.recorder() as recorder:
         bare.log.delete("endpointslices", "default", "one")

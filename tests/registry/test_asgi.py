@@ -89,10 +89,7 @@ async def test_by_itself(
 
 @pytest.mark.parametrize("leaves", [False, True])
 async def test_a_change_ends_held_gets_and_so_does_an_instance_that_leaves(
-    leaves: bool,
-    contract: Contract,
-    document: PublishedDocument,
-    client: aiohttp.ClientSession,
+    leaves: bool, contract: Contract, document: PublishedDocument, client: aiohttp.ClientSession
 ) -> None:
     """So a server that stops is not kept by them."""
     async with served(ContractApp(contract)) as url:

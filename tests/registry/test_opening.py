@@ -36,11 +36,7 @@ def test_every_scheme_has_a_row_in_the_page() -> None:
         ({"url": "memory://x", "address": ""}, ValueError, "neither"),
         ({"url": "memory://x", "port": 70000}, ValueError, "70000 is not a port"),
         ({"url": "memory://x", "labels": {"a": 1}}, TypeError, "label 'a': 1; expected a string"),
-        (
-            {"url": "memory://x", "labels": {"a": "\ud800"}},
-            ValueError,
-            "label 'a': .* has a lone surrogate",
-        ),
+        ({"url": "memory://x", "labels": {"a": "\ud800"}}, ValueError, "label 'a': .* has a lone surrogate"),
         ({"url": "memory://x", "contract": Contract()}, ValueError, "needs `port`"),
         (
             {"url": "memory://x", "contract": Contract(), "port": 1, "token": "t"},

@@ -10,13 +10,17 @@ FORBIDDEN = {
 }  # fmt: skip
 
 
+_PURE = re.compile(r"\bpure\b", re.IGNORECASE)
+
+
 def _pure_files() -> list[Path]:
     return [
         path
         for package in ("adsum", "discovery", "registry", "epp", "dispatcher")
         for path in sorted((ROOT / package).rglob("*.py"))
-        if re.search(r"\bpure\b", ast.get_docstring(ast.parse(path.read_text())) or "", re.IGNORECASE)
-        and path.name != "__init__.py"
+        if path.name != "__init__.py"
+        and _PURE.search(text := path.read_text())
+        and _PURE.search(ast.get_docstring(ast.parse(text)) or "")
     ]
 
 

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import discovery
 import registry
+from discovery.__main__ import main
 from tests.eventually import eventually
 from tests.free_port import free_port
+from tests.in_process import run_here
+from tests.started import started
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire-contract.md").read_text()
 SAID = "serves the same address as"
@@ -30,14 +33,11 @@ async def uvicorn(place: Path, root: Path, port: int, workers: int) -> AsyncIter
     command = ["-m", "uvicorn", "app:app", "--port", str(port), "--workers", str(workers)]
     surroundings = os.environ | {"ADSUM_ROOT": str(root), "PYTHONPATH": str(Path(__file__).parents[2])}
     with log.open("wb") as out:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, *command, cwd=place, env=surroundings, stdout=out, stderr=out
-        )
-    try:
-        yield log
-    finally:
-        process.terminate()
-        await asyncio.wait_for(process.wait(), 90)
+        running = started(sys.executable, *command, cwd=place, env=surroundings, stdout=out, stderr=out)
+        async with running as process:
+            yield log
+            process.terminate()  # else its workers outlive it
+            await asyncio.wait_for(process.wait(), 90)
 
 
 async def test_two_processes_of_one_uvicorn_are_seen_and_said(tmp_path: Path) -> None:
@@ -62,12 +62,9 @@ async def test_two_processes_of_one_uvicorn_are_seen_and_said(tmp_path: Path) ->
         reasons = {candidate.id: candidate.reason or "" for candidate in explanation.candidates}
         assert f"{SAID} {other.id} (127.0.0.1:{port})" in reasons[one.id]
         assert f"{SAID} {one.id} (127.0.0.1:{port})" in reasons[other.id]
-        command = ["-m", "discovery", "list", "dynamo", "decode", "--discovery", f"file://{root}"]
-        listing = await asyncio.create_subprocess_exec(
-            sys.executable, *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-        _, said = await listing.communicate()
-        assert f"{one.id} {SAID} {other.id} (http://127.0.0.1:{port})" in said.decode()
+        command = ("list", "dynamo", "decode", "--discovery", f"file://{root}")
+        listed = await asyncio.to_thread(run_here, main, *command)
+        assert f"{one.id} {SAID} {other.id} (http://127.0.0.1:{port})" in listed.stderr
 
 
 async def test_one_process_and_neighbours_at_other_ports_are_not_warned_of(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def small(out: Path, *, seeds: int = 1) -> Plan:
     return Plan(("growing sessions",), _ARMS, seeds=seeds, seconds=2.0, jobs=1, out=out)
 
 
-def test_runs_that_the_file_has_are_not_repeated(tmp_path: Path) -> None:
+def test_runs_that_the_file_has_are_not_repeated_and_a_table_is_made_of_them(tmp_path: Path) -> None:
     out = tmp_path / "routing.jsonl"
     first = run(small(out))
     marked = out.read_text().replace('"failed": 0', '"failed": 7', 1)
@@ -26,13 +26,10 @@ def test_runs_that_the_file_has_are_not_repeated(tmp_path: Path) -> None:
     assert [one.figures.failed for one in both] == [7, 0, 0, 0]
     assert len(first) == 2
     assert len(out.read_text().splitlines()) == 4
-
-
-def test_a_table_has_the_ratio_to_the_oracle_of_the_same_seeds(tmp_path: Path) -> None:
-    table = list(results.tables(run(small(tmp_path / "routing.jsonl"))))
+    table = list(results.tables(first))
     assert "growing sessions (used for tuning; 1 seeds)" in table
     oracle = next(line for line in table if line.startswith("| oracle"))
-    assert oracle.split("|")[3].strip() == "1.00"
+    assert oracle.split("|")[3].strip() == "1.00", "the ratio to the oracle of the same seeds"
 
 
 def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path: Path) -> None:

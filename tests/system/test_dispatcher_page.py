@@ -126,10 +126,7 @@ async def test_a_phone_needs_no_sideways_scrolling(
     pool, metrics = load
     pool.value = None
     config = configuration(tmp_path, target.url, redis_url, metrics)
-    async with (
-        dispatcher(config) as running,
-        page_of(browser, running.http, size=PHONE, dark=True) as page,
-    ):
+    async with dispatcher(config) as running, page_of(browser, running.http, size=PHONE, dark=True) as page:
         await submit(redis_url, "batch", "t" * 60, 2)
         await shows(page, row("queues", "batch"), "cannot be read")
         await shows(page, row("tenants", "t" * 60), "batch")

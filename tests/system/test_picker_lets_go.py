@@ -122,10 +122,7 @@ async def recovered(
 
 
 async def knows_all_pickers(front: RunningEnvoy) -> bool:
-    async with (
-        aiohttp.ClientSession() as client,
-        client.get(f"{front.admin}/clusters?format=json") as answer,
-    ):
+    async with aiohttp.ClientSession() as client, client.get(f"{front.admin}/clusters?format=json") as answer:
         clusters = (await answer.json(content_type=None))["cluster_statuses"]
     [pickers] = [one["host_statuses"] for one in clusters if one["name"] == "picker"]
     return not any(one["health_status"].get("failed_active_health_check") for one in pickers)

@@ -34,10 +34,7 @@ async def served(access: Access, host: str = "127.0.0.1") -> AsyncIterator[str]:
 
 
 async def status(url: str, method: str = "GET", **headers: str) -> int:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.request(method, url, headers=headers) as answer,
-    ):
+    async with aiohttp.ClientSession() as session, session.request(method, url, headers=headers) as answer:
         return answer.status
 
 

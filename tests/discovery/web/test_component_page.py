@@ -229,10 +229,7 @@ async def test_what_others_write_is_cut(store: MemoryStore) -> None:
 
 
 async def test_a_dead_address_of_a_list_is_not_starting() -> None:
-    async with (
-        discovery.open(f"static://127.0.0.1:{free_port()}") as service,
-        following(service) as follower,
-    ):
+    async with discovery.open(f"static://127.0.0.1:{free_port()}") as service, following(service) as follower:
         await eventually(lambda: list(states(follower).values()) == ["unreachable"])
         await eventually(lambda: [row["reason"] is not None for row in rows(follower).values()] == [True])
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from adsum.tasks import cancel_and_wait
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
 from tests.dispatcher.listening import Listening, listening, request
-from tests.dispatcher.target import Asked, Target
+from tests.dispatcher.target import Asked, Target, never
 from tests.eventually import eventually
 from tests.free_port import free_port
 from tests.in_time import TooLateError, with_more_time
@@ -158,11 +158,21 @@ async def test_15_nobody_listens_or_the_name_does_not_resolve(host: str) -> None
         assert not said.final
 
 
-async def test_a_chunked_answer_without_an_end() -> None:
-    endless = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1000\r\n" + b"x" * 4096 + b"\r\n"
-    async with answering(endless) as url, Gateway(url, max_answer=4000) as gateway:
+@pytest.mark.parametrize(
+    "rest",
+    [b"transfer-encoding: chunked\r\n\r\n1000\r\n" + b"x" * 4096 + b"\r\n", b"content-length: 4001\r\n\r\n"],
+    ids=["chunks without end", "as announced"],
+)
+async def test_an_answer_that_is_too_large_is_not_read(rest: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 200 OK\r\n" + rest)
+        await asyncio.Event().wait()
+
+    async with raw_server(serve) as port, Gateway(f"http://127.0.0.1:{port}", max_answer=4000) as gateway:
         said = await gateway.post(PATH, {}, b"{}", 90)
         assert said == NoAnswer("the answer is larger than 4000 bytes", final=True)
+        await eventually(lambda: not connected(port))
 
 
 async def test_all_kept_connections_were_given_up() -> None:
@@ -213,11 +223,6 @@ async def test_15_what_ran_for_more_than_a_second_is_not_sent_again() -> None:
         answer = await gateway.post(PATH, {}, b"{}", 90)
         assert answer == NoAnswer("the connection ended", disconnected=True)
         assert len(seen.heads) == 2
-
-
-async def never(asked: Asked) -> web.StreamResponse:
-    await asyncio.Event().wait()
-    raise AssertionError
 
 
 @with_more_time(200)

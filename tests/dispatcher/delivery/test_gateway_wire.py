@@ -78,10 +78,7 @@ async def test_a_second_try_says_that_it_is_the_only_request_of_its_connection()
         writer.write(OK)
         await request(seen, reader)
 
-    async with (
-        listening(once) as seen,
-        Gateway(f"http://127.0.0.1:{seen.port}", resend_within=90) as gateway,
-    ):
+    async with listening(once) as seen, Gateway(f"http://127.0.0.1:{seen.port}", resend_within=90) as gateway:
         for _ in range(2):
             assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
     assert [b"\r\nConnection: close\r\n" in head for head in seen.heads] == [False, False, True]
@@ -169,18 +166,3 @@ async def test_what_comes_after_an_answer_ends_its_connection(more: bytes) -> No
         await eventually(lambda: not connected(seen.port))
         assert await gateway.post(PATH, {}, b"{}", 90) == GatewayAnswer(200, b"ok")
         assert (len(seen.heads), seen.connections) == (2, 2)
-
-
-async def test_an_answer_that_is_too_large_is_not_read() -> None:
-    async def boast(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request(seen, reader)
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10000\r\n\r\n")
-        await reader.read(1)
-
-    async with (
-        listening(boast) as seen,
-        Gateway(f"http://127.0.0.1:{seen.port}", max_answer=9999) as gateway,
-    ):
-        said = await gateway.post(PATH, {}, b"{}", 90)
-        assert said == NoAnswer("the answer is larger than 9999 bytes", final=True)
-        await eventually(lambda: not connected(seen.port))

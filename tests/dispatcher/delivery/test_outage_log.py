@@ -6,7 +6,6 @@ import logging
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
 from dispatcher.broker.contract.queue import QueueError
 from dispatcher.broker.contract.validation import LONGEST_LEASE_MS
@@ -15,7 +14,7 @@ from dispatcher.config.config_file import read_config
 from dispatcher.delivery.gateway import OutageLog
 from dispatcher.server import DispatcherServer
 from tests.dispatcher.dispatching import configured, dispatching, document, producer
-from tests.dispatcher.target import Asked, Target, ok
+from tests.dispatcher.target import Target, once
 from tests.eventually import eventually
 from tests.free_port import free_port
 from tests.in_time import with_more_time, without_a_gap
@@ -27,13 +26,8 @@ async def test_05_answers_that_came_in_an_outage_are_published_not_asked_for_aga
     tmp_path_factory: pytest.TempPathFactory, ms: int
 ) -> None:
     answer_now, lease_ms = asyncio.Event(), min(ms, LONGEST_LEASE_MS)
-
-    async def held(asked: Asked) -> web.StreamResponse:
-        await answer_now.wait()
-        return await ok(asked)
-
     with RedisServer(tmp_path_factory.mktemp("away"), durable=True) as server:
-        async with Target(answer=held) as target, RedisBroker(server.url) as broker:
+        async with Target(answer=once(answer_now)) as target, RedisBroker(server.url) as broker:
             config = configured(target.url, {"name": "batch", "lease": f"{lease_ms}ms"})
             async with producer(broker, config) as queue, dispatching(broker, config):
                 async with without_a_gap(lease_ms / 2000, broker.now_ms):
@@ -62,13 +56,8 @@ async def test_an_outage_of_the_broker_is_two_lines_however_many_answers_wait(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer_now = asyncio.Event()
-
-    async def held(asked: Asked) -> web.StreamResponse:
-        await answer_now.wait()
-        return await ok(asked)
-
     with RedisServer(tmp_path, durable=True) as server:
-        async with Target(answer=held) as target:
+        async with Target(answer=once(answer_now)) as target:
             config = read_config(document(target.url, broker=server.url), {})
             async with DispatcherServer(config):
                 async with RedisBroker(server.url) as broker, producer(broker, config) as queue:

@@ -59,6 +59,12 @@ class HeldSlots:
         self._held.append((stack, slot))
         return None
 
+    async def refused(self, one: DispatchCandidate | None = None) -> RefusedError:
+        """Ask for one more slot, which the gate does not grant."""
+        refusal = await self.ask(one)
+        assert refusal is not None
+        return refusal
+
     async def admit_all(self, one: DispatchCandidate | None = None, most: int = 1000) -> int:
         """Acquire slots until the gate refuses; returns how many."""
         before = len(self)

@@ -14,15 +14,10 @@ from dispatcher.broker.contract.validation import LONGEST_LEASE_MS
 from dispatcher.broker.memory.broker import MemoryBroker
 from tests.dispatcher.dispatching import configured, dispatching, producer
 from tests.dispatcher.queued import until_ms
-from tests.dispatcher.target import Asked, Target, ok
+from tests.dispatcher.target import Asked, Target, never, ok
 from tests.eventually import eventually
 from tests.free_port import free_port
 from tests.in_time import by, with_more_time, without_a_gap
-
-
-async def never(asked: Asked) -> web.StreamResponse:
-    await asyncio.Event().wait()
-    raise AssertionError
 
 
 async def kill(asked: Asked) -> web.StreamResponse:
@@ -47,10 +42,7 @@ class SlowQueue:
     """A queue whose first claims get to their owner only after `meanwhile`; `heard`: it has told of a cancellation."""
 
     def __init__(
-        self,
-        queue: Queue,
-        meanwhile: Callable[[Sequence[Claim]], Awaitable[object]],
-        heard: asyncio.Event,
+        self, queue: Queue, meanwhile: Callable[[Sequence[Claim]], Awaitable[object]], heard: asyncio.Event
     ) -> None:
         self._queue = queue
         self._meanwhile: Callable[[Sequence[Claim]], Awaitable[object]] | None = meanwhile

@@ -25,7 +25,7 @@ from dispatcher.telemetry.recent_results import STEPS, RecentResults
 from dispatcher.web.queue_page import MOST_TENANTS, QueueState, queues_document
 from tests.dispatcher.dispatching import document
 from tests.dispatcher.queued import HOUR
-from tests.dispatcher.target import Asked, Target
+from tests.dispatcher.target import Asked, Target, never
 from tests.eventually import eventually
 from tests.redis_server import RedisServer
 
@@ -96,12 +96,6 @@ async def running(
         yield Page(server.ready_line, session)
 
 
-@pytest.fixture
-async def target() -> AsyncIterator[Target]:
-    async with Target() as target:
-        yield target
-
-
 async def test_a_queue_from_idle_to_its_results(target: Target) -> None:
     release = asyncio.Event()
 
@@ -145,11 +139,7 @@ async def test_what_a_closed_gate_waits_for_and_who_waits_behind_it(target: Targ
 
 
 async def test_a_tenant_that_is_over_its_quota(target: Target) -> None:
-    async def slow(asked: Asked) -> web.StreamResponse:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    target.answer = slow
+    target.answer = never
     quota = {"type": "redis-quota", "params": {"limit": 1}}
     both = {
         "type": "all-of",

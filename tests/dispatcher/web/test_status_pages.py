@@ -16,11 +16,7 @@ async def looked_up() -> Sequence[Collector]:
 
 
 @pytest.mark.parametrize(
-    "accept",
-    [
-        "application/openmetrics-text; version=banana",
-        "text/plain; version=1.x",
-    ],
+    "accept", ["application/openmetrics-text; version=banana", "text/plain; version=1.x"]
 )
 async def test_a_version_that_is_none_is_answered_with_the_text_that_everybody_reads(accept: str) -> None:
     app = web.Application()

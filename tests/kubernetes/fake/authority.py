@@ -31,9 +31,7 @@ class Authority:
         (folder / "server.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         (folder / "server.key").write_bytes(
             key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
         )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -60,10 +60,7 @@ class FakeCluster:
         """`which`: as for `discovering`. `settle` seconds pass before the test begins: a watch that ended sooner would
         count as a failure.
         """
-        async with (
-            self.discovering(*which, **timings) as discovery,
-            recording_events(discovery) as recorder,
-        ):
+        async with self.discovering(*which, **timings) as discovery, recording_events(discovery) as recorder:
             await asyncio.sleep(settle)
             recorder.start = len(recorder.events)
             yield recorder

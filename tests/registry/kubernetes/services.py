@@ -5,11 +5,7 @@ from typing import Any
 from discovery.source import ComponentKey
 
 KEY = ComponentKey("dynamo", "decode")
-LABELS = {
-    "app": "llm",
-    "nvidia.com/dynamo-namespace": "dynamo",
-    "nvidia.com/dynamo-component": "decode",
-}
+LABELS = {"app": "llm", "nvidia.com/dynamo-namespace": "dynamo", "nvidia.com/dynamo-component": "decode"}
 SELECTOR = {name: value for name, value in LABELS.items() if name != "app"}
 
 

@@ -200,10 +200,7 @@ def swap(file: Path, text: str) -> None:
 
 
 async def test_the_file_counts_over_the_server_and_is_read_again(
-    server: ModelServer,
-    seen: discovery.InstanceEventStream,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    server: ModelServer, seen: discovery.InstanceEventStream, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "metadata.json"
     file.write_text('{"model": {"type": "chat"}, "mdc": {"a": 1}, "labels": {"a": "b"}}')

@@ -5,6 +5,8 @@ import time
 from dataclasses import replace
 from fractions import Fraction
 
+import pytest
+
 from dispatcher.broker.capacity.account import REASONS
 from dispatcher.broker.contract.ledger import Ledger, Reading, Refusal, Reservation
 from tests.dispatcher.broker.contract.conftest import OpenLedgers
@@ -43,24 +45,17 @@ async def test_11_replicas_share_the_headroom_of_a_reading(ledgers: tuple[Ledger
     assert sum(isinstance(answer, Reservation) for answer in answers) == 30
 
 
-async def test_what_one_gives_back_the_other_gets(ledgers: tuple[Ledger, Ledger]) -> None:
+@pytest.mark.parametrize("waits_before", [True, False])
+async def test_what_one_gives_back_the_other_gets(ledgers: tuple[Ledger, Ledger], waits_before: bool) -> None:
     one, other = ledgers
     now = await reading(one, 1)
     first = reserved(await one.reserve(now, 1))
     refusal = refused(await other.reserve(now, 1), "spent")
-    waiting = asyncio.create_task(other.wait(HOUR, seen=refusal.seen))
+    waiting = asyncio.create_task(other.wait(HOUR, seen=refusal.seen)) if waits_before else None
+    await asyncio.sleep(0)
     await one.release(first, accepted=True)
-    await asyncio.wait_for(waiting, 90)
+    await asyncio.wait_for(waiting or other.wait(HOUR, seen=refusal.seen), 90)
     reserved(await other.reserve(now, 1))
-
-
-async def test_a_wake_up_before_the_wait_is_not_missed(ledgers: tuple[Ledger, Ledger]) -> None:
-    one, other = ledgers
-    now = await reading(one, 1)
-    first = reserved(await one.reserve(now, 1))
-    refusal = refused(await other.reserve(now, 1), "spent")
-    await one.release(first, accepted=True)
-    await asyncio.wait_for(other.wait(HOUR, seen=refusal.seen), 90)
 
 
 async def test_a_wait_ends_with_its_time(ledgers: tuple[Ledger, Ledger]) -> None:

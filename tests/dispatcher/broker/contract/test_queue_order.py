@@ -143,10 +143,7 @@ async def test_the_tenants_that_wait_by_turn(broker: Broker, queue: Queue) -> No
     assert list(await queue.backlog(1)) == both[:1]
     assert list(await queue.backlog(10)) == both, "it changes nothing"
     [claim] = await queue.claim(1, owner="o")
-    assert list(await queue.backlog(10)) == [
-        TenantBacklog("b", 1, soon + 9),
-        TenantBacklog("a", 2, soon + 1),
-    ]
+    assert list(await queue.backlog(10)) == [TenantBacklog("b", 1, soon + 9), TenantBacklog("a", 2, soon + 1)]
     await queue.retry(claim, HOUR)
     assert sum(one.waiting for one in await queue.backlog(10)) == 3, "without those that wait for a retry"
 

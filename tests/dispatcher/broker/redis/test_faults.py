@@ -213,20 +213,6 @@ async def test_a_body_that_the_broker_lost_is_answered(redis_url: str) -> None:
         assert await counts(queue) == {"submitted": 2, "failed": 2}
 
 
-async def test_a_full_broker_refuses_new_work_and_takes_results(redis_url: str) -> None:
-    async with RedisBroker(redis_url) as broker, broker.queue("q", QueueRules()) as queue:
-        await submitted(broker, queue, "a")
-        claim = await claimed(queue)
-        await broker._client.config_set("maxmemory", 1)
-        try:
-            with pytest.raises(QueueError, match="refuses, nothing was changed"):
-                await submitted(broker, queue, "b")
-            assert await queue.finish(claim, answer(claim))
-        finally:
-            await broker._client.config_set("maxmemory", 0)
-        assert await counts(queue) == {"submitted": 1, "succeeded": 1}
-
-
 async def test_who_stops_asking_leaves_the_connections_usable(redis_url: str) -> None:
     async with RedisBroker(redis_url) as broker, broker.queue("q", QueueRules()) as queue:
         for turns in range(40):
@@ -356,33 +342,9 @@ async def test_30_thousands_of_claims_and_results_are_counted_once_each(redis_ur
         assert await counts(queue) == {"submitted": count, "succeeded": count}
 
 
-async def test_what_is_claimed_can_be_ended_or_given_back_where_the_broker_has_no_memory_left(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    with RedisServer(tmp_path_factory.mktemp("full")) as server:
-        async with RedisBroker(server.url) as broker, broker.queue("q", QueueRules()) as queue:
-            for n in range(4):
-                await submitted(broker, queue, f"r{n}")
-            one, two, three, four = await queue.claim(4, owner="o")
-            await broker._client.config_set("maxmemory", 1)
-            with pytest.raises(QueueError, match="refuses, nothing was changed"):
-                await submitted(broker, queue, "more")
-            assert await queue.finish(one, answer(one))
-            assert await queue.retry(two, 0)
-            assert await queue.retry(three, 900)
-            assert await queue.release([four]) == 1
-            await broker._client.config_set("maxmemory", 0)
-            assert await counts(queue) == {
-                "submitted": 4, "succeeded": 1, "pending": 3, "delayed": 1, "retries": 2,
-            }  # fmt: skip
-
-
 @with_more_time(200)
 async def test_a_late_result_is_found_although_results_are_kept_longer_since(redis_url: str, ms: int) -> None:
-    short, long = (
-        QueueRules(lease_ms=HOUR, result_ttl_ms=50),
-        QueueRules(lease_ms=HOUR, result_ttl_ms=HOUR),
-    )
+    short, long = (QueueRules(lease_ms=HOUR, result_ttl_ms=50), QueueRules(lease_ms=HOUR, result_ttl_ms=HOUR))
     async with RedisBroker(redis_url) as broker:
         async with broker.queue(f"q{ms}", short) as queue:
             deadline_ms = await broker.now_ms() + ms

@@ -17,7 +17,7 @@ from dispatcher.broker.redis.go_queues.intake import GoSource
 from tests.dispatcher.broker.redis.go_queues.test_intake import message
 from tests.dispatcher.dispatching import configured, document, producer
 from tests.dispatcher.processes import dispatcher
-from tests.dispatcher.queued import answer, claimed, submitted, until
+from tests.dispatcher.queued import answer, claimed, counts, submitted, until
 from tests.dispatcher.target import Target
 from tests.dispatcher.web.test_front_door import ENQUEUE, door
 from tests.eventually import eventually
@@ -75,6 +75,9 @@ async def test_a_queue_goes_on(full: Full) -> None:
         assert await queue.release([claims[2]]) == 1
         assert await queue.finish(claims[3], answer(claims[3]))
         assert await queue.cancel("r5") is State.PENDING
+        assert await counts(queue) == {
+            "submitted": 6, "succeeded": 1, "cancelled": 1, "pending": 4, "delayed": 1, "retries": 2
+        }  # fmt: skip
         await queue.wait(0.01)
         await queue.sweep()
         left = await queue.claim(9, owner="two")

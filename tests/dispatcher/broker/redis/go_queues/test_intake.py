@@ -141,10 +141,7 @@ async def test_requests_that_came_otherwise_answer_to_the_list_too(
 
 @pytest.mark.parametrize(
     ("rules", "named", "goes_to"),
-    [
-        (GO_LIST, "mine", "mine"),
-        (QueueRules(result_list="configured"), "mine", "configured"),
-    ],
+    [(GO_LIST, "mine", "mine"), (QueueRules(result_list="configured"), "mine", "configured")],
 )
 async def test_a_message_may_name_its_list_where_the_queue_does_not(
     broker: RedisBroker, producer: Producer, rules: QueueRules, named: str, goes_to: str
