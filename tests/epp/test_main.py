@@ -52,9 +52,11 @@ async def worker() -> AsyncIterator[str]:
         yield f"127.0.0.1:{port}"
 
 
-async def test_a_request_through_envoy_and_an_end_by_sigterm(running_envoy: Any, worker: str) -> None:
+async def test_a_request_through_envoy_an_end_by_sigterm_and_the_log_meanwhile(
+    running_envoy: Any, worker: str
+) -> None:
     any_port = Address("127.0.0.1", 0)
-    async with epp_program(*LOCAL, "--endpoint", worker) as running:
+    async with epp_program(*LOCAL, "--endpoint", worker, "-v", "2") as running:
         where = await ready(running)
         settings = EnvoySettings(listen=any_port, admin=any_port, pickers=(Address.parse(where["grpc"]),))
         async with running_envoy(render(settings)) as envoy, aiohttp.ClientSession() as client:
@@ -66,7 +68,11 @@ async def test_a_request_through_envoy_and_an_end_by_sigterm(running_envoy: Any,
                 assert (await answer.json())["error"]["type"] == "invalid_request_error"
         running.send_signal(signal.SIGTERM)
         async with asyncio.timeout(90):
-            assert await running.wait() == 0
+            _, stderr = await running.communicate()
+    assert running.returncode == 0
+    # as it is where this test runs: `make test-system` runs it in a build that is compiled
+    how = "interpreted" if Path(exchange.__file__).suffix == ".py" else "compiled"
+    assert f"INFO epp: the hot path is {how}\n" in stderr.decode()
 
 
 async def test_bad_input_ends_the_process_with_2() -> None:
@@ -101,16 +107,6 @@ def test_bad_input_is_one_line_and_exit_2(arguments: list[str], complaint: str) 
     assert stderr.startswith("error: ")
     assert "[Errno" not in stderr
     assert stderr.count("\n") == 1, stderr
-
-
-async def test_the_log_says_whether_the_hot_path_is_compiled() -> None:
-    """As it is where this test runs: `make test-system` runs it in a build that is."""
-    how = "interpreted" if Path(exchange.__file__).suffix == ".py" else "compiled"
-    async with epp_program(*LOCAL, "--endpoint", "127.0.0.1:9", "-v", "2") as running:
-        await ready(running)
-        running.terminate()
-        _, stderr = await running.communicate()
-    assert f"INFO epp: the hot path is {how}\n" in stderr.decode()
 
 
 def test_a_command_that_is_none_is_said_to_be_none() -> None:
@@ -247,11 +243,10 @@ async def test_a_broken_endpoints_file_shows_in_the_pickers_log(
         await said(caplog, "INFO", "the list of endpoints is valid again")
 
 
-async def test_envoy_config_prints_what_envoy_reads() -> None:
-    async with epp_program("envoy-config", "--listen-port", "0", "--max-connections", "10000") as running:
-        stdout, stderr = await running.communicate()
-        assert running.returncode == 0, stderr
-        assert stdout.decode() == render(EnvoySettings(listen=Address("127.0.0.1", 0)))
+def test_envoy_config_prints_what_envoy_reads() -> None:
+    printed = run_here(main, "envoy-config", "--listen-port", "0", "--max-connections", "10000")
+    assert printed.returncode == 0, printed.stderr
+    assert printed.stdout == render(EnvoySettings(listen=Address("127.0.0.1", 0)))
 
 
 async def test_without_a_name_the_pool_is_called_as_its_component() -> None:

@@ -59,27 +59,15 @@ async def test_errors_only() -> None:
 
 
 async def test_grpc_offers_only_the_suites_named() -> None:
+    async def cipher(address: str, asked: str) -> str | None:
+        return await handshake(address, version=ssl.TLSVersion.TLSv1_2, ciphers=asked)
+
+    short, long = "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384"
     suites = "--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
     async with picker("--transport=grpc", suites) as (_, where):
-        assert (
-            await handshake(
-                where["grpc"], version=ssl.TLSVersion.TLSv1_2, ciphers="ECDHE-ECDSA-AES256-GCM-SHA384"
-            )
-            == "ECDHE-ECDSA-AES256-GCM-SHA384"
-        )
-        assert (
-            await handshake(
-                where["grpc"], version=ssl.TLSVersion.TLSv1_2, ciphers="ECDHE-ECDSA-AES128-GCM-SHA256"
-            )
-            is None
-        )
+        assert [await cipher(where["grpc"], asked) for asked in (short, long)] == [None, long]
     async with picker("--transport=grpc") as (_, where):
-        assert (
-            await handshake(
-                where["grpc"], version=ssl.TLSVersion.TLSv1_2, ciphers="ECDHE-ECDSA-AES128-GCM-SHA256"
-            )
-            == "ECDHE-ECDSA-AES128-GCM-SHA256"
-        )
+        assert await cipher(where["grpc"], short) == short
 
 
 def test_a_pool_without_a_cluster_is_the_pool_s_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 from grpc import aio
 
+from epp.__main__ import main
 from epp.config.siblings import VARIABLE
 from epp.serve.processes import private_folder
 from tests.epp.epp_program import LOCAL, epp_program
@@ -24,6 +25,7 @@ from tests.epp.peers.test_peers import BODY, workers
 from tests.epp.picker_programs import PickerProgram, picker_programs
 from tests.epp.web.test_picker_page import events
 from tests.eventually import eventually
+from tests.in_process import run_here
 
 
 def processes(picker: PickerProgram) -> dict[int, int]:
@@ -246,15 +248,14 @@ async def test_wrong_input_and_a_taken_port_are_said_as_by_one(tmp_path: Path) -
             assert b"(--grpc-port)" in said
 
 
-async def test_what_several_processes_cannot_do_is_refused() -> None:
+def test_what_several_processes_cannot_do_is_refused() -> None:
     for given, why in (
-        (["--processes=0"], b"from 1 to 64"),
-        (["--processes=2", "--transport=grpc"], b"--transport http2"),
+        (["--processes=0"], "from 1 to 64"),
+        (["--processes=2", "--transport=grpc"], "--transport http2"),
     ):
-        async with epp_program(*LOCAL, *given) as it:
-            _, said = await it.communicate()
-            assert it.returncode == 2
-            assert why in said
+        said = run_here(main, *LOCAL, *given)
+        assert said.returncode == 2
+        assert why in said.stderr
 
 
 async def _missing(picker: PickerProgram, place: int) -> bool:

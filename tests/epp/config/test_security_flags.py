@@ -53,6 +53,10 @@ def write(pair: KeyPair, folder: Path) -> None:
     (folder / "tls.crt").write_bytes(pair.certificate)
 
 
+def self_signed() -> KeyPair:
+    return certificate.self_signed(datetime.datetime.now(datetime.UTC))
+
+
 def rsa_pair() -> KeyPair:
     key = rsa.generate_private_key(65537, 2048)
     now = datetime.datetime.now(datetime.UTC)
@@ -64,24 +68,42 @@ def rsa_pair() -> KeyPair:
     return KeyPair(key.private_bytes(serialization.Encoding.PEM, kind, plain), signed)
 
 
-async def test_tls_1_2_is_enough_unless_that_is_said() -> None:
-    async with picker() as where:
-        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2)
-        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_3)
+SUITES = "--tls-cipher-suites="
+RSA_128 = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
 
 
-async def test_the_least_version_is_refused_below_it() -> None:
-    async with picker("--tls-min-version=VersionTLS13") as where:
-        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) is None
+@pytest.mark.parametrize(
+    ("flags", "asked", "got"),
+    [
+        pytest.param([], "", AES_256, id="without a flag"),
+        pytest.param(["--tls-min-version=VersionTLS13"], "", None, id="a least version"),
+        pytest.param([f"{SUITES}{RSA_128}, TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"], "", AES_256, id="two suites"),
+        pytest.param(
+            [f"{SUITES}{RSA_128}, TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"], "ECDHE-ECDSA-AES128-GCM-SHA256", None,
+            id="a suite that is not named",
+        ),
+        pytest.param(
+            [f"{SUITES}TLS_AES_128_GCM_SHA256,TLS_AES_256_GCM_SHA384,TLS_CHACHA20_POLY1305_SHA256"], "", None,
+            id="suites of TLS 1.3 alone",
+        ),
+        # the self-signed key fits: that of the Go picker is an RSA key
+        pytest.param([f"{SUITES}{RSA_128}"], "", "ECDHE-RSA-AES128-GCM-SHA256", id="a suite for RSA"),
+    ],
+)  # fmt: skip
+async def test_clients_of_tls_1_2_get_what_the_flags_leave_and_those_of_1_3_are_served(
+    flags: list[str], asked: str, got: str | None
+) -> None:
+    async with picker(*flags) as where:
+        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2, ciphers=asked) == got
         assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_3)
 
 
 async def test_the_least_version_holds_for_a_certificate_that_was_replaced(tmp_path: Path) -> None:
-    write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
+    write(self_signed(), tmp_path)
     arguments = ("--tls-min-version=VersionTLS13", f"--cert-path={tmp_path}", "--enable-cert-reload")
     async with picker(*arguments) as where:
         before = await served(where["grpc"])
-        write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
+        write(self_signed(), tmp_path)
         async with asyncio.timeout(90):
             while await served(where["grpc"]) == before:
                 await asyncio.sleep(0.1)
@@ -93,27 +115,9 @@ async def served(address: str) -> str:
     return await asyncio.to_thread(ssl.get_server_certificate, (host, int(port)))
 
 
-async def test_only_the_cipher_suites_named_are_served() -> None:
-    suites = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
-    async with picker(f"--tls-cipher-suites={suites}") as where:
-        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) == AES_256
-        refused = await handshake(
-            where["grpc"], version=ssl.TLSVersion.TLSv1_2, ciphers="ECDHE-ECDSA-AES128-GCM-SHA256"
-        )
-        assert refused is None
-        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_3)
-
-
-async def test_with_suites_of_tls_1_3_alone_nothing_older_is_served() -> None:
-    suites = "TLS_AES_128_GCM_SHA256,TLS_AES_256_GCM_SHA384,TLS_CHACHA20_POLY1305_SHA256"
-    async with picker(f"--tls-cipher-suites={suites}") as where:
-        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) is None
-        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_3)
-
-
 async def test_suites_that_a_given_key_does_not_fit_stop_the_start(tmp_path: Path) -> None:
-    only_rsa = "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
-    write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
+    only_rsa = SUITES + RSA_128
+    write(self_signed(), tmp_path)
     with pytest.raises(ValueError, match="expected one of TLS_ECDHE_ECDSA_WITH_"):
         async with picker(only_rsa, f"--cert-path={tmp_path}"):
             pass
@@ -122,19 +126,13 @@ async def test_suites_that_a_given_key_does_not_fit_stop_the_start(tmp_path: Pat
         assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) == "ECDHE-RSA-AES128-GCM-SHA256"
 
 
-async def test_a_self_signed_key_fits_the_suites() -> None:
-    """That of the Go picker is an RSA key."""
-    async with picker("--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256") as where:
-        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) == "ECDHE-RSA-AES128-GCM-SHA256"
-
-
 async def test_a_replaced_certificate_that_no_suite_fits_stays_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(rsa_pair(), tmp_path)
-    only_rsa = "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
+    only_rsa = SUITES + RSA_128
     async with picker(only_rsa, f"--cert-path={tmp_path}", "--enable-cert-reload") as where:
-        write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
+        write(self_signed(), tmp_path)
         await eventually(
             lambda: "certificate not reloaded, the old one stays in use: --tls-cipher-suites" in caplog.text
         )
@@ -159,7 +157,7 @@ def client_context(own: KeyPair | None = None) -> ssl.SSLContext:
 
 
 async def test_the_metrics_page_has_tls_where_it_has_a_certificate(tmp_path: Path) -> None:
-    pair = certificate.self_signed(datetime.datetime.now(datetime.UTC))
+    pair = self_signed()
     write(pair, tmp_path)
     async with picker(f"--metrics-cert-dir={tmp_path}") as where:
         assert await status(f"https://{where['metrics']}/metrics", client_context()) == 200
@@ -167,10 +165,10 @@ async def test_the_metrics_page_has_tls_where_it_has_a_certificate(tmp_path: Pat
 
 
 async def test_a_certificate_of_the_metrics_page_that_was_replaced_is_served(tmp_path: Path) -> None:
-    write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
+    write(self_signed(), tmp_path)
     async with picker(f"--metrics-cert-dir={tmp_path}") as where:
         before = await served(where["metrics"])
-        write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
+        write(self_signed(), tmp_path)
 
         async def is_replaced() -> bool:
             return await served(where["metrics"]) != before
@@ -179,8 +177,8 @@ async def test_a_certificate_of_the_metrics_page_that_was_replaced_is_served(tmp
 
 
 async def test_the_metrics_page_is_shown_to_clients_of_the_authority_only(tmp_path: Path) -> None:
-    pair = certificate.self_signed(datetime.datetime.now(datetime.UTC))
-    other = certificate.self_signed(datetime.datetime.now(datetime.UTC))
+    pair = self_signed()
+    other = self_signed()
     write(pair, tmp_path)
     (tmp_path / "ca.crt").write_bytes(pair.certificate)
     arguments = (f"--metrics-cert-dir={tmp_path}", f"--metrics-client-ca-file={tmp_path}/ca.crt")
@@ -224,7 +222,7 @@ async def test_a_page_that_everybody_can_read_is_said_to_be_one(
 async def test_files_of_the_metrics_page_that_cannot_be_read(
     arguments: str, said: str, tmp_path: Path
 ) -> None:
-    write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
+    write(self_signed(), tmp_path)
     with pytest.raises(CertificateError, match=said):
         async with picker(*arguments.format(tmp_path).split()):
             pass

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.samples import Sample
 
 from epp.ext_proc.request_report import Observer
 from epp.ext_proc.response_body import ResponseHead
@@ -72,6 +73,15 @@ def test_a_rejection(telemetry: Telemetry, status: int, code: str) -> None:
     assert value("llm_d_epp_request_error_total", NOBODY | {"error_code": code}) == 1
 
 
+def samples(telemetry: Telemetry, name: str = "llm_d_epp_request_total") -> list[Sample]:
+    return [one for family in telemetry.registry.collect() for one in family.samples if one.name == name]
+
+
+def counted(telemetry: Telemetry, name: str = "llm_d_epp_request_total") -> dict[str, float]:
+    """By model."""
+    return {one.labels["model_name"]: one.value for one in samples(telemetry, name)}
+
+
 def test_a_client_cannot_make_labels_without_end(picking: Any) -> None:
     telemetry = Telemetry(label_sets=2)
     for name in ("a", "b", "c", "d", "a"):
@@ -79,22 +89,7 @@ def test_a_client_cannot_make_labels_without_end(picking: Any) -> None:
         pick.request.model = name
         telemetry.picked(pick, 1)
         telemetry.released(pick, 1, 2)
-    counted = {
-        sample.labels["model_name"]: sample.value
-        for family in telemetry.registry.collect()
-        for sample in family.samples
-        if sample.name == "llm_d_epp_request_total"
-    }
-    assert counted == {"a": 2, "b": 1, "other": 2}
-
-
-def _request_labels(telemetry: Telemetry) -> list[dict[str, str]]:
-    return [
-        sample.labels
-        for family in telemetry.registry.collect()
-        for sample in family.samples
-        if sample.name == "llm_d_epp_request_total"
-    ]
+    assert counted(telemetry) == {"a": 2, "b": 1, "other": 2}
 
 
 def test_models_times_fairness_ids_are_bounded_together(picking: Any) -> None:
@@ -105,20 +100,14 @@ def test_models_times_fairness_ids_are_bounded_together(picking: Any) -> None:
         request.model, request.fairness_id, request.priority = f"m{number % 10}", f"f{number}", number % 2
         telemetry.picked(pick, 1)
         telemetry.released(pick, 1, 2)
-    found = _request_labels(telemetry)
+    found = [one.labels for one in samples(telemetry)]
     assert len(found) == 7
     other = {"model_name": "other", "target_model_name": "other", "fairness_id": "other"}
     assert [labels for labels in found if labels["model_name"] == "other"] == [
         other | {"priority": "1"},
         other | {"priority": "0"},
     ]
-    running = [
-        sample.value
-        for family in telemetry.registry.collect()
-        for sample in family.samples
-        if sample.name == "llm_d_epp_request_running"
-    ]
-    assert running == [0] * 7
+    assert [one.value for one in samples(telemetry, "llm_d_epp_request_running")] == [0] * 7
 
 
 def test_a_client_cannot_make_labels_of_any_length(picking: Any) -> None:
@@ -127,8 +116,8 @@ def test_a_client_cannot_make_labels_of_any_length(picking: Any) -> None:
         pick = picking("10.0.0.1:8000")
         pick.request.model = pick.request.fairness_id = name
         telemetry.picked(pick, 1)
-    assert {labels["model_name"] for labels in _request_labels(telemetry)} == {"a" * 256, "other"}
-    assert {labels["fairness_id"] for labels in _request_labels(telemetry)} == {"a" * 256, "other"}
+    for label in ("model_name", "fairness_id"):
+        assert {one.labels[label] for one in samples(telemetry)} == {"a" * 256, "other"}
 
 
 def _page_of_strangers(picking: Any, requests: int, length: int, usage: bytes = b"") -> bytes:
@@ -169,11 +158,10 @@ def test_models_keep_their_histograms_whatever_fairness_ids_clients_invent(picki
         pick.request.model, pick.request.fairness_id = ("a", "b")[number % 2], f"f{number}"
         telemetry.picked(pick, 1)
         telemetry.released(pick, 1, 2)
-    counts: dict[tuple[str, str], float] = {}
-    for family in telemetry.registry.collect():
-        for sample in family.samples:
-            if sample.name == "llm_d_epp_request_duration_seconds_count":
-                counts[sample.labels["model_name"], sample.labels["fairness_id"]] = sample.value
+    counts = {
+        (one.labels["model_name"], one.labels["fairness_id"]): one.value
+        for one in samples(telemetry, "llm_d_epp_request_duration_seconds_count")
+    }
     assert len(counts) == HISTOGRAM_SETS + 2
     assert counts["a", "f0"] == 1
     assert sum(counts.values()) == 500
@@ -196,21 +184,7 @@ def test_picks_are_timed_and_what_waits_only_when_it_goes(telemetry: Telemetry) 
     assert value("llm_d_epp_scheduler_e2e_duration_seconds_count") == 2
 
 
-BREAKS = [
-    "\n",
-    "\r",
-    "\x0b",
-    "\x0c",
-    "\x1c",
-    "\x1d",
-    "\x1e",
-    "\x85",
-    "\u2028",
-    "\u2029",
-    "\x00",
-    "\x7f",
-    "\x9b",
-]
+BREAKS = [*"\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\x00\x7f\x9b"]
 
 
 @pytest.mark.parametrize("break_", BREAKS, ids=[f"U+{ord(one):04X}" for one in BREAKS])
@@ -233,22 +207,7 @@ def test_names_that_differ_in_what_is_not_shown_take_no_room(picking: Any) -> No
         pick = picking("10.0.0.1:8000")
         pick.request.model = "a" + "\x00" * number
         telemetry.picked(pick, 1)
-    assert (
-        telemetry.registry.get_sample_value(
-            "llm_d_epp_request_total", M | {"model_name": "a", "target_model_name": "a"}
-        )
-        == 100
-    )
-
-
-def counted(telemetry: Telemetry, name: str = "llm_d_epp_request_total") -> dict[str, float]:
-    """By model."""
-    return {
-        sample.labels["model_name"]: sample.value
-        for family in telemetry.registry.collect()
-        for sample in family.samples
-        if sample.name == name
-    }
+    assert counted(telemetry) == {"a": 100}
 
 
 def test_labels_that_nobody_uses_make_room(picking: Any) -> None:
@@ -371,14 +330,5 @@ def test_requests_are_counted_by_the_clients_model_and_by_the_one_that_serves() 
         pick = Pick(request, ())
         observer.picked(pick, 0.0)
         observer.released(pick, 0.0, 1.0)
-
-    def count(target: str) -> float | None:
-        labels = {
-            "model_name": "gpt",
-            "target_model_name": target,
-            "fairness_id": "default-flow",
-            "priority": "0",
-        }
-        return telemetry.registry.get_sample_value("llm_d_epp_request_total", labels)
-
-    assert (count("llama"), count("gpt")) == (2, 1)
+    by_target = {one.labels["target_model_name"]: one.value for one in samples(telemetry)}
+    assert (by_target, set(counted(telemetry))) == ({"llama": 2, "gpt": 1}, {"gpt"})

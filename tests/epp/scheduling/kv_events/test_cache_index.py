@@ -31,6 +31,12 @@ def store(
     return BlocksStored(scope, hashes, parent, given, SIZE if given else 0, **more)
 
 
+def opened() -> tuple[CacheIndex, CacheHoldings, CacheHoldings]:
+    """And two publishers of it."""
+    index = CacheIndex()
+    return index, index.add_publisher(), index.add_publisher()
+
+
 def blocks(index: CacheIndex, holdings: CacheHoldings, tokens: list[int] = PROMPT, **root: Any) -> int:
     """Leading blocks of the prompt that it holds."""
     start = index.root(root.get("adapter"), root.get("salt", ""))
@@ -38,8 +44,7 @@ def blocks(index: CacheIndex, holdings: CacheHoldings, tokens: list[int] = PROMP
 
 
 def test_leading_blocks_of_a_prompt_are_found() -> None:
-    index = CacheIndex()
-    one, other = index.add_publisher(), index.add_publisher()
+    index, one, other = opened()
     done(index.apply(one, [store([1, 2, 3, 4])]))
     done(index.apply(other, [store([1, 2])]))
     found = index.match(pack_tokens(PROMPT), index.root(None, ""), one.bit | other.bit, SIZE)
@@ -50,8 +55,7 @@ def test_leading_blocks_of_a_prompt_are_found() -> None:
 
 
 def test_workers_need_not_hash_alike() -> None:
-    index = CacheIndex()
-    one, other = index.add_publisher(), index.add_publisher()
+    index, one, other = opened()
     done(index.apply(one, [store([1, 2])]))
     done(index.apply(other, [store([2, 1])]))  # its names of the same blocks, the other way round
     assert (blocks(index, one), blocks(index, other), len(index)) == (2, 2, 2)
@@ -62,8 +66,7 @@ def test_workers_need_not_hash_alike() -> None:
 
 
 def test_what_another_calls_a_block_places_nothing() -> None:
-    index = CacheIndex()
-    one, other = index.add_publisher(), index.add_publisher()
+    index, one, other = opened()
     done(index.apply(one, [store([1])]))
     done(index.apply(other, [store([9], parent=1, tokens=PROMPT[16:32])]))
     assert (blocks(index, other), other.orphans) == (0, 1)
@@ -73,8 +76,7 @@ def test_what_another_calls_a_block_places_nothing() -> None:
 
 
 def test_a_later_store_goes_on_behind_its_parent() -> None:
-    index = CacheIndex()
-    one = index.add_publisher()
+    index, one, _ = opened()
     done(index.apply(one, [store([1, 2]), store([3, 4], parent=2, tokens=PROMPT[32:])]))
     assert blocks(index, one) == 4
     done(index.apply(one, [BlocksRemoved(GPU, [2])]))
@@ -82,8 +84,7 @@ def test_a_later_store_goes_on_behind_its_parent() -> None:
 
 
 def test_adapters_salts_and_images_are_other_prompts() -> None:
-    index = CacheIndex()
-    one = index.add_publisher()
+    index, one, _ = opened()
     done(index.apply(one, [store([1], adapter="poet"), store([2], salt="s"), store([3], extras=(b"image",))]))
     assert blocks(index, one) == 0
     assert blocks(index, one, adapter="poet") == 1
@@ -93,8 +94,7 @@ def test_adapters_salts_and_images_are_other_prompts() -> None:
 
 
 def test_references_are_counted_for_each_tier() -> None:
-    index = CacheIndex()
-    one = index.add_publisher()
+    index, one, _ = opened()
     done(index.apply(one, [store([1]), store([1], tokens=[], scope=HOST), BlocksRemoved(GPU, [1])]))
     assert blocks(index, one) == 1
     done(index.apply(one, [BlocksRemoved(GPU, [1])]))  # nothing is there
@@ -123,15 +123,13 @@ def test_a_group_with_gaps_only_adds_to_what_is_known() -> None:
 
 @pytest.mark.parametrize("scope", [("cpu", 0, "", ""), ("storage", 0, "", ""), ("gpu", 0, "REMOTE", "")])
 def test_what_nobody_removes_is_not_counted(scope: Scope) -> None:
-    index = CacheIndex()
-    one = index.add_publisher()
+    index, one, _ = opened()
     done(index.apply(one, [store([1], scope=scope)]))
     assert len(index) == 0
 
 
 def test_a_cleared_cache_holds_nothing_at_once_and_its_memory_is_given_back() -> None:
-    index = CacheIndex()
-    one, other = index.add_publisher(), index.add_publisher()
+    index, one, other = opened()
     for start in range(0, 64_000, 16):
         done(index.apply(one, [store([start], tokens=list(range(start, start + 16)))]))
     done(index.apply(other, [store([1, 2])]))
@@ -155,8 +153,7 @@ def test_a_cleared_cache_holds_nothing_at_once_and_its_memory_is_given_back() ->
 
 
 def test_what_was_noted_of_a_cleared_cache_is_let_go_in_steps() -> None:
-    index = CacheIndex()
-    one, other = index.add_publisher(), index.add_publisher()
+    index, one, other = opened()
     count = 20_000
     for start in range(0, count, 100):
         tokens = list(range(start * SIZE, (start + 100) * SIZE))
@@ -178,8 +175,7 @@ def test_what_was_noted_of_a_cleared_cache_is_let_go_in_steps() -> None:
 
 
 def test_names_of_what_is_gone_are_forgotten_in_steps_and_too_many_of_what_is_there_with_all_else() -> None:
-    index = CacheIndex()
-    one, other = index.add_publisher(), index.add_publisher()
+    index, one, other = opened()
     done(index.apply(one, [store([1])]))
     longest, name = 0, 2
     while not other.refused:
@@ -205,8 +201,7 @@ def test_what_is_beyond_the_limit_is_refused_and_never_makes_anything_wrong() ->
 
 
 def test_blocks_of_a_single_token_are_refused() -> None:
-    index = CacheIndex()
-    one = index.add_publisher()
+    index, one, _ = opened()
     done(index.apply(one, [BlocksStored(GPU, list(range(16)), None, PROMPT[:16], 1)]))
     assert (len(index), one.refused, one.block_tokens) == (0, 16, 0)
 
