@@ -106,18 +106,19 @@ def test_in_a_full_band_the_longest_flow_gives_way_where_flows_take_turns() -> N
     assert band.gives_way("c", 1, *band.over(1)) == []  # it would have as many as the longest
 
 
-def test_nobody_gives_way_where_flows_are_as_one() -> None:
-    band = band_of(band_settings(max_requests=2))
-    for sequence in range(2):
-        band.add(queued(sequence, "a"))
-    assert band.gives_way("b", 1, *band.over(1)) == []
-
-
-def test_nobody_gives_way_to_a_body_that_would_not_fit() -> None:
-    band = band_of(band_settings(max_requests=3, max_bytes=100, fairness=RoundRobin()))
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [
+        (band_settings(max_requests=3), 1),
+        (band_settings(max_requests=3, max_bytes=100, fairness=RoundRobin()), 101),
+    ],
+    ids=["flows are as one", "the body would not fit"],
+)
+def test_nobody_gives_way(settings: PriorityBand, size: int) -> None:
+    band = band_of(settings)
     for sequence in range(3):
         band.add(queued(sequence, "a"))
-    assert band.gives_way("b", 101, *band.over(101)) == []
+    assert band.gives_way("b", size, *band.over(size)) == []
 
 
 def test_in_a_band_full_of_bytes_the_flow_with_most_of_them_gives_way() -> None:

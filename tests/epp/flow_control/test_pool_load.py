@@ -407,14 +407,10 @@ def test_room_that_the_other_one_does_not_take_is_used(two: Two) -> None:
     assert two.own(0) == ROOM
 
 
-def test_up_to_an_equal_share_nobody_yields(two: Two) -> None:
-    picker = two.pickers[0]
-    picker.admission.set_waiting_at_peers([{0: 2**32 - 1}])
+@pytest.mark.parametrize(("priority", "got"), [(0, ROOM / 2), (-1, ROOM)])
+def test_up_to_an_equal_share_nobody_yields_and_not_to_lower_priorities(
+    two: Two, priority: int, got: float
+) -> None:
+    two.pickers[0].admission.set_waiting_at_peers([{priority: 2**32 - 1}])
     two.ask(0, ROOM)
-    assert two.own(0) == ROOM / 2
-
-
-def test_lower_priorities_of_others_do_not_count(two: Two) -> None:
-    two.pickers[0].admission.set_waiting_at_peers([{-1: 100}])
-    two.ask(0, ROOM)
-    assert two.own(0) == ROOM
+    assert two.own(0) == got

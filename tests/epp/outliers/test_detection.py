@@ -85,6 +85,13 @@ def instance(number: int, incarnation: str = "1") -> Instance:
     return Instance(f"w{number}", "ns", "c", f"10.0.0.{number}", 8000, incarnation)
 
 
+def failed(**changes: Any) -> Pool:
+    """One whose w1 answered five requests in a row with 500."""
+    pool = Pool(changes=changes)
+    pool.answer(1, 500, times=5)
+    return pool
+
+
 @pytest.mark.parametrize(
     ("answers", "causes"),
     [
@@ -253,8 +260,7 @@ def test_never_more_than_a_share_of_the_pool(count: int, percent: float, most: i
 
 
 def test_an_ejected_endpoint_is_probed_then_gets_one_request_then_all() -> None:
-    pool = Pool()
-    pool.answer(1, 500, times=5)
+    pool = failed()
     pool.wait(29)
     assert not pool.probe()
     pool.wait(1)
@@ -269,8 +275,7 @@ def test_an_ejected_endpoint_is_probed_then_gets_one_request_then_all() -> None:
 
 
 def test_a_failed_probe_costs_no_request() -> None:
-    pool = Pool()
-    pool.answer(1, 500, times=5)
+    pool = failed()
     pool.wait(30)
     for _ in range(3):
         assert pool.probe(alive=False)
@@ -283,8 +288,7 @@ def test_a_failed_probe_costs_no_request() -> None:
 
 
 def test_pauses_grow_with_each_failed_trial_up_to_the_longest() -> None:
-    pool = Pool(changes={"max_ejection_time": 100.0, "probe_path": ""})
-    pool.answer(1, 500, times=5)
+    pool = failed(max_ejection_time=100.0, probe_path="")
     for pause in 30, 60, 90, 100, 100:
         pool.wait(pause - 1)
         assert pool.ejected() == [1]
@@ -295,8 +299,7 @@ def test_pauses_grow_with_each_failed_trial_up_to_the_longest() -> None:
 
 
 def test_pauses_shrink_again_while_all_is_well() -> None:
-    pool = Pool(changes={"probe_path": ""})
-    pool.answer(1, 500, times=5)
+    pool = failed(probe_path="")
     pool.wait(30)
     pool.answer(1)
     pool.wait(20)
@@ -306,8 +309,7 @@ def test_pauses_shrink_again_while_all_is_well() -> None:
 
 
 def test_a_trial_whose_client_goes_away_is_repeated() -> None:
-    pool = Pool(changes={"probe_path": ""})
-    pool.answer(1, 500, times=5)
+    pool = failed(probe_path="")
     pool.wait(30)
     request = pool.send(1)
     assert pool.ejected() == [1]
@@ -316,8 +318,7 @@ def test_a_trial_whose_client_goes_away_is_repeated() -> None:
 
 
 def test_a_trial_that_gets_no_answer_fails() -> None:
-    pool = Pool(changes={"probe_path": ""})
-    pool.answer(1, 500, times=5)
+    pool = failed(probe_path="")
     pool.wait(30)
     pool.send(1)
     pool.wait_while_others_answer(12)
@@ -411,8 +412,7 @@ def test_an_attempt_that_the_data_plane_repeated_elsewhere_counts() -> None:
 
 
 def test_a_new_process_and_a_new_incarnation_begin_anew() -> None:
-    pool = Pool()
-    pool.answer(1, 500, times=5)
+    pool = failed()
     pool.store.process_replaced(pool.endpoint(1))
     assert pool.ejected() == []
     pool.answer(1, 500, times=5)
@@ -436,8 +436,7 @@ def test_what_was_sent_to_an_endpoint_before_it_was_removed_is_forgotten() -> No
 
 
 def test_the_end_of_detection_gives_all_endpoints_back() -> None:
-    pool = Pool()
-    pool.answer(1, 500, times=5)
+    pool = failed()
     pool.detection.close()
     assert pool.ejected() == []
     assert not pool.store.on_change

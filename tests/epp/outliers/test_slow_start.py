@@ -158,16 +158,13 @@ class RandomEvents(RuleBasedStateMachine):
         self.in_flight: dict[object, Endpoint] = {}
         self.most = 0
 
-    def instance(self, name: str) -> Instance:
-        return Instance(name, "ns", "c", "10.0.0.1", 8000, "1")
-
     @rule(name=NAMES)
     def add(self, name: str) -> None:
-        self.store.apply(InstanceAddedEvent(self.instance(name)))
+        self.store.apply(InstanceAddedEvent(instance(name)))
 
     @rule(name=NAMES)
     def remove(self, name: str) -> None:
-        self.store.apply(InstanceRemovedEvent(self.instance(name), "deleted"))
+        self.store.apply(InstanceRemovedEvent(instance(name), "deleted"))
         self.most = len(self.detection.ejected)
 
     @precondition(lambda self: self.store.endpoints)

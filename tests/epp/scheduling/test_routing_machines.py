@@ -148,10 +148,11 @@ def of(found: list[Answer], worker: str) -> list[Answer]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_worker_that_joins_gets_nothing_before(way: str) -> None:
-    found = answers(way, Event(3.0, 4, "join"))
-    assert not any(one.failed for one in found)
-    assert all(one.at >= 3.0 for one in of(found, "w4"))
+def test_a_worker_that_joins_gets_nothing_before_and_one_that_drains_ends_what_it_has(way: str) -> None:
+    joined, drained = answers(way, Event(3.0, 4, "join")), answers(way, Event(3.0, 1, "drain"))
+    assert not any(one.failed for one in joined + drained)
+    assert all(one.at >= 3.0 for one in of(joined, "w4"))
+    assert all(one.at <= 3.0 for one in of(drained, "w1"))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -169,13 +170,6 @@ def test_a_killed_worker_comes_back_with_an_empty_cache(events: tuple[Event, ...
     again = [one for one in of(found, "w1") if one.at > 3.5]
     assert again
     assert again[0].cached == 0
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_draining_worker_ends_what_it_has(way: str) -> None:
-    found = answers(way, Event(3.0, 1, "drain"))
-    assert not any(one.failed for one in found)
-    assert all(one.at <= 3.0 for one in of(found, "w1"))
 
 
 @pytest.mark.parametrize("way", WAYS)

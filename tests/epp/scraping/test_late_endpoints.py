@@ -46,16 +46,17 @@ async def test_a_worker_that_was_stopped_answers_the_request_that_it_holds() -> 
         await eventually(lambda: waiting(store) == [1])
 
 
-async def test_who_does_not_answer_is_late_until_it_does() -> None:
+async def test_who_does_not_answer_is_late_until_it_does_or_nothing_is_scraped() -> None:
     worker, other, store = Worker(), Worker(), Datastore()
-    async with serving(worker, other), scraping(store):
+    async with serving(worker, other), scraping(store) as scraper:
         add(store, worker)
         add(store, other, "w2")
         await eventually(lambda: age(store) < 1 and other.asked > 3)
-        worker.stopped = asyncio.Event()
-        await eventually(lambda: late(store) == [True, False])
-        worker.stopped.set()
-        await eventually(lambda: late(store) == [])
+        for ends in (lambda: worker.stopped.set(), lambda: scraper.reconfigure(None, None)):
+            worker.stopped = asyncio.Event()
+            await eventually(lambda: late(store) == [True, False])
+            ends()
+            await eventually(lambda: late(store) == [])
 
 
 async def test_who_is_asked_again_stays_as_late_as_it_was() -> None:
@@ -154,18 +155,6 @@ async def test_nobody_is_late_before_it_is_asked() -> None:
         store.reserve(store.endpoints[0])
         await asyncio.sleep(0.1)
         assert (worker.asked, due(store)) == (1, before)
-
-
-async def test_nobody_is_late_once_nothing_is_scraped() -> None:
-    worker, other, store = Worker(), Worker(), Datastore()
-    async with serving(worker, other), scraping(store) as scraper:
-        add(store, worker)
-        add(store, other, "w2")
-        await eventually(lambda: age(store) < 1 and other.asked > 3)
-        worker.stopped = asyncio.Event()
-        await eventually(lambda: late(store) == [True, False])
-        scraper.reconfigure(None, None)
-        await eventually(lambda: late(store) == [])
 
 
 async def test_a_page_elsewhere_ends_the_wait_for_the_one_that_is_late() -> None:

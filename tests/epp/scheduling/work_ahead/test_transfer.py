@@ -182,27 +182,16 @@ def test_whether_prompts_count_with_their_first_tokens(counts: str, begins: bool
     assert [watch(counts, seed=seed).begins for seed in range(10)] == [begins] * 10
 
 
-def test_a_counter_that_jumps_is_worth_no_more_than_one_that_is_wrong() -> None:
-    kind = watch("jumps", 10.0)
-    assert watch("begin", 30.0, kind, start=10.0).begins is True
+def test_a_counter_that_jumps_is_worth_no_more_than_a_wrong_one_and_another_program_is_found_out() -> None:
+    for first, seconds, later, begins in (("jumps", 10.0, "begin", True), ("begin", 30.0, "end", False)):
+        assert watch(later, 30.0, watch(first, seconds), start=seconds).begins is begins
 
 
-def test_another_program_is_found_out() -> None:
-    kind = watch("begin")
-    assert watch("end", 30.0, kind, start=30.0).begins is False
-
-
-def test_the_answer_to_a_prompt_that_was_withdrawn_says_nothing() -> None:
-    kind = CounterKind(KindSums())
-    for number in range(200):
-        kind.first_byte(0.0, 0.3 * number)
-        kind.read(1e3 * number, 0.3 * number + 0.1)
-    assert kind.begins is None
-
-
-def test_pages_of_the_past_are_no_pages() -> None:
-    kind = CounterKind(KindSums())
+def test_answers_to_prompts_that_were_withdrawn_and_pages_of_the_past_say_nothing() -> None:
+    withdrawn, past = CounterKind(KindSums()), CounterKind(KindSums())
     for number in range(1_000):
-        kind.first_byte(500.0, 10.0 + number)
-        kind.read(1e6 - number, 10.0 - number)
-    assert kind.begins is None
+        withdrawn.first_byte(0.0, 0.3 * number)
+        withdrawn.read(1e3 * number, 0.3 * number + 0.1)
+        past.first_byte(500.0, 10.0 + number)
+        past.read(1e6 - number, 10.0 - number)
+    assert (withdrawn.begins, past.begins) == (None, None)
