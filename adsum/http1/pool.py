@@ -64,9 +64,11 @@ class ConnectionPool:
         body: bytes,
         new_reader: Callable[[], ResponseReader],
         on_connection: Callable[[ClientConnection], object] | None = None,
+        deadline: float | None = None,
     ) -> HttpResponse:
         """The response to a request. `head`: the request line and fields, without the blank line. `on_connection`: called
-        with the connection before the request goes over it.
+        with the connection before the request goes over it. `deadline`: on the loop's clock; from then on TimeoutError, or
+        NotConnectedError where there is no connection yet. One timer: cheaper than `asyncio.timeout`.
 
         If a reused connection ends soon and before any byte of a response, the server closed it while it was idle: the
         request is sent once more, on a new connection that is closed afterwards. If it ends later, the server was at work.
@@ -79,15 +81,16 @@ class ConnectionPool:
             if on_connection is not None:
                 on_connection(kept)
             try:
-                return await self._send_over(kept, head + b"\r\n", body, new_reader())
-            except (OSError, ResponseError):
-                if kept.received_any or self._closed or loop.time() > latest:
+                return await self._send_over(kept, head + b"\r\n", body, new_reader(), deadline)
+            except (OSError, ResponseError) as error:
+                is_late = loop.time() > latest or (isinstance(error, TimeoutError) and not error.errno)
+                if kept.received_any or self._closed or is_late:
                     raise
             head += b"Connection: close\r\n"
-        connection = await self._connect()
+        connection = await self._connect(deadline)
         if on_connection is not None:
             on_connection(connection)
-        return await self._send_over(connection, head + b"\r\n", body, new_reader())
+        return await self._send_over(connection, head + b"\r\n", body, new_reader(), deadline)
 
     async def aclose(self) -> None:
         """Abort all connections; running requests raise IncompleteResponseError."""
@@ -102,12 +105,17 @@ class ConnectionPool:
         await asyncio.sleep(0)  # an aborted transport closes its socket in the next iteration of the loop
 
     async def _send_over(
-        self, connection: ClientConnection, head: bytes, body: bytes, reader: ResponseReader
+        self,
+        connection: ClientConnection,
+        head: bytes,
+        body: bytes,
+        reader: ResponseReader,
+        deadline: float | None,
     ) -> HttpResponse:
         self._busy.add(connection)
         keep = False
         try:
-            response = await connection.send(head, reader, body=body)
+            response = await connection.send(head, reader, deadline, body)
             keep = response.reusable and connection.sent_all and not self._closed
             return response
         finally:
@@ -143,14 +151,17 @@ class ConnectionPool:
             loop.call_later(self._keepalive_expiry, self._close_expired) if self._idle else None
         )
 
-    async def _connect(self) -> ClientConnection:
+    async def _connect(self, deadline: float | None) -> ClientConnection:
         """Raises NotConnectedError, or IncompleteResponseError if the pool is closed."""
+        seconds = self._connect_timeout
+        if deadline is not None:
+            seconds = min(seconds, deadline - asyncio.get_running_loop().time())
         try:
-            async with asyncio.timeout(self._connect_timeout):
+            async with asyncio.timeout(seconds):
                 connection = await self._connect_to(await self._resolve())
         except (OSError, UnicodeError) as error:
             late = isinstance(error, TimeoutError) and not error.errno
-            text = f"no connection within {self._connect_timeout:g} s" if late else "no connection"
+            text = f"no connection within {seconds:.3g} s" if late else "no connection"
             raise NotConnectedError(text) from (None if late else error)
         if self._closed:
             connection.abort()

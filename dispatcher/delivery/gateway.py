@@ -9,7 +9,7 @@ import email.utils
 import logging
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Self
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from yarl import URL
 
 from adsum.errors import os_reason
+from adsum.http1.connection import ClientConnection
 from adsum.http1.pool import RESEND_WITHIN, ConnectionPool, NotConnectedError
 from adsum.http1.response import (
     HttpResponse,
@@ -101,14 +102,12 @@ class Gateway:
         If a kept connection turns out to be closed within `resend_within` seconds, the request is sent again on a new one. A
         server may close an idle connection at any time, also while a request is in flight (RFC 9112, 9.5).
         """
-        loop, limit = asyncio.get_running_loop(), asyncio.timeout(timeout)
-
-        def end() -> None:
-            if not limit.expired():
-                limit.reschedule(loop.time())
-
-        held = self._memory.arriving(end)
-        answer = await self._send(self._head(path, headers, body), body, limit, held, timeout)
+        connections: list[ClientConnection] = []
+        held = self._memory.arriving(lambda: connections[-1].abort())
+        read = partial(self._read, received=held.receive)
+        deadline = asyncio.get_running_loop().time() + timeout
+        sending = self._pool.send(self._head(path, headers, body), body, read, connections.append, deadline)
+        answer = await self._received(sending, held, timeout)
         if held.evicted:
             answer = NoAnswer(str(AnswerMemoryError(self._memory.max_bytes)))
         if isinstance(answer, NoAnswer):
@@ -117,12 +116,11 @@ class Gateway:
         held.complete(len(answer.body))
         return self._to_answer(answer, held)
 
-    async def _send(
-        self, head: bytes, body: bytes, limit: asyncio.Timeout, held: HeldAnswer, timeout: float
+    async def _received(
+        self, sending: Awaitable[HttpResponse], held: HeldAnswer, timeout: float
     ) -> HttpResponse | NoAnswer:
         try:
-            async with limit:
-                return await self._pool.send(head, body, partial(self._read, received=held.receive))
+            return await sending
         except NotConnectedError as error:
             return NoAnswer(
                 f"no connection: {os_reason(error)}" if error.__cause__ else str(error), reached=False
