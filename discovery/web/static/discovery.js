@@ -1,8 +1,9 @@
 // The page of `discovery serve`: who is there, who is not and why, and what happened.
 
-import { byId, make, makeCut, setAttribute, setCut, setStatus, setText } from "./dom.js";
+import { figure, named, reason, status, words } from "./columns.js";
+import { byId, setAttribute, setCut, setText } from "./dom.js";
 import { showEvents } from "./events.js";
-import { count, duration, UNKNOWN } from "./format.js";
+import { count, duration } from "./format.js";
 import { follow } from "./live.js";
 import { Table } from "./table.js";
 
@@ -44,52 +45,14 @@ const table = new Table(byId("workers"), {
   filter: byId("filter"),
   more: byId("all-workers"),
   columns: [
-    {
-      label: "Worker",
-      value: (row) => row.id,
-      create: () => make("div", {}, make("span", { class: "name" }), make("span", { class: "sub mono" })),
-      update: (cell, row) => {
-        const [id, url] = cell.firstElementChild.children;
-        setText(id, row.id);
-        setText(url, row.url?.replace("http://", "") ?? "");
-      },
-    },
-    {
-      label: "Status",
-      value: (row) => ORDER.indexOf(row.state),
-      create: () => make("span"),
-      update: (cell, row) => setStatus(cell.firstElementChild, ...STATES[row.state]),
-    },
-    {
-      label: "For",
-      numeric: true,
+    named("Worker", (row) => row.id, (row) => row.url?.replace("http://", "") ?? "", ["name", "sub mono"]),
+    status((row) => ORDER.indexOf(row.state), (row) => STATES[row.state]),
+    figure("For", (row) => row.since && -row.since, (since) => duration(age(since && -since)), {
       title: "How long it has been so, as far as this program saw",
-      value: (row) => (row.since === null ? null : -row.since),
-      update: (cell, row) => setText(cell, duration(age(row.since))),
-    },
-    {
-      label: "Zone",
-      optional: true,
-      value: (row) => row.zone ?? null,
-      update: (cell, row) => setText(cell, row.zone ?? UNKNOWN),
-    },
-    {
-      label: "Model",
-      long: true,
-      value: (row) => row.model,
-      create: makeCut,
-      update: (cell, row) => setCut(cell.firstElementChild, row.model),
-    },
-    {
-      label: "Why",
-      wide: true,
-      value: (row) => row.reason,
-      create: () => make("span", { class: "why" }),
-      update: (cell, row) => {
-        setText(cell.firstElementChild, row.reason ?? "");
-        setAttribute(cell, "data-label", row.reason ? "Why" : null);
-      },
-    },
+    }),
+    words("Zone", (row) => row.zone ?? null, { optional: true, long: false }),
+    words("Model", (row) => row.model),
+    reason("Why", (row) => row.reason),
   ],
 });
 

@@ -1,6 +1,7 @@
 // The dispatcher's page: its queues, what their gates wait for, who waits, and what became of requests.
 
-import { byId, make, makeCut, makeMeter, setAttribute, setChildren, setCut, setMeter, setStatus, setText } from "./dom.js";
+import { figure, named, reason, status, words } from "./columns.js";
+import { byId, make, makeMeter, setAttribute, setChildren, setCut, setMeter, setText } from "./dom.js";
 import { clock, count, duration, number, percent } from "./format.js";
 import { follow } from "./live.js";
 import { Table } from "./table.js";
@@ -23,26 +24,9 @@ const SPARK = { width: 120, height: 22, steps: 60 };
 const sum = (rows, of) => rows.reduce((total, row) => total + (of(row) ?? 0), 0);
 const waits = ({ totals }) => totals && totals.pending - totals.claimed;
 const unsuccessful = ({ recent }) => recent.failed + recent.expired;
-const makeName = () => make("span", { class: "name" });
-
-// A column of words that may be long.
-const text = (label, value, create) => ({
-  label,
-  value,
-  create,
-  long: true,
-  update: (cell, row) => setCut(cell.firstElementChild, value(row)),
-});
+const queueName = words("Queue", (row) => row.queue ?? row.name, { create: () => make("span", { class: "name" }) });
 
 const reading = (value) => number(value, value % 1 ? 3 : 0);
-
-// A column of a number.
-const figure = (label, value, show = count) => ({
-  label,
-  value,
-  numeric: true,
-  update: (cell, row) => setText(cell, show(value(row))),
-});
 
 const queues = new Table(byId("queues"), {
   caption: "Queues",
@@ -51,22 +35,8 @@ const queues = new Table(byId("queues"), {
   filter: byId("filter"),
   more: byId("all-queues"),
   columns: [
-    {
-      label: "Queue",
-      value: (row) => row.name,
-      create: () => make("div", {}, makeName(), make("span", { class: "sub" })),
-      update: (cell, row) => {
-        const [name, target] = cell.firstElementChild.children;
-        setText(name, row.name);
-        setText(target, `to ${row.target}${row.front_door ? ", front door" : ""}`);
-      },
-    },
-    {
-      label: "Status",
-      value: (row) => ORDER.indexOf(row.activity),
-      create: () => make("span"),
-      update: (cell, row) => setStatus(cell.firstElementChild, ...ACTIVITIES[row.activity]),
-    },
+    named("Queue", (row) => row.name, (row) => `to ${row.target}${row.front_door ? ", front door" : ""}`),
+    status((row) => ORDER.indexOf(row.activity), (row) => ACTIVITIES[row.activity]),
     figure("Waiting", waits),
     {
       label: "In flight here",
@@ -88,7 +58,7 @@ const queues = new Table(byId("queues"), {
       create: makeMeter,
       update: (cell, row) => setMeter(cell.firstElementChild, percent(row.budget), row.budget),
     },
-    { ...figure("p95", (row) => row.latency.p95, duration), title: "From an attempt to its answer" },
+    figure("p95", (row) => row.latency.p95, duration, { title: "From an attempt to its answer" }),
     {
       label: "Lately",
       value: (row) => row.recent.succeeded + unsuccessful(row),
@@ -119,36 +89,15 @@ const gates = new Table(byId("gates"), {
   words: (row) => [row.queue, row.gate].join(" "),
   more: byId("all-gates"),
   columns: [
-    text("Queue", (row) => row.queue, makeName),
-    {
-      label: "Gate",
-      long: true,
-      title: "And what it reads",
-      value: (row) => row.gate,
-      create: () => make("div", {}, makeCut(), make("span", { class: "sub cut" })),
-      update: (cell, row) => {
-        const [gate, source] = cell.firstElementChild.children;
-        setCut(gate, row.gate);
-        setCut(source, row.source ?? "");
-      },
-    },
+    queueName,
+    named("Gate", (row) => row.gate, (row) => row.source ?? "", ["cut", "sub cut"], { long: true, title: "And what it reads" }),
     figure("Reads", (row) => row.value, reading),
     figure("Closes at", (row) => row.closes_at, reading),
-    {
-      label: "Status",
-      value: (row) => READ.findIndex(([available]) => available === row.available),
-      create: () => make("span"),
-      update: (cell, row) => setStatus(cell.firstElementChild, ...READ.find(([available]) => available === row.available).slice(1)),
-    },
-    {
-      label: "Why not",
-      wide: true,
-      value: (row) => row.reason,
-      update: (cell, row) => {
-        setText(cell, row.reason ?? "");
-        setAttribute(cell, "data-label", row.reason ? "Why not" : null);
-      },
-    },
+    status(
+      (row) => READ.findIndex(([available]) => available === row.available),
+      (row) => READ.find(([available]) => available === row.available).slice(1),
+    ),
+    reason("Why not", (row) => row.reason),
   ],
 });
 
@@ -159,8 +108,8 @@ const tenants = new Table(byId("tenants"), {
   more: byId("all-tenants"),
   sort: 2,
   columns: [
-    text("Tenant", (row) => row.tenant, makeCut),
-    text("Queue", (row) => row.queue, makeName),
+    words("Tenant", (row) => row.tenant),
+    queueName,
     figure("Turn", (row) => row.turn),
     {
       label: "Waiting",
@@ -169,17 +118,9 @@ const tenants = new Table(byId("tenants"), {
       create: makeMeter,
       update: (cell, row) => setMeter(cell.firstElementChild, count(row.waiting), row.share),
     },
-    { ...figure("Deadline", (row) => row.earliest_deadline, untilThen), title: "The earliest of its requests" },
+    figure("Deadline", (row) => row.earliest_deadline, untilThen, { title: "The earliest of its requests" }),
     figure("Weight", (row) => row.weight, (value) => number(value, value % 1 ? 2 : 0)),
-    {
-      label: "Waits for",
-      wide: true,
-      value: (row) => row.waits_for,
-      update: (cell, row) => {
-        setText(cell, row.waits_for ?? "");
-        setAttribute(cell, "data-label", row.waits_for ? "Waits for" : null);
-      },
-    },
+    reason("Waits for", (row) => row.waits_for),
   ],
 });
 
@@ -189,7 +130,7 @@ const results = new Table(byId("results"), {
   words: (row) => row.name,
   more: byId("all-results"),
   columns: [
-    text("Queue", (row) => row.name, makeName),
+    queueName,
     ...["submitted", "succeeded", "failed", "expired", "cancelled", "dropped", "retries", "redelivered", "dead_letters"].map((name) =>
       figure(name[0].toUpperCase() + name.slice(1).replace("_", " "), (row) => row.totals?.[name]),
     ),

@@ -1,5 +1,6 @@
 // The picker's page. What the events carry is written down in docs/pages.md.
 
+import { figure } from "./columns.js";
 import { byId, make, makeMeter, setAttribute, setChildren, setCut, setMeter, setText } from "./dom.js";
 import { bytes, count, duration, number, percent, UNKNOWN } from "./format.js";
 import { decisionList } from "./decisions.js";
@@ -97,9 +98,9 @@ const queueTable = new Table(byId("queues"), {
       label: "Waiting", numeric: true, value: (band) => band.waiting, create: makeMeter,
       update: (cell, band) => setMeter(cell.firstChild, count(band.waiting), band.waiting / band.max_requests, band.waiting >= band.max_requests ? "bad" : null),
     },
-    { label: "Oldest", numeric: true, value: (band) => band.oldest, update: (cell, band) => setText(cell, band.oldest === null ? UNKNOWN : duration(band.oldest)) },
-    { label: "Size", numeric: true, value: (band) => band.bytes, update: (cell, band) => setText(cell, bytes(band.bytes)) },
-    { label: "Ceiling", title: "Its requests go while the saturation is below this", numeric: true, value: (band) => band.ceiling, update: (cell, band) => setText(cell, number(band.ceiling)) },
+    figure("Oldest", (band) => band.oldest, duration),
+    figure("Size", (band) => band.bytes, bytes),
+    figure("Ceiling", (band) => band.ceiling, number, { title: "Its requests go while the saturation is below this" }),
   ],
 });
 
@@ -128,8 +129,8 @@ const learntTable = new Table(byId("learnt"), {
   words: () => "",
   columns: [
     { label: "Each adds", value: (row) => row.at, create: () => make("span"), update: (cell, row) => setText(cell.firstChild, COSTS[row.name] ?? row.name) },
-    { label: "Seconds", numeric: true, value: (row) => row.seconds, update: (cell, row) => setText(cell, number(row.seconds, 4)) },
-    { label: "±", title: "The standard error", numeric: true, value: (row) => row.spread, update: (cell, row) => setText(cell, number(row.spread, 4)) },
+    figure("Seconds", (row) => row.seconds, (seconds) => number(seconds, 4)),
+    figure("±", (row) => row.spread, (spread) => number(spread, 4), { title: "The standard error" }),
   ],
 });
 

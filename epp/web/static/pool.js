@@ -1,6 +1,7 @@
 // The table of endpoints.
 
-import { byId, make, makeMeter, setAttribute, setCut, setMeter, setStatus, setText } from "./dom.js";
+import { figure, named } from "./columns.js";
+import { byId, make, makeMeter, setAttribute, setMeter, setStatus, setText } from "./dom.js";
 import { count, duration, number, percent, UNKNOWN } from "./format.js";
 import { Table } from "./table.js";
 
@@ -17,14 +18,7 @@ export const STATUSES = [
   { word: "Ejected", tone: "bad", usable: false, title: "Its requests failed: it gets none for a while" },
 ];
 
-const numeric = (label, name, format, title) => ({
-  label, title, numeric: true,
-  value: (row) => row[name],
-  update: (cell, row) => {
-    setText(cell, format(row[name]));
-    cell.classList.toggle("unknown", row[name] === null);
-  },
-});
+const numeric = (label, name, format, title) => figure(label, (row) => row[name], format, { title });
 
 const meter = (label, name, title, tone = () => null) => ({
   label, title, numeric: true,
@@ -41,14 +35,7 @@ export function poolTable() {
     key: (row) => row.key,
     words: (row) => `${row.id} ${row.destination} ${row.about} ${row.status.word}`,
     columns: [
-      {
-        label: "Endpoint", value: (row) => row.id, create: makeName,
-        update: (cell, row) => {
-          const [name, about] = cell.firstChild.children;
-          setCut(name, row.id);
-          setCut(about, row.about);
-        },
-      },
+      named("Endpoint", (row) => row.id, (row) => row.about, ["cut", "sub cut"]),
       {
         label: "Status", value: (row) => -row.code, create: () => make("span"),
         update: (cell, row) => {
@@ -79,16 +66,12 @@ export function poolTable() {
           setAttribute(cell, "title", row.counter === null ? null : `Its counter of prompt tokens tells of: ${row.counter}`);
         },
       },
-      numeric("Age", "age", (age) => (age === null ? UNKNOWN : duration(age)), "Of its numbers"),
+      numeric("Age", "age", duration, "Of its numbers"),
     ],
   });
   return {
     show: (endpoints, load) => table.show(endpoints.map((endpoint, at) => row(endpoint, load, at))),
   };
-}
-
-function makeName() {
-  return make("span", {}, make("span", { class: "cut" }), make("span", { class: "sub cut" }));
 }
 
 function row(endpoint, load, at) {
