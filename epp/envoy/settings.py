@@ -16,16 +16,8 @@ AUTO, EXT_PROC_STREAM, ACCESS_LOG = "auto", "ext-proc", "access-log"
 
 @dataclass(frozen=True, slots=True)
 class EnvoySettings:
-    """`endpoints`, `eds_file`, `eds_server`: where override-host has its hosts from, one of them, if not from the pickers.
-    `attempts`: of one request at the workers. `retry_buffer`: bytes of a request that Envoy keeps for another attempt. `subset`: a subset hint for every request.
-    `outcomes`: how pickers hear what became of requests. `peers`: pickers know each other. `needs_answers`: what of their
-    configuration does not work without answers.
-
-    `fallback`: original-dst tries the picker's second choice if the first cannot be reached. `request_timeout`: for a
-    client to send its whole request, body included. `stream_idle_timeout`: without a byte of an answer. `client_timeouts`: clients say how long their answers may take. `access_log`: a file on Envoy's machine, "" for none.
-    `client_cert`, `client_key`: PEM files on Envoy's machine, for a picker that asks for a client certificate.
-    `remove_request_headers`: names of what clients must not say. `max_connections`: of all clients together. `max_heap`: bytes; Envoy refuses requests shortly before.
-    `ca_file`: a PEM file there; None: any certificate of a picker is accepted. `status`: `/ready` and Prometheus' page.
+    """`needs_answers`: what of the pickers' configuration does not work without answers. Files are on Envoy's machine, sizes in
+    bytes; the help of each flag says the rest.
     """
 
     mode: str = "override-host"

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -51,6 +51,7 @@ class ModelRestorer:
     (https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation).
     """
 
+    changes_body: ClassVar[bool] = True
     __slots__ = (
         "_after_return",
         "_begun",
@@ -92,10 +93,6 @@ class ModelRestorer:
     @property
     def names_are_short(self) -> bool:
         return max(len(self._plain), len(self._named)) <= _MAX_NAME
-
-    @property
-    def changes_body(self) -> bool:
-        return True
 
     def read(self, piece: Buffer, now: float) -> Buffer | None:
         """The piece with the client's name, without the beginning of a name that is not complete."""

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from epp.ext_proc import answers, protocol
 from epp.ext_proc.answers import Answer
@@ -179,14 +179,11 @@ def _open(
 class _FirstPieceReader:
     """Tells what is counted for a request that its answer has begun: the prompt is computed."""
 
+    changes_body: ClassVar[bool] = False
     __slots__ = ("_counts",)
 
     def __init__(self, counts: Sequence[RequestCount]) -> None:
         self._counts = counts
-
-    @property
-    def changes_body(self) -> bool:
-        return False
 
     def read(self, piece: Buffer, now: float) -> None:
         counts, self._counts = self._counts, ()

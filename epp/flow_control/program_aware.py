@@ -6,7 +6,7 @@ Values: llm-d-router, plugins/flowcontrol/fairness/program-aware, strategy las (
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
@@ -68,6 +68,8 @@ class ProgramAware(RequestFollower):
     picker counts both at the end.
     """
 
+    shares_places: ClassVar[bool] = True
+
     def __init__(self, given: ProgramAwareParameters, clock: Callable[[], float]) -> None:
         self.given = given
         self._clock = clock
@@ -77,10 +79,6 @@ class ProgramAware(RequestFollower):
     @property
     def programs(self) -> Mapping[str, Program]:
         return self._programs
-
-    @property
-    def shares_places(self) -> bool:
-        return True
 
     def selector(self) -> FlowSelector:
         return _LeastServed(self)

@@ -4,7 +4,7 @@ With `--usage-metrics` an `AnswerMeter` measures it. Without it, `PromptMeter` r
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from adsum.histogram import Histogram
 from epp.ext_proc.response_body import ResponseHead
@@ -268,15 +268,12 @@ def open_prompt_meter(head: ResponseHead, counted: Callable[[int], None]) -> "Pr
 class PromptMeter:
     """A ResponseBodyReader that changes nothing: `counted` gets the tokens of the prompt at the end of a whole answer."""
 
+    changes_body: ClassVar[bool] = False
     __slots__ = ("_counted", "_end")
 
     def __init__(self, counted: Callable[[int], None]) -> None:
         self._counted = counted
         self._end = bytearray()
-
-    @property
-    def changes_body(self) -> bool:
-        return False
 
     def read(self, piece: Buffer, now: float) -> None:
         self._end += piece[-END:]
@@ -298,6 +295,7 @@ class AnswerMeter:
     `counted`: called at the end with what the answer said.
     """
 
+    changes_body: ClassVar[bool] = False
     __slots__ = (
         "_counted",
         "_first",
@@ -326,10 +324,6 @@ class AnswerMeter:
         self._size = 0
         self._first: float | None = None
         self._last = 0.0
-
-    @property
-    def changes_body(self) -> bool:
-        return False
 
     def read(self, piece: Buffer, now: float) -> None:
         size = len(piece)

@@ -5,7 +5,7 @@ not at all elsewhere; one that has nothing in common with the others of its wind
 """
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -88,15 +88,13 @@ class BurstWindow:
     placed by the other scorers.
     """
 
+    waits_for_endpoints: ClassVar[bool] = False
+
     def __init__(self, producer: "BurstPrefixProducer", before: AdmissionController) -> None:
         self._producer = producer
         self._before = before
         self._waiting: dict[WaitingRequest, None] = {}
         self._ends_at = _NO_REQUEST
-
-    @property
-    def waits_for_endpoints(self) -> bool:
-        return False
 
     def admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
         if not self._before.admit(request, candidates, now):
