@@ -27,28 +27,6 @@ COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointAttributeFilter:
-    """Keeps the endpoints whose number compares so with `value`.
-
-    `keep_missing`: whether one without the number, or without a page that is believed, stays. `fallback`: if none is left,
-    all stay.
-    """
-
-    attribute: WorkerMetric
-    comparison: str
-    value: float
-    keep_missing: bool = True
-    fallback: bool = False
-
-    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
-        values = pool.metric(self.attribute)
-        known = ~np.isnan(values) & np.isfinite(pool.age)
-        fits = COMPARISONS[self.comparison](values, self.value)
-        kept: Mask = np.where(known, fits, self.keep_missing)
-        return np.ones(len(pool), dtype=np.bool_) if self.fallback and not kept.any() else kept
-
-
 class ThresholdParameters(Section):
     operator: Literal["LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Equal", "NotEqual"]
     """Compares the number of an endpoint with `value`."""
@@ -76,14 +54,24 @@ class AttributeFilterParameters(Section):
     """It says which endpoints stay."""
 
 
+@dataclass(frozen=True, slots=True)
+class EndpointAttributeFilter:
+    """A number that is not known, or on a page that is not believed, is a missing one."""
+
+    attribute: WorkerMetric
+    given: AttributeFilterParameters
+
+    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
+        values = pool.metric(self.attribute)
+        known = ~np.isnan(values) & np.isfinite(pool.age)
+        threshold = self.given.algorithm.threshold
+        fits = COMPARISONS[threshold.operator](values, threshold.value)
+        kept: Mask = np.where(known, fits, self.given.on_missing != "Fail")
+        return np.ones(len(pool), dtype=np.bool_) if self.given.fallback_on_empty and not kept.any() else kept
+
+
 def _filter(given: AttributeFilterParameters, context: PluginContext) -> EndpointAttributeFilter:
-    return EndpointAttributeFilter(
-        attribute=context.metric(given.attribute, given.producer, field="attribute"),
-        comparison=given.algorithm.threshold.operator,
-        value=given.algorithm.threshold.value,
-        keep_missing=given.on_missing != "Fail",
-        fallback=given.fallback_on_empty,
-    )
+    return EndpointAttributeFilter(context.metric(given.attribute, given.producer, field="attribute"), given)
 
 
 ENDPOINT_ATTRIBUTE_FILTER: Final = PluginDeclaration(

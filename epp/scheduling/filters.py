@@ -3,8 +3,8 @@
 Conditions on the load: llm-d-router, plugins/scheduling/filter/utilization.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from epp.endpoints.endpoint import (
     Floats,
     Mask,
 )
-from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.declaration import PluginDeclaration, Role, only_parameters
 from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
 
@@ -38,13 +38,23 @@ class LabelFilter:
         return np.array(kept, dtype=np.bool_)
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """One line of a Kubernetes label selector: `operator` is In, NotIn, Exists or DoesNotExist."""
+class Requirement(Section):
+    """One line of matchExpressions."""
 
     key: str
-    operator: str
-    values: frozenset[str] = frozenset()
+    """The label."""
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """How the label is compared, as in Kubernetes."""
+    values: list[str] = Field(default_factory=list)
+    """The values for `In` and `NotIn`."""
+
+    @model_validator(mode="after")
+    def _check_values(self) -> "Requirement":
+        if self.operator in ("In", "NotIn") and not self.values:
+            raise ValueError(f"{self.operator} needs values")
+        if self.operator in ("Exists", "DoesNotExist") and self.values:
+            raise ValueError(f"{self.operator} takes no values")
+        return self
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether the labels satisfy it. As in Kubernetes, an absent label satisfies NotIn."""
@@ -59,12 +69,13 @@ class Requirement:
                 return self.key not in labels
 
 
-@dataclass(frozen=True, slots=True)
-class LabelSelectorFilter:
-    """Keeps endpoints that match a Kubernetes label selector; an empty one matches all."""
+class LabelSelectorFilter(Section):
+    """Keeps the endpoints that match a Kubernetes label selector; an empty one matches all."""
 
-    match_labels: Mapping[str, str] = field(default_factory=dict)
-    match_expressions: tuple[Requirement, ...] = ()
+    match_labels: dict[str, str] = Field(default_factory=dict)
+    """Labels that an endpoint has to have, with their values."""
+    match_expressions: list[Requirement] = Field(default_factory=list)
+    """Further conditions; all have to hold."""
 
     def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
         return np.array([self._selects(endpoint.labels) for endpoint in pool.endpoints], dtype=np.bool_)
@@ -73,32 +84,6 @@ class LabelSelectorFilter:
         return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
             requirement.matches(labels) for requirement in self.match_expressions
         )
-
-
-class SelectorRequirement(Section):
-    """One line of matchExpressions."""
-
-    key: str
-    """The label."""
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    """How the label is compared, as in Kubernetes."""
-    values: list[str] = Field(default_factory=list)
-    """The values for `In` and `NotIn`."""
-
-    @model_validator(mode="after")
-    def _check_values(self) -> "SelectorRequirement":
-        if self.operator in ("In", "NotIn") and not self.values:
-            raise ValueError(f"{self.operator} needs values")
-        if self.operator in ("Exists", "DoesNotExist") and self.values:
-            raise ValueError(f"{self.operator} takes no values")
-        return self
-
-
-class SelectorParameters(Section):
-    match_labels: dict[str, str] = Field(default_factory=dict)
-    """Labels that an endpoint has to have, with their values."""
-    match_expressions: list[SelectorRequirement] = Field(default_factory=list)
-    """Further conditions; all have to hold."""
 
 
 class ByLabelParameters(Section):
@@ -120,13 +105,6 @@ class ByLabelParameters(Section):
         return self
 
 
-def _selector(given: SelectorParameters, context: PluginContext) -> LabelSelectorFilter:
-    requirements = (
-        Requirement(one.key, one.operator, frozenset(one.values)) for one in given.match_expressions
-    )
-    return LabelSelectorFilter(given.match_labels, tuple(requirements))
-
-
 def _by_role(type: str, roles: frozenset[str], *, unlabelled: bool = False) -> PluginDeclaration:
     """Keeps endpoints whose role label (llm-d) is one of `roles`."""
     return PluginDeclaration(
@@ -137,9 +115,7 @@ def _by_role(type: str, roles: frozenset[str], *, unlabelled: bool = False) -> P
 DECODE_FILTER: Final = _by_role("decode-filter", DECODE_ROLES, unlabelled=True)
 PREFILL_FILTER: Final = _by_role("prefill-filter", PREFILL_ROLES)
 ENCODE_FILTER: Final = _by_role("encode-filter", ENCODE_ROLES)
-LABEL_SELECTOR_FILTER: Final = PluginDeclaration(
-    type="label-selector-filter", role=Role.FILTER, parameters=SelectorParameters, build=_selector
-)
+LABEL_SELECTOR_FILTER: Final = only_parameters("label-selector-filter", Role.FILTER, LabelSelectorFilter)
 BY_LABEL_SELECTOR: Final = replace(LABEL_SELECTOR_FILTER, type="by-label-selector")
 BY_LABEL: Final = PluginDeclaration(
     type="by-label",
@@ -162,31 +138,6 @@ LOADS: Final[Mapping[str, Callable[[EndpointPool], Floats]]] = {
 """The numbers that conditions name. Only the first is the picker's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class UtilizationFilter:
-    """Keeps the endpoints for which none of `limits`, (number, most), is exceeded.
-
-    An endpoint whose page was not read, or is not believed, stays only if none with known numbers fits: unknown is not
-    idle. `fallback`: if none is left, all stay.
-    """
-
-    limits: Sequence[tuple[str, float]]
-    fallback: bool = False
-
-    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
-        fits: Mask = np.ones(len(pool), dtype=np.bool_)
-        known = np.isfinite(pool.age) | self._reads_no_page()
-        for name, most in self.limits:
-            within = LOADS[name](pool) <= most
-            fits &= within if name == ACTIVE_REQUESTS else within | ~known
-        if (fits & known).any():
-            return fits & known
-        return np.ones(len(pool), dtype=np.bool_) if self.fallback and not fits.any() else fits
-
-    def _reads_no_page(self) -> bool:
-        return all(name == ACTIVE_REQUESTS for name, _ in self.limits)
-
-
 class ConditionParameters(Section):
     metric: Literal["active-requests", "running-requests", "waiting-queue", "kv-cache-utilization"]
     """The filter looks at this number of each endpoint."""
@@ -200,7 +151,9 @@ class ConditionParameters(Section):
         return self
 
 
-class UtilizationFilterParameters(Section):
+class UtilizationFilter(Section):
+    """An endpoint whose page was not read, or is not believed, stays only if none with known numbers fits: unknown is not idle."""
+
     conditions: list[ConditionParameters] = Field(min_length=1)
     """All have to hold."""
     fallback_on_empty: bool = False
@@ -208,12 +161,18 @@ class UtilizationFilterParameters(Section):
     in_flight_load_producer_name: str | None = None
     """No effect: requests in flight are always counted."""
 
+    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
+        fits: Mask = np.ones(len(pool), dtype=np.bool_)
+        known = np.isfinite(pool.age) | self._reads_no_page()
+        for one in self.conditions:
+            within = LOADS[one.metric](pool) <= one.max_value
+            fits &= within if one.metric == ACTIVE_REQUESTS else within | ~known
+        if (fits & known).any():
+            return fits & known
+        return np.ones(len(pool), dtype=np.bool_) if self.fallback_on_empty and not fits.any() else fits
 
-def _by_load(given: UtilizationFilterParameters, context: PluginContext) -> UtilizationFilter:
-    limits = [(condition.metric, condition.max_value) for condition in given.conditions]
-    return UtilizationFilter(limits, given.fallback_on_empty)
+    def _reads_no_page(self) -> bool:
+        return all(one.metric == ACTIVE_REQUESTS for one in self.conditions)
 
 
-UTILIZATION_FILTER: Final = PluginDeclaration(
-    type="utilization-filter", role=Role.FILTER, parameters=UtilizationFilterParameters, build=_by_load
-)
+UTILIZATION_FILTER: Final = only_parameters("utilization-filter", Role.FILTER, UtilizationFilter)

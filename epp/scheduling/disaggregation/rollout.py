@@ -48,14 +48,14 @@ def parse_selector(text: str) -> tuple[Requirement, ...]:
             wrong = given[at : at + 40]
             raise ValueError(f"{wrong!r} is no label selector; expected such as app=vllm,tier in (a,b),!old")
         if compared is None:
-            operator, values = "DoesNotExist" if found["absent"] else "Exists", frozenset[str]()
+            operator, values = "DoesNotExist" if found["absent"] else "Exists", []
         elif found["equals"]:
-            operator, values = "NotIn" if compared == "!=" else "In", frozenset({found["value"]})
+            operator, values = "NotIn" if compared == "!=" else "In", [found["value"]]
         else:
             # bounded: _MOST_SELECTOR characters
             listed = found["values"].split(",")
-            operator, values = "In" if compared == "in" else "NotIn", frozenset(map(str.strip, listed))
-        requirements.append(Requirement(found["key"], operator, values))
+            operator, values = "In" if compared == "in" else "NotIn", [one.strip() for one in listed]
+        requirements.append(Requirement.model_construct(key=found["key"], operator=operator, values=values))
         at = found.end()
     return tuple(requirements)
 

@@ -19,7 +19,7 @@ from epp.configuration import Configuration
 from epp.endpoints.endpoint import DECODE_ROLES, ROLE_LABEL
 from epp.outliers.settings import OutlierSettings
 from epp.outliers.slow_start import SlowStartSettings
-from epp.scheduling.filters import LabelFilter, LabelSelectorFilter, Requirement
+from epp.scheduling.filters import LabelFilter, LabelSelectorFilter
 from epp.scheduling.in_flight_load.plugins import ConcurrencyDetector
 from epp.scheduling.in_flight_load.prefix_affinity import PrefixCacheAffinityFilter
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
@@ -193,8 +193,7 @@ def test_a_label_selector() -> None:
     profile = load_of(
         plugins=[{"type": "label-selector-filter", "parameters": parameters}]
     ).scheduler.profiles["default"]
-    expected = LabelSelectorFilter({"a": "b"}, (Requirement("k", "In", frozenset({"x"})),))
-    assert profile.filters == (expected,)
+    assert profile.filters == (LabelSelectorFilter.model_validate(parameters),)
 
 
 def test_without_a_metrics_source_nothing_is_scraped_only_if_that_is_said() -> None:

@@ -253,18 +253,23 @@ def labelled(*roles: str | None) -> EndpointPool:
     )
 
 
+def selecting(key: str, operator: str, *values: str) -> LabelSelectorFilter:
+    one = Requirement.model_construct(key=key, operator=operator, values=values)
+    return LabelSelectorFilter.model_construct(match_expressions=[one])
+
+
 def test_filters_by_label() -> None:
     pool, key = labelled("decode", "prefill", "both", None), "llm-d.ai/role"
-    both = frozenset({"both", "x"})
+    both = ("both", "x")
     for one, expected in (
         (LabelFilter(ROLE_LABEL, DECODE_ROLES, unlabelled=True), [True, False, True, True]),
         (LabelFilter(ROLE_LABEL, PREFILL_ROLES), [False, True, True, False]),
         (LabelSelectorFilter(), [True, True, True, True]),
-        (LabelSelectorFilter({key: "both"}), [False, False, True, False]),
-        (LabelSelectorFilter({}, (Requirement(key, "In", both),)), [False, False, True, False]),
-        (LabelSelectorFilter({}, (Requirement(key, "NotIn", both),)), [True, True, False, True]),
-        (LabelSelectorFilter({}, (Requirement(key, "Exists"),)), [True, True, True, False]),
-        (LabelSelectorFilter({}, (Requirement(key, "DoesNotExist"),)), [False, False, False, True]),
+        (LabelSelectorFilter.model_construct(match_labels={key: "both"}), [False, False, True, False]),
+        (selecting(key, "In", *both), [False, False, True, False]),
+        (selecting(key, "NotIn", *both), [True, True, False, True]),
+        (selecting(key, "Exists"), [True, True, True, False]),
+        (selecting(key, "DoesNotExist"), [False, False, False, True]),
     ):
         assert one.filter(REQUEST, pool).tolist() == expected
 

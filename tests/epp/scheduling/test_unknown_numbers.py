@@ -15,7 +15,12 @@ from epp.endpoints.endpoint import NEVER, NO_ADAPTERS, Column, EndpointPool, Flo
 from epp.endpoints.worker_metrics import WORKER_METRICS
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
-from epp.scheduling.endpoint_attribute import COMPARISONS, EndpointAttributeFilter, EndpointAttributeScorer
+from epp.scheduling.endpoint_attribute import (
+    COMPARISONS,
+    AttributeFilterParameters,
+    EndpointAttributeFilter,
+    EndpointAttributeScorer,
+)
 from epp.scheduling.filters import LOADS, UtilizationFilter
 from epp.scheduling.saturation import ProbabilisticAdmitter, ProbabilisticAdmitterParameters
 from epp.scraping.metrics_page import read_load
@@ -58,7 +63,9 @@ def test_attribute_scores_rank_by_the_number_and_unknown_last(
 @pytest.mark.parametrize("comparison", COMPARISONS)
 def test_a_filter_compares_no_unknown_number(comparison: str) -> None:
     for keep in (True, False):
-        one = EndpointAttributeFilter(attribute=HEAT, comparison=comparison, value=1.0, keep_missing=keep)
+        threshold = {"type": "threshold", "threshold": {"operator": comparison, "value": 1.0}}
+        given = {"attribute": "Heat", "onMissing": "Pass" if keep else "Fail", "algorithm": threshold}
+        one = EndpointAttributeFilter(HEAT, AttributeFilterParameters.model_validate(given))
         kept = one.filter(REQUEST, make_pool([math.nan, 1.0, 1.0], never={1}))
         assert kept.tolist() == [keep, keep, "Equal" in comparison and comparison != "NotEqual"]
 
@@ -80,20 +87,25 @@ def test_an_attribute_that_makes_no_sense_is_unknown_and_the_rest_of_the_page_co
     assert store.pool(1.5).state is pool.state, "an unknown number that stays unknown is no change"
 
 
+def at_most(name: str, most: float, *, fallback: bool = False) -> UtilizationFilter:
+    given = {"conditions": [{"metric": name, "maxValue": most}], "fallbackOnEmpty": fallback}
+    return UtilizationFilter.model_validate(given)
+
+
 @pytest.mark.parametrize("name", LOADS)
 def test_an_endpoint_that_nobody_has_read_passes_only_for_want_of_a_better_one(name: str) -> None:
     loads = {"waiting": [0.0, 9.0], "running": [0.0, 9.0], "kv_usage": [0.0, 0.9], "inflight": [0.0, 9.0]}
     never_read = make_pool([0.0] * 2, never={0}, **loads)
     of_its_own = name == "active-requests"
-    assert UtilizationFilter([(name, 0.5)]).filter(REQUEST, never_read).tolist() == [True, False]
+    assert at_most(name, 0.5).filter(REQUEST, never_read).tolist() == [True, False]
     both_idle = make_pool([0.0] * 2, never={0})
-    assert UtilizationFilter([(name, 0.5)]).filter(REQUEST, both_idle).tolist() == [of_its_own, True]
+    assert at_most(name, 0.5).filter(REQUEST, both_idle).tolist() == [of_its_own, True]
 
 
 def test_the_fallback_is_for_want_of_anybody() -> None:
     pool = make_pool([0.0] * 2, waiting=[5.0, 6.0])
-    assert not UtilizationFilter([("waiting-queue", 1.0)]).filter(REQUEST, pool).any()
-    assert UtilizationFilter([("waiting-queue", 1.0)], fallback=True).filter(REQUEST, pool).all()
+    assert not at_most("waiting-queue", 1.0).filter(REQUEST, pool).any()
+    assert at_most("waiting-queue", 1.0, fallback=True).filter(REQUEST, pool).all()
 
 
 @pytest.mark.parametrize(
