@@ -49,10 +49,12 @@ def exchange(director: Any) -> DecodedExchange:
     return DecodedExchange(director, ExchangeSettings())
 
 
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", None])
 def test_full_duplex_collects_then_answers_headers_and_body(
-    exchange: DecodedExchange, director: Any, messages: Any
+    exchange: DecodedExchange, director: Any, messages: Any, mode: str | None
 ) -> None:
-    assert exchange.ask(messages.headers(), 0) == []
+    """Also for a data plane that names no mode."""
+    assert exchange.ask(messages.headers(mode=mode), 0) == []
     assert exchange.ask(messages.body(b'{"model"', end_of_stream=False), 0) == []
     assert exchange.ask(messages.body(b':"m"}', end_of_stream=False), 0) == []
     answers = exchange.ask(messages.body(b"", end_of_stream=True), 0)
@@ -61,12 +63,6 @@ def test_full_duplex_collects_then_answers_headers_and_body(
     assert streamed(answers[1:]) == [(b'{"model":"m"}', True)]
     ((headers, body, subset),) = director.directed
     assert (headers[":path"], body, subset) == ("/v1/completions", b'{"model":"m"}', None)
-
-
-def test_an_empty_body_is_one_empty_closing_piece(exchange: DecodedExchange, messages: Any) -> None:
-    exchange.ask(messages.headers(), 0)
-    answers = exchange.ask(messages.body(b"", end_of_stream=True), 0)
-    assert streamed(answers[1:]) == [(b"", True)]
 
 
 def test_a_body_closed_by_trailers(exchange: DecodedExchange, messages: Any) -> None:
@@ -100,29 +96,17 @@ def test_buffered(exchange: DecodedExchange, director: Any, messages: Any, mode:
         assert kinds(exchange.ask(messages.trailers(), 0)) == ["request_trailers"]
 
 
+@pytest.mark.parametrize("mode", ["STREAMED", "NONE"])
 def test_streamed_picks_on_the_headers_and_lets_the_body_pass(
-    exchange: DecodedExchange, messages: Any
+    exchange: DecodedExchange, director: Any, messages: Any, mode: str
 ) -> None:
-    (answer,) = exchange.ask(messages.headers(mode="STREAMED"), 0)
+    (answer,) = exchange.ask(messages.headers(mode=mode), 0)
     assert destination(answer) == "10.0.0.1:8000"
+    assert director.directed[0][1] is None, "a body that is not shown is not an empty one"
     for last in (False, True):
         (answer,) = exchange.ask(messages.body(b"abc", end_of_stream=last), 0)
         assert answer.WhichOneof("response") == "request_body"
         assert not answer.request_body.response.HasField("body_mutation")
-
-
-@pytest.mark.parametrize("mode", ["STREAMED", "NONE"])
-def test_a_body_that_is_not_shown_is_not_an_empty_one(
-    exchange: DecodedExchange, director: Any, messages: Any, mode: str
-) -> None:
-    exchange.ask(messages.headers(mode=mode), 0)
-    assert director.directed[0][1] is None
-
-
-def test_a_data_plane_that_names_no_mode_gets_full_duplex(exchange: DecodedExchange, messages: Any) -> None:
-    assert exchange.ask(messages.headers(mode=None), 0) == []
-    answers = exchange.ask(messages.body(b"abc", end_of_stream=True), 0)
-    assert streamed(answers[1:]) == [(b"abc", True)]
 
 
 @pytest.mark.parametrize("place", ["headers", "body", "both"])
@@ -244,9 +228,11 @@ def test_served_and_status_are_reported(director: Any, messages: Any, context: A
     assert observed == [("picked", 1), ("responded", 502, 2), ("released", 1, 3)]
 
 
-def test_a_request_is_taken_back_until_its_answer_begins(director: Any, messages: Any) -> None:
+def test_a_sheddable_request_is_taken_back_until_its_answer_begins(director: Any, messages: Any) -> None:
     observed: list[Any] = []
     said: list[Any] = []
+    DecodedExchange(director, ExchangeSettings()).ask(messages.headers(end_of_stream=True), 1)
+    assert director.outcome.evict is None, "it is not sheddable"
     director.outcome.request.priority = -1
     for begins in (False, True):
         exchange = DecodedExchange(director, ExchangeSettings(), Recorder(observed))
@@ -265,11 +251,6 @@ def test_a_request_is_taken_back_until_its_answer_begins(director: Any, messages
         *[("picked", 1), ("evicted", 429, 3), ("released", 1, 4)],
         *[("picked", 1), ("responded", 200, 2), ("released", 1, 4)],
     ]
-
-
-def test_only_a_sheddable_request_can_be_taken_back(exchange: Any, director: Any, messages: Any) -> None:
-    exchange.ask(messages.headers(end_of_stream=True), 1)
-    assert director.outcome.evict is None
 
 
 class Recorder:

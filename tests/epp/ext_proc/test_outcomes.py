@@ -180,16 +180,10 @@ def test_an_attempt_elsewhere_is_told_of() -> None:
     assert (stage.director.reported, stage.director.retries) == (["10.0.0.2:8000"], [2])
 
 
-def test_an_ipv6_address_has_brackets() -> None:
-    outcome = read_outcome(entry(TOKEN, served=("fd00::1", 8000)))
+def test_an_ipv6_address_has_brackets_and_numbers_that_make_no_sense_are_unknown() -> None:
+    outcome = read_outcome(entry(TOKEN, served=("fd00::1", 8000), first_byte=-5.0, duration=1e9))
     assert outcome is not None
-    assert outcome.served_by == "[fd00::1]:8000"
-
-
-def test_numbers_that_make_no_sense_are_unknown() -> None:
-    outcome = read_outcome(entry(TOKEN, first_byte=-5.0, duration=1e9))
-    assert outcome is not None
-    assert (outcome.first_byte, outcome.duration) == (None, None)
+    assert (outcome.served_by, outcome.first_byte, outcome.duration) == ("[fd00::1]:8000", None, None)
 
 
 def test_a_duration_longer_than_the_pick_is_old_ends_now() -> None:
@@ -206,15 +200,12 @@ def test_a_message_that_is_none(bytes_: bytes) -> None:
     assert read_outcome(bytes_) is None
 
 
-def test_an_entry_without_a_pick_says_nothing() -> None:
+def test_an_entry_without_a_pick_or_with_an_address_that_is_none_says_nothing() -> None:
     assert read_outcome(b"") is None
     other = HTTPAccessLogEntry()
     other.common_properties.MergeFromString(of_metadata("x", TOKEN))
     assert read_outcome(other.SerializeToString()) is None
     assert read_outcome(entry("t")) is None
-
-
-def test_an_address_that_is_none_makes_no_entry() -> None:
     other = HTTPAccessLogEntry.FromString(entry(TOKEN))
     other.common_properties.upstream_remote_address = b"\xff"
     assert read_outcome(other.SerializeToString()) is None

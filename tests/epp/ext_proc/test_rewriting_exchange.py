@@ -69,26 +69,20 @@ def exchange(director: Any, picking: Any) -> DecodedExchange:
     return DecodedExchange(director, ExchangeSettings())
 
 
+@pytest.mark.parametrize("mode", [DUPLEX, BUFFERED])
 @pytest.mark.parametrize("length", [None, str(len(BODY))])
-def test_the_worker_gets_the_body_with_the_other_model(
-    exchange: DecodedExchange, messages: Any, length: str | None
+def test_the_worker_gets_the_body_with_the_other_model_and_its_length(
+    exchange: DecodedExchange, messages: Any, length: str | None, mode: str
 ) -> None:
-    sent = {} if length is None else {"content-length": length}
-    answers = asked(exchange, messages, **sent)
-    assert body_of(answers, "request_body") == REWRITTEN
-    assert answers[-1].request_body.response.body_mutation.streamed_response.end_of_stream
-    assert header(answers[0], "content-length") == (None if length is None else str(len(REWRITTEN)))
-
-
-@pytest.mark.parametrize("length", [None, str(len(BODY))])
-def test_a_buffered_body_is_replaced_with_its_length(
-    exchange: DecodedExchange, messages: Any, length: str | None
-) -> None:
-    sent = {} if length is None else {"content-length": length}
-    answer = asked(exchange, messages, BUFFERED, **sent)[-1]
-    assert answer.request_body.response.body_mutation.body == REWRITTEN
-    assert header(answer, "content-length") == (None if length is None else str(len(REWRITTEN)))
-    assert header(answer, "x-gateway-destination-endpoint") == "10.0.0.1:8000"
+    answers = asked(exchange, messages, mode, **({} if length is None else {"content-length": length}))
+    routed, mutation = answers[0 if mode == DUPLEX else -1], answers[-1].request_body.response.body_mutation
+    if mode == DUPLEX:
+        assert body_of(answers, "request_body") == REWRITTEN
+        assert mutation.streamed_response.end_of_stream
+    else:
+        assert mutation.body == REWRITTEN
+    assert header(routed, "content-length") == (None if length is None else str(len(REWRITTEN)))
+    assert header(routed, "x-gateway-destination-endpoint") == "10.0.0.1:8000"
 
 
 def test_a_body_that_ends_with_trailers_is_rewritten(exchange: DecodedExchange, messages: Any) -> None:

@@ -14,6 +14,7 @@ from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, ROLE_LABEL, Column, 
 from epp.endpoints.load import Load
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.director import Director
+from epp.scheduling.pick import Pick
 from epp.scheduling.request_reader import Policy
 
 
@@ -85,3 +86,9 @@ def text_of(*plugins: Mapping[str, Any], **sections: Any) -> str:
 
 def director_of(config: PickerConfig, store: Datastore) -> Director:
     return Director(store, config.scheduler, config.detector, Policy(), random.Random(2))
+
+
+def picked(outcome: object) -> Pick:
+    """What a director answers where it neither refuses nor lets wait."""
+    assert isinstance(outcome, Pick)
+    return outcome

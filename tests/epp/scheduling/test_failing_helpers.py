@@ -20,7 +20,7 @@ from epp.scheduling.picks_in_flight import _FAULTS
 from epp.scheduling.work_ahead.producer import WorkAheadProducer
 from registry.disaggregation.disaggregated_request import FALLBACK
 from tests.decoded_exchange import DecodedExchange
-from tests.epp.scheduling.endpoint_pools import director_of
+from tests.epp.scheduling.endpoint_pools import director_of, picked
 from tests.epp.scheduling.test_roles import NOW, body_of, store_of
 
 
@@ -39,9 +39,7 @@ class Pool:
         """A prompt that nobody holds."""
         self._asked += 1
         prompt = body_of(6000, chr(0x4E00 + self._asked))
-        pick = self.director.direct({":path": "/v1/completions"}, prompt, None, now)
-        assert isinstance(pick, Pick)
-        return pick
+        return picked(self.director.direct({":path": "/v1/completions"}, prompt, None, now))
 
     def answer(self, pick: Pick, status: int = 200, reason: str = "", now: float = NOW) -> None:
         if reason:

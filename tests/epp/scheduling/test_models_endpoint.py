@@ -14,7 +14,7 @@ from epp.request.subset import Subset
 from epp.scheduling.director import Director
 from epp.scheduling.pick import Pick
 from epp.scheduling.request_reader import Policy
-from tests.epp.scheduling.endpoint_pools import add_worker
+from tests.epp.scheduling.endpoint_pools import add_worker, picked
 
 GET = {":method": "GET", ":path": "/v1/models"}
 
@@ -83,7 +83,7 @@ def test_any_other_request_goes_to_a_worker(headers: dict[str, str]) -> None:
 
 def test_if_no_model_is_known_or_it_is_off_a_worker_answers() -> None:
     for it in (director(store_of(a=())), director(store_of(a=("m",)), models_endpoint=False)):
-        assert isinstance(it.direct(GET, b"", None, 0.0), Pick)
+        picked(it.direct(GET, b"", None, 0.0))
 
 
 def test_an_empty_pool_has_no_answer() -> None:
@@ -96,8 +96,7 @@ def test_a_request_goes_where_its_model_is_listed() -> None:
     for model, where in (("x", "10.0.0.1:8000"), ("y", "10.0.0.2:8000")):
         for number in range(5):
             body = json.dumps({"model": model, "prompt": f"{number}"}).encode()
-            pick = it.direct({":method": "POST", ":path": "/v1/completions"}, body, None, 0.0)
-            assert isinstance(pick, Pick)
+            pick = picked(it.direct({":method": "POST", ":path": "/v1/completions"}, body, None, 0.0))
             assert pick.endpoints[0].destination == where
 
 
@@ -113,8 +112,7 @@ def test_the_data_plane_s_word_reaches_the_endpoint_that_answers() -> None:
     store = store_of(a=("m",), b=("m",))
     it = director(store)
     body = json.dumps({"model": "m", "prompt": "p"}).encode()
-    pick = it.direct({":method": "POST", ":path": "/v1/completions"}, body, None, 0.0)
-    assert isinstance(pick, Pick)
+    pick = picked(it.direct({":method": "POST", ":path": "/v1/completions"}, body, None, 0.0))
     judged: list[str] = []
     for endpoint in store.endpoints:
         store.on_suspect[endpoint.key] = lambda name=endpoint.id: judged.append(name)  # type: ignore[misc]

@@ -30,7 +30,7 @@ from epp.scheduling.scheduler import Scheduler
 from epp.wire.messages.ext_proc_pb2 import HeaderMutation
 from tests.decoded_exchange import DecodedExchange
 from tests.epp.scheduling import endpoint_pools
-from tests.epp.scheduling.endpoint_pools import add_worker, config_of
+from tests.epp.scheduling.endpoint_pools import add_worker, config_of, picked
 
 NOW = 100.0
 LONG = "Tell me about the sea. " * 100
@@ -292,9 +292,7 @@ def make_store(*roles: str) -> Datastore:
 
 def direct(director: Director, **headers: str) -> Pick:
     sent = {":path": "/v1/completions"} | {name.replace("_", "-"): text for name, text in headers.items()}
-    pick = director.direct(sent, b'{"model": "m", "prompt": "x"}', None, NOW)
-    assert isinstance(pick, Pick)
-    return pick
+    return picked(director.direct(sent, b'{"model": "m", "prompt": "x"}', None, NOW))
 
 
 @pytest.mark.parametrize(

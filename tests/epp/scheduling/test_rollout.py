@@ -17,7 +17,7 @@ from epp.scheduling.disaggregation.rollout import DISAGGREGATEDSET_ROLLOUT_SCREE
 from epp.scheduling.disaggregation.rollout import RevisionShares, parse_selector
 from epp.scheduling.pick import Pick
 from epp.scheduling.scheduler import Scheduler
-from tests.epp.scheduling.endpoint_pools import add_worker, director_of
+from tests.epp.scheduling.endpoint_pools import add_worker, director_of, picked
 
 NOW = 100.0
 ROLES = ["prefill", "decode"]
@@ -69,9 +69,7 @@ def add(store: Datastore, name: str, revision: str, role: str) -> None:
 
 def ask(director: Director, **headers: str) -> Pick:
     sent = {":path": "/v1/completions", **{name.replace("_", "-"): value for name, value in headers.items()}}
-    pick = director.direct(sent, b'{"model":"m","prompt":"Tell me"}', None, NOW)
-    assert isinstance(pick, Pick)
-    return pick
+    return picked(director.direct(sent, b'{"model":"m","prompt":"Tell me"}', None, NOW))
 
 
 # plugin_test.go, TestRevisionModesCacheExpectedShares: the revision, then its prefill and decode workers; the share of v2

@@ -20,7 +20,7 @@ from epp.scheduling.disaggregation.decisions import disagg_metrics
 from epp.scheduling.pairing import REVISION_LABEL
 from epp.scheduling.pick import Pick
 from tests.epp.scheduling import endpoint_pools
-from tests.epp.scheduling.endpoint_pools import add_worker, director_of
+from tests.epp.scheduling.endpoint_pools import add_worker, director_of, picked
 
 NOW = 100.0
 CASES = yaml.load((Path(__file__).parent / "go_stages.yaml").read_text(), yaml.CSafeLoader)
@@ -69,9 +69,7 @@ def request_of(given: dict[str, Any]) -> tuple[dict[str, str], bytes]:
 
 def direct(director: Director, given: dict[str, Any]) -> Pick:
     headers, body = request_of(given)
-    pick = director.direct(headers, body, None, NOW)
-    assert isinstance(pick, Pick)
-    return pick
+    return picked(director.direct(headers, body, None, NOW))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -132,8 +130,7 @@ def test_the_go_pickers_configurations_choose_as_its_program_did(file: str, case
     for given in case["requests"]:
         for endpoint, waiting in zip(store.endpoints, given.get("waiting", ()), strict=False):
             store.observe(endpoint, Load(waiting=waiting, running=0, kv_usage=0), NOW, period=1e9)
-        pick = director.direct(*as_the_go_picker_was_asked(given), None, NOW)
-        assert isinstance(pick, Pick)
+        pick = picked(director.direct(*as_the_go_picker_was_asked(given), None, NOW))
         expected = {"x-encoder-hosts-ports": f"10.0.0.{given['encode']}:18000"} if "encode" in given else {}
         if given.get("prefill", given["to"]) != given["to"]:
             expected["x-prefiller-host-port"] = f"10.0.0.{given['prefill']}:18000"
@@ -273,8 +270,7 @@ def test_a_session_stays_with_both_of_its_workers(strategy: str) -> None:
         sent = headers | {"x-session-id": session}
         workers = set()
         for _ in range(6):
-            pick = director.direct(sent, body, None, NOW)
-            assert isinstance(pick, Pick)
+            pick = picked(director.direct(sent, body, None, NOW))
             workers.add((pick.endpoints[0].id, pick.helpers["prefill"][0].id))
             if strategy != "session_id":
                 assert config.response_headers is not None

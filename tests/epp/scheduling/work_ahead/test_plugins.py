@@ -21,7 +21,7 @@ from epp.scheduling.work_ahead.columns import requests_at
 from epp.scheduling.work_ahead.least_cost import LeastCostScorer
 from epp.scheduling.work_ahead.ledger import TRANSIT
 from epp.scheduling.work_ahead.producer import WorkAheadProducer
-from tests.epp.scheduling.endpoint_pools import add_worker
+from tests.epp.scheduling.endpoint_pools import add_worker, picked
 
 HEADERS = {":path": "/v1/completions"}
 
@@ -58,9 +58,7 @@ class Pool:
 
     def send(self, prompt: str, *, stream: bool = True, model: str = "m") -> Pick:
         body = json.dumps({"model": model, "prompt": prompt, "stream": stream}).encode()
-        pick = self.director.direct(HEADERS, body, None, self.now)
-        assert isinstance(pick, Pick)
-        return pick
+        return picked(self.director.direct(HEADERS, body, None, self.now))
 
     @property
     def scorer(self) -> LeastCostScorer:

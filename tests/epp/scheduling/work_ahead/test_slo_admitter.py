@@ -7,11 +7,11 @@ import pytest
 from epp.flow_control.controller import FlowControlSwitch
 from epp.flow_control.orderings import SloDeadline
 from epp.request.rejection import Rejection
-from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.waiting import WaitingRequest
 from epp.scheduling.work_ahead.slo_admitter import LATENCY_SLO_ADMITTER, LatencySloAdmitter
 from tests.epp.flow_control.flow_settings import band_settings, flow_settings
+from tests.epp.scheduling.endpoint_pools import picked
 from tests.epp.scheduling.work_ahead.test_learning import teach, tokens
 from tests.epp.scheduling.work_ahead.test_plugins import HEADERS, Pool
 
@@ -66,21 +66,21 @@ def test_what_cannot_begin_in_time_anywhere_is_refused_and_counted() -> None:
     assert admitter(pool).refused == 1
     [family] = LATENCY_SLO_ADMITTER.metrics([admitter(pool)])
     assert [one.value for one in family.samples] == [1.0]
-    assert isinstance(pool.director.direct(due(5000), body(500, "d"), None, pool.now), Pick)
+    picked(pool.director.direct(due(5000), body(500, "d"), None, pool.now))
 
 
 def test_nothing_is_refused_before_anything_is_learnt_or_while_a_worker_is_idle() -> None:
     pool = Pool(config=OF_ALL)
     busy(pool)
-    assert isinstance(pool.director.direct(due(1), body(500, "c"), None, pool.now), Pick)
+    picked(pool.director.direct(due(1), body(500, "c"), None, pool.now))
     pool = taught(OF_ALL)
-    assert isinstance(pool.director.direct(due(1), body(500, "c"), None, pool.now), Pick)
+    picked(pool.director.direct(due(1), body(500, "c"), None, pool.now))
 
 
 def test_only_what_may_be_shed_is_refused_unless_the_file_says_more() -> None:
     pool = taught(CONFIG % "")
     busy(pool)
-    assert isinstance(pool.director.direct(due(300), body(500, "c"), None, pool.now), Pick)
+    picked(pool.director.direct(due(300), body(500, "c"), None, pool.now))
 
 
 def full(pool: Pool) -> None:
