@@ -203,9 +203,8 @@ METRICS_DATA_SOURCE: Final = only_parameters("metrics-data-source", Role.SOURCE,
 CORE_METRICS_EXTRACTOR: Final = only_parameters("core-metrics-extractor", Role.EXTRACTOR, ExtractorParameters)
 FILE_DISCOVERY: Final = only_parameters("file-discovery", Role.DISCOVERY, FileDiscoveryParameters)
 PASSTHROUGH_PARSER: Final = only_parameters("passthrough-parser", Role.PARSER)
-TOKEN_PRODUCER: Final = replace(
-    only_parameters("token-producer", Role.PRODUCER, TokenProducerParameters),
-    warnings=_tokens_that_nobody_asks_for,
+TOKEN_PRODUCER: Final = only_parameters(
+    "token-producer", Role.PRODUCER, TokenProducerParameters, warnings=_tokens_that_nobody_asks_for
 )
 DATA_LAYER: Final[tuple[PluginDeclaration, ...]] = (
     METRICS_DATA_SOURCE,

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar, Final, Literal, Protocol
 
 from pydantic import Field, model_validator
@@ -38,8 +37,8 @@ class StaticUsageLimit(Section):
         return [self.threshold] * len(priorities)
 
 
-STATIC_USAGE_LIMIT_POLICY: Final = replace(
-    only_parameters("static-usage-limit-policy", Role.USAGE_LIMIT, StaticUsageLimit), is_default=True
+STATIC_USAGE_LIMIT_POLICY: Final = only_parameters(
+    "static-usage-limit-policy", Role.USAGE_LIMIT, StaticUsageLimit, is_default=True
 )
 
 

@@ -148,6 +148,10 @@ def without_parameters(
     )
 
 
-def only_parameters(type: str, role: Role, parameters: type[Section] = NoParameters) -> PluginDeclaration:
-    """A type that is its parameters: other parts of the picker read them, or call them."""
-    return PluginDeclaration(type=type, role=role, parameters=parameters, build=lambda given, context: given)
+def only_parameters(
+    type: str, role: Role, parameters: type[Section] = NoParameters, **others: Any
+) -> PluginDeclaration:
+    """A type that is its parameters: other parts of the picker read them, or call them. `others`: of its declaration."""
+    return PluginDeclaration(
+        type=type, role=role, parameters=parameters, build=lambda given, context: given, **others
+    )

@@ -79,33 +79,6 @@ ENDPOINT_ATTRIBUTE_FILTER: Final = PluginDeclaration(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointAttributeScorer:
-    """Linear from 0 to 1 over `limits`, or over the numbers of the candidates; without the number 0.
-
-    If all candidates have the same number and there are no `limits`, those that have it get 1.
-    """
-
-    attribute: WorkerMetric
-    lower_is_better: bool
-    limits: tuple[float, float] | None = None
-
-    published_only: ClassVar[bool] = True
-
-    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
-        values = pool.metric(self.attribute)
-        known = ~np.isnan(values)
-        least, most = self.limits or _range_of(values[known])
-        if least >= most:
-            return np.where(known, 1.0, 0.0)
-        share = np.clip((values - least) / (most - least), 0.0, 1.0)
-        return np.where(known, 1.0 - share if self.lower_is_better else share, 0.0)
-
-
-def _range_of(values: Floats) -> tuple[float, float]:
-    return (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
-
-
 class FixedRangeParameters(Section):
     min: float = Field(default=0.0, allow_inf_nan=False)
     """Scored as the low end."""
@@ -154,13 +127,33 @@ class AttributeScorerParameters(Section):
     """How the number becomes a score. An endpoint without it scores 0."""
 
 
+@dataclass(frozen=True, slots=True)
+class EndpointAttributeScorer:
+    """Linear from 0 to 1; if all candidates have the same number and there is no fixed range, those that have it get 1."""
+
+    attribute: WorkerMetric
+    algorithm: ScoringAlgorithmParameters
+
+    published_only: ClassVar[bool] = True
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+        values = pool.metric(self.attribute)
+        known = ~np.isnan(values)
+        least, most = self._range_of(values[known])
+        if least >= most:
+            return np.where(known, 1.0, 0.0)
+        share = np.clip((values - least) / (most - least), 0.0, 1.0)
+        return np.where(known, 1.0 - share if self.algorithm.type == "linear_lower_is_better" else share, 0.0)
+
+    def _range_of(self, values: Floats) -> tuple[float, float]:
+        if (fixed := self.algorithm.normalization.fixed_range) is not None:
+            return fixed.min, fixed.max
+        return (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+
+
 def _scorer(given: AttributeScorerParameters, context: PluginContext) -> EndpointAttributeScorer:
-    limits = given.algorithm.normalization.fixed_range
-    return EndpointAttributeScorer(
-        context.metric(given.attribute_key, given.producer, field="attributeKey"),
-        lower_is_better=given.algorithm.type == "linear_lower_is_better",
-        limits=None if limits is None else (limits.min, limits.max),
-    )
+    attribute = context.metric(given.attribute_key, given.producer, field="attributeKey")
+    return EndpointAttributeScorer(attribute, given.algorithm)
 
 
 ENDPOINT_ATTRIBUTE_SCORER: Final = PluginDeclaration(

@@ -5,7 +5,7 @@ Formula of the refusal: llm-d-router, plugins/requestcontrol/admitter/probabilis
 
 import math
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -130,8 +130,8 @@ def _most_of_one(endpoints: int) -> float:
     return _MAX_LOAD if endpoints == 1 else min(_MAX_LOAD, 1.0 + (endpoints - 1) / 2.0)
 
 
-UTILIZATION_DETECTOR: Final = replace(
-    only_parameters("utilization-detector", Role.DETECTOR, UtilizationDetector), also=Role.FILTER
+UTILIZATION_DETECTOR: Final = only_parameters(
+    "utilization-detector", Role.DETECTOR, UtilizationDetector, also=Role.FILTER
 )
 
 

@@ -15,61 +15,13 @@ from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.in_flight_load.plugins import in_flight_load
-from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
-from epp.scheduling.plugin import DataProducer, PrefixMatchProducer
+from epp.scheduling.plugin import DataProducer
 from epp.scheduling.prefix.declarations import prefix_matches
 from epp.scheduling.prefix.scorer import units_of_all
 
 DEFAULT_THRESHOLD: Final = 0.80
 DEFAULT_PENALTY: Final = 18.0
 DEFAULT_THROUGHPUT: Final = 15928.0
-
-
-class PrefixCacheAffinityFilter:
-    """An endpoint is sticky if it holds the share `threshold` of the prompt's blocks; 0: none is.
-
-    All are kept if none is sticky, if the best sticky one has `penalty` more tokens in flight than the best other one (0:
-    never), or with the probability `exploration`.
-    """
-
-    def __init__(
-        self, matches: PrefixMatchProducer, load: InFlightLoadProducer | None, rng: random.Random, *,
-        threshold: float = DEFAULT_THRESHOLD, exploration: float = 0.0, penalty: float = DEFAULT_PENALTY * DEFAULT_THROUGHPUT,
-    ) -> None:  # fmt: skip
-        self._matches = matches
-        self._load = load
-        self._rng = rng
-        self._threshold = threshold
-        self._exploration = exploration
-        self._penalty = penalty
-
-    @property
-    def producers(self) -> tuple[DataProducer, ...]:
-        return (self._matches,) if self._load is None else (self._load, self._matches)
-
-    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
-        everything: Mask = np.ones(len(pool), dtype=np.bool_)
-        if len(pool) <= 1 or self._threshold <= 0.0 or self._explores():
-            return everything
-        chain = self._matches.chain(request)
-        if chain is None or not chain.units:
-            return everything
-        held = units_of_all(self._matches.matches(request, pool), len(pool))
-        sticky: Mask = held / chain.units >= self._threshold
-        count = np.count_nonzero(sticky)
-        if not count or (count < len(pool) and self._others_are_sooner(sticky, pool)):
-            return everything
-        return sticky
-
-    def _explores(self) -> bool:
-        return self._exploration > 0.0 and self._rng.random() < self._exploration
-
-    def _others_are_sooner(self, sticky: Mask, pool: EndpointPool) -> bool:
-        if self._load is None or self._penalty <= 0.0:
-            return False
-        tokens = self._load.tokens(pool)
-        behind = float(tokens[sticky].min()) - float(tokens[~sticky].min())
-        return behind > self._penalty
 
 
 def _parse_source(text: str) -> str:
@@ -121,18 +73,50 @@ class PrefixAffinityParameters(Section):
         return min((limit for limit in limits if limit), default=0.0)
 
 
-def _build(given: PrefixAffinityParameters, context: PluginContext) -> PrefixCacheAffinityFilter:
-    penalty = given.penalty()
-    return PrefixCacheAffinityFilter(
-        prefix_matches(given.prefix_match_info_producer_name, context),
-        in_flight_load(given.in_flight_load_producer_name, context) if penalty else None,
-        random.Random(context.rng.getrandbits(64)),
-        threshold=given.affinity_threshold,
-        exploration=given.exploration_probability,
-        penalty=penalty,
-    )
+class PrefixCacheAffinityFilter:
+    """An endpoint is sticky if it holds the share `affinityThreshold` of the prompt's blocks; 0: none is.
+
+    All are kept if none is sticky, or if the best sticky one has `penalty` more tokens in flight than the best other one.
+    """
+
+    def __init__(self, given: PrefixAffinityParameters, context: PluginContext) -> None:
+        self._given = given
+        self._penalty = given.penalty()
+        self._matches = prefix_matches(given.prefix_match_info_producer_name, context)
+        self._load = in_flight_load(given.in_flight_load_producer_name, context) if self._penalty else None
+        self.producers: tuple[DataProducer, ...] = (
+            (self._matches,) if self._load is None else (self._load, self._matches)
+        )
+        self._rng = random.Random(context.rng.getrandbits(64))
+
+    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
+        everything: Mask = np.ones(len(pool), dtype=np.bool_)
+        if len(pool) <= 1 or self._given.affinity_threshold <= 0.0 or self._explores():
+            return everything
+        chain = self._matches.chain(request)
+        if chain is None or not chain.units:
+            return everything
+        held = units_of_all(self._matches.matches(request, pool), len(pool))
+        sticky: Mask = held / chain.units >= self._given.affinity_threshold
+        count = np.count_nonzero(sticky)
+        if not count or (count < len(pool) and self._others_are_sooner(sticky, pool)):
+            return everything
+        return sticky
+
+    def _explores(self) -> bool:
+        return self._rng.random() < self._given.exploration_probability
+
+    def _others_are_sooner(self, sticky: Mask, pool: EndpointPool) -> bool:
+        if self._load is None:
+            return False
+        tokens = self._load.tokens(pool)
+        behind = float(tokens[sticky].min()) - float(tokens[~sticky].min())
+        return behind > self._penalty
 
 
 PREFIX_CACHE_AFFINITY_FILTER: Final = PluginDeclaration(
-    type="prefix-cache-affinity-filter", role=Role.FILTER, parameters=PrefixAffinityParameters, build=_build
+    type="prefix-cache-affinity-filter",
+    role=Role.FILTER,
+    parameters=PrefixAffinityParameters,
+    build=PrefixCacheAffinityFilter,
 )

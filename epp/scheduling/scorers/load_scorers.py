@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from epp.endpoints.endpoint import EndpointPool, Floats
-from epp.plugins.declaration import PluginDeclaration, Role, without_parameters
+from epp.plugins.declaration import PluginDeclaration, Role, only_parameters, without_parameters
 from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.scorers.in_flight import DEFAULT_REQUESTS, InFlightScorer
@@ -65,33 +65,6 @@ class LoraAffinityScorer:
         return scores
 
 
-@dataclass(frozen=True, slots=True)
-class LoadAwareScorer:
-    """0.5 for an empty queue, down to 0 for one of `threshold` requests or more."""
-
-    threshold: int = 128
-
-    published_only: ClassVar[bool] = True
-
-    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
-        return 0.5 * (1.0 - np.minimum(pool.waiting, self.threshold) / self.threshold)
-
-
-@dataclass(frozen=True, slots=True)
-class ActiveRequestScorer:
-    """1 up to `idle_threshold` requests of this picker in flight, else the share below the most, times `max_busy_score`."""
-
-    idle_threshold: int = 0
-    max_busy_score: float = 1.0
-
-    published_only: ClassVar[bool] = False
-
-    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
-        inflight = pool.inflight
-        most = max(inflight.max(initial=0.0), 1.0)
-        return np.where(inflight <= self.idle_threshold, 1.0, (most - inflight) / most * self.max_busy_score)
-
-
 _QUEUE_SPREAD: Final = 128.0
 _RUNNING_SPREAD: Final = 1024.0
 """The difference that makes a score of 0. Without it one page with 100,000 would make 0 and 100 look alike."""
@@ -106,12 +79,23 @@ def _fewest(counts: Floats, spread: float) -> Floats:
     return scores
 
 
-class LoadAwareParameters(Section):
+class LoadAwareScorer(Section):
+    """0.5 for an empty queue, down to 0 for one of `threshold` requests or more."""
+
+    published_only: ClassVar[bool] = True
+
     threshold: int = Field(default=128, ge=1)
     """The queue length that scores 0."""
 
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+        return 0.5 * (1.0 - np.minimum(pool.waiting, self.threshold) / self.threshold)
 
-class ActiveRequestParameters(Section):
+
+class ActiveRequestScorer(Section):
+    """1 up to `idle_threshold` requests of this picker in flight, else the share below the most, times `max_busy_score`."""
+
+    published_only: ClassVar[bool] = False
+
     idle_threshold: int = Field(default=0, ge=0)
     """Up to so many requests in flight an endpoint scores 1."""
     max_busy_score: float = Field(default=1.0, ge=0.0, le=1.0)
@@ -120,6 +104,11 @@ class ActiveRequestParameters(Section):
     """No effect."""
     in_flight_load_producer_name: str | None = None
     """No effect: requests in flight are always counted."""
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+        inflight = pool.inflight
+        most = max(inflight.max(initial=0.0), 1.0)
+        return np.where(inflight <= self.idle_threshold, 1.0, (most - inflight) / most * self.max_busy_score)
 
 
 QUEUE_SCORER: Final = without_parameters("queue-scorer", Role.SCORER, QueueScorer)
@@ -130,18 +119,9 @@ RUNNING_REQUESTS_SIZE_SCORER: Final = without_parameters(
     "running-requests-size-scorer", Role.SCORER, RunningRequestsSizeScorer
 )
 LORA_AFFINITY_SCORER: Final = without_parameters("lora-affinity-scorer", Role.SCORER, LoraAffinityScorer)
-LOAD_AWARE_SCORER: Final = PluginDeclaration(
-    type="load-aware-scorer",
-    role=Role.SCORER,
-    parameters=LoadAwareParameters,
-    build=lambda given, context: LoadAwareScorer(given.threshold),
-)
-ACTIVE_REQUEST_SCORER: Final = PluginDeclaration(
-    type="active-request-scorer",
-    role=Role.SCORER,
-    parameters=ActiveRequestParameters,
-    build=lambda given, context: ActiveRequestScorer(given.idle_threshold, given.max_busy_score),
-    reads_metrics=False,
+LOAD_AWARE_SCORER: Final = only_parameters("load-aware-scorer", Role.SCORER, LoadAwareScorer)
+ACTIVE_REQUEST_SCORER: Final = only_parameters(
+    "active-request-scorer", Role.SCORER, ActiveRequestScorer, reads_metrics=False
 )
 
 

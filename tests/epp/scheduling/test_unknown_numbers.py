@@ -20,6 +20,7 @@ from epp.scheduling.endpoint_attribute import (
     AttributeFilterParameters,
     EndpointAttributeFilter,
     EndpointAttributeScorer,
+    ScoringAlgorithmParameters,
 )
 from epp.scheduling.filters import LOADS, UtilizationFilter
 from epp.scheduling.saturation import ProbabilisticAdmitter, ProbabilisticAdmitterParameters
@@ -50,7 +51,10 @@ def make_pool(heat: list[float], *, never: set[int] = frozenset(), **columns: li
 def test_attribute_scores_rank_by_the_number_and_unknown_last(
     heat: list[float], lower: bool, fixed: bool
 ) -> None:
-    scorer = EndpointAttributeScorer(HEAT, lower, (-10.0, 10.0) if fixed else None)
+    limits = {"fixedRange": {"min": -10.0, "max": 10.0}} if fixed else {}
+    kind = "linear_lower_is_better" if lower else "linear_higher_is_better"
+    algorithm = ScoringAlgorithmParameters.model_validate({"type": kind, "normalization": limits})
+    scorer = EndpointAttributeScorer(HEAT, algorithm)
     scores = scorer.score(REQUEST, make_pool(heat))
     values = np.array(heat)
     unknown = np.isnan(values)
