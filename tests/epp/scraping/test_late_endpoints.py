@@ -125,6 +125,10 @@ async def test_who_answers_with_an_error_is_expected_when_it_is_asked_again() ->
         worker.status = 500
         await eventually(lambda: len(failures) > 6)  # so it is asked in a second or later
         await eventually(lambda: due(store) > time.monotonic() + 1.0)
+        between = due(store)
+        worker.stopped = asyncio.Event()
+        await eventually(lambda: worker.held)
+        assert due(store) != between, "the next page has a time of its own"
 
 
 @pytest.mark.parametrize("page", [b"", b"what_no_engine_says 1\n"], ids=["status 500", "no known series"])
