@@ -10,7 +10,7 @@ import pytest
 
 from discovery import DiscoveryError
 from discovery.kubernetes import Cluster, ClusterTransport, Timings, load_cluster
-from discovery.kubernetes.api.credentials import TokenFileCredentials
+from discovery.kubernetes.api.credentials import token_file
 from discovery.watch import WatchState
 from tests.kubernetes.fake.api_server import FakeApiServer
 from tests.kubernetes.fake.authority import Authority
@@ -41,7 +41,7 @@ def token(tmp_path: Path) -> Path:
 
 
 def with_token(server: FakeApiServer, token: Path, timings: Timings = PATIENT) -> Cluster:
-    return Cluster(server.url, credentials=TokenFileCredentials(token, None, timings))
+    return Cluster(server.url, credentials=token_file(token, None, timings))
 
 
 @pytest.mark.parametrize("reread", [0.05, 60.0], ids=["read again in time", "after a 401"])

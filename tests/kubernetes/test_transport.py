@@ -21,7 +21,7 @@ from discovery.kubernetes.api.credentials import (
     Identity,
     RenewedCredentials,
     TlsFiles,
-    TokenFileCredentials,
+    token_file,
 )
 from discovery.kubernetes.api.transport import keepalive_socket
 from tests.eventually import eventually
@@ -162,7 +162,7 @@ async def test_a_body_that_breaks_off(serve: Serve, connect: Connect) -> None:
 async def test_a_token_is_read_again_every_minute(serve: Serve, tmp_path: Path) -> None:
     now, token = [0.0], tmp_path / "token"
     token.write_text("one")
-    credentials = TokenFileCredentials(token, None, Timings(clock=lambda: now[0]))
+    credentials = token_file(token, None, Timings(clock=lambda: now[0]))
     assert (await credentials.identity()).authorization == "Bearer one"
     token.write_text("two")
     now[0] = 59.0
@@ -172,7 +172,7 @@ async def test_a_token_is_read_again_every_minute(serve: Serve, tmp_path: Path) 
 
 
 async def test_without_any_token_the_reason_is_told(tmp_path: Path, connect: Connect) -> None:
-    credentials = TokenFileCredentials(tmp_path / "token", None)
+    credentials = token_file(tmp_path / "token", None)
     transport = connect("http://127.0.0.1:1", credentials)
     with pytest.raises(TransportError, match="no credentials .* No such file"):
         await get(transport)
@@ -187,7 +187,7 @@ async def test_credentials_are_renewed_when_they_expire_or_are_rejected() -> Non
         made[0] += 1
         return Identity(f"Bearer {made[0]}", expires=now[0] + 10)
 
-    credentials = RenewedCredentials(Identity("Bearer 0", expires=110.0), renew, lambda: now[0])
+    credentials = RenewedCredentials(renew, lambda: now[0], Identity("Bearer 0", expires=110.0))
     assert (await credentials.identity()).authorization == "Bearer 0"
     now[0] = 111.0
     assert (await credentials.identity()).authorization == "Bearer 1"
@@ -205,7 +205,7 @@ async def test_a_server_with_another_name_is_not_believed(
     file.write_bytes(authority.pem)
     token.write_text("t")
     server = await serve(TokenServer("t").answer, authority.server_context(tmp_path))
-    transport = connect(server, TokenFileCredentials(token, TlsFiles(str(file))))
+    transport = connect(server, token_file(token, TlsFiles(str(file))))
     with pytest.raises(TransportError, match=r"127\.0\.0\.1"):
         await get(transport)
 

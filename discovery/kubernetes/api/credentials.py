@@ -59,7 +59,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Authenticates one request. `expires`: seconds since the epoch, None if unknown."""
+    """Authenticates one request. `expires`: on the clock of its credentials, None if unknown."""
 
     authorization: str | None = None
     tls: TlsFiles | None = None
@@ -93,68 +93,54 @@ class FixedCredentials:
         """Does nothing: there is no other identity."""
 
 
-class TokenFileCredentials:
-    """A service account's token, read again every `Timings.token_refresh` and after a 401. The last one stays while the
-    file is missing or empty, as it may be for a moment while kubelet rotates it (client-go keeps it as well).
-    """
-
-    def __init__(self, path: Path, tls: TlsFiles | None, timings: Timings | None = None) -> None:
-        self._path = path
-        self._tls = tls
-        self._timings = timings or Timings()
-        self._identity: Identity | None = None
-        self._read_at = float("-inf")
-
-    async def identity(self) -> Identity:
-        now = self._timings.clock()
-        if self._identity is None or now - self._read_at >= self._timings.token_refresh:
-            try:
-                self._identity = Identity(f"Bearer {await self._read()}", self._tls)
-                self._read_at = now
-            except OSError:
-                if self._identity is None:
-                    raise
-        return self._identity
-
-    def rejected(self) -> None:
-        self._read_at = float("-inf")
-
-    async def _read(self) -> str:
-        token = (await anyio.to_thread.run_sync(self._path.read_text)).strip()
-        if not token:
-            raise OSError(f"the token file {self._path} is empty")
-        return token
-
-
 class RenewedCredentials:
-    """Calls `renew` (a kubeconfig's exec plugin or identity provider) when the identity expires or is rejected."""
+    """Calls `renew` for the first identity, unless it is given, and when the last one expires or is rejected."""
 
     def __init__(
-        self, first: Identity, renew: Callable[[], Awaitable[Identity]], clock: Callable[[], float]
+        self,
+        renew: Callable[[], Awaitable[Identity]],
+        clock: Callable[[], float],
+        first: Identity | None = None,
     ) -> None:
         self._identity = first
         self._renew = renew
         self._clock = clock
-        self._stale = False
+        self._rejected = False
         self._lock = asyncio.Lock()
 
     async def identity(self) -> Identity:
         async with self._lock:  # one exec plugin at a time, however many requests wait for it
-            expires = self._identity.expires
-            if self._stale or (expires is not None and self._clock() >= expires):
-                try:
-                    self._identity = await self._renew()
-                    self._stale = False
-                except OSError as error:
-                    # or the plugin would run for each request; the next 401 calls it again
-                    self._stale = False
-                    _log.warning(
-                        "cannot renew the credentials for the API server, the old ones stay: %s", error
-                    )
-        return self._identity
+            known, rejected, self._rejected = self._identity, self._rejected, False
+            is_expired = known is not None and known.expires is not None and self._clock() >= known.expires
+            if known is not None and not rejected and not is_expired:
+                return known
+            try:
+                known = self._identity = await self._renew()
+            except (
+                OSError
+            ) as error:  # after a rejection it is called again by the next 401, not for each request
+                if known is None:
+                    raise
+                _log.warning("cannot renew the credentials for the API server, the old ones stay: %s", error)
+            return known
 
     def rejected(self) -> None:
-        self._stale = True
+        self._rejected = True
+
+
+def token_file(path: Path, tls: TlsFiles | None, timings: Timings | None = None) -> RenewedCredentials:
+    """A service account's token, read again every `Timings.token_refresh` and after a 401. The last one stays while the
+    file is missing or empty, as it may be for a moment while kubelet rotates it (client-go keeps it as well).
+    """
+    clock, refresh = (timings or Timings()).clock, (timings or Timings()).token_refresh
+
+    async def read() -> Identity:
+        token = (await anyio.to_thread.run_sync(path.read_text)).strip()
+        if not token:
+            raise OSError(f"the token file {path} is empty")
+        return Identity(f"Bearer {token}", tls, clock() + refresh)
+
+    return RenewedCredentials(read, clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +192,7 @@ def _in_cluster(environ: Mapping[str, str], service_account: Path, timings: Timi
         namespace = ""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
     server = f"https://{url_host(host)}:{port}"
-    credentials = TokenFileCredentials(token, TlsFiles(str(authority)), timings)
+    credentials = token_file(token, TlsFiles(str(authority)), timings)
     return Cluster(server, namespace or "default", credentials)
 
 
@@ -227,7 +213,7 @@ async def _load_kubeconfig(paths: str, context: str | None, timings: Timings) ->
             raise OSError(str(error)) from error
 
     cluster, identity = await _load(paths, context, timings)
-    return replace(cluster, credentials=RenewedCredentials(identity, renew, time.time))
+    return replace(cluster, credentials=RenewedCredentials(renew, time.time, identity))
 
 
 def _exists(paths: str) -> bool:
