@@ -1,9 +1,11 @@
 """Server-sent events: one rendering for all open browsers, and none while nobody looks (WHATWG HTML §9.2)."""
 
 import asyncio
+import json
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
@@ -140,3 +142,27 @@ class LiveFeed:
         # bounded: one document of ours
         lines = b"".join(b"data: %b\n" % line for line in document.split(b"\n"))
         self._frames[name] = _Frame(version, document, b"event: %b\n%b\n" % (name.encode(), lines))
+
+
+class EventTopic:
+    """The newest `most` events of a program, each with its number."""
+
+    def __init__(self, most: int) -> None:
+        self._events: deque[dict[str, Any]] = deque(maxlen=most)
+        self._sequence = 0
+        self._rendered = -1
+
+    def append(self, **event: Any) -> None:
+        self._sequence += 1
+        self._events.append({"sequence": self._sequence, **event})
+
+    def newest(self) -> list[dict[str, Any]]:
+        """The newest first."""
+        return list(reversed(self._events))
+
+    def topic(self) -> bytes | None:
+        """A topic of a LiveFeed."""
+        if self._rendered == self._sequence:
+            return None
+        self._rendered = self._sequence
+        return json.dumps(self.newest()).encode()

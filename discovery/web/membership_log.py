@@ -1,10 +1,9 @@
-"""The last changes of a component: who came, who changed, who left and why, and whether the source answered (pure)."""
+"""The last changes of a component: who came, who changed, who left and why, and whether the source answered."""
 
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+from adsum.web.live_feed import EventTopic
 from discovery.events import InstanceAddedEvent, InstanceEvent, InstanceRemovedEvent
 from discovery.instance import Instance, InstanceStatus
 
@@ -15,37 +14,11 @@ LONGEST_TEXT: Final = 300
 ChangeKind = Literal["added", "updated", "removed", "registered", "left", "degraded", "synced"]
 
 
-@dataclass(frozen=True, slots=True)
-class MembershipChange:
-    """`at`: Unix seconds. `id` None: a change of the source. `registered` and `left`: of a candidate that was no instance.
-
-    `reason`: of a removal, as the events of discovery have it. `detail`: in words.
-    """
-
-    sequence: int
-    at: float
-    kind: ChangeKind
-    id: str | None = None
-    reason: str | None = None
-    detail: str | None = None
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "sequence": self.sequence,
-            "time": self.at,
-            "event": self.kind,
-            "id": self.id,
-            "reason": self.reason,
-            "detail": self.detail,
-        }
-
-
-class MembershipLog:
-    """The newest `KEPT` changes."""
+class MembershipLog(EventTopic):
+    """The newest `KEPT` changes. `at`: Unix seconds."""
 
     def __init__(self) -> None:
-        self._kept: deque[MembershipChange] = deque(maxlen=KEPT)
-        self.sequence = 0
+        super().__init__(KEPT)
 
     def instance_event(self, at: float, event: InstanceEvent, why: str | None) -> None:
         """`why`: what is known of a removed one now."""
@@ -73,13 +46,12 @@ class MembershipLog:
         detail: str | None = None,
         reason: str | None = None,
     ) -> None:
-        self.sequence += 1
-        cut = detail[:LONGEST_TEXT] if detail else None
-        self._kept.append(MembershipChange(self.sequence, at, kind, id, reason, cut))
+        """`id` None: a change of the source. `reason`: of a removal, as the events of discovery have it. `detail`: in words.
 
-    def newest(self) -> list[MembershipChange]:
-        """The changes that are kept, the newest first."""
-        return list(reversed(self._kept))
+        `registered` and `left`: of a candidate that was no instance.
+        """
+        cut = detail[:LONGEST_TEXT] if detail else None
+        self.append(time=at, event=kind, id=id, reason=reason, detail=cut)
 
 
 def _differences(old: Instance, new: Instance) -> Iterator[str]:

@@ -27,9 +27,8 @@ class ComponentPages:
     def __init__(self, follower: ComponentFollower) -> None:
         self._follower = follower
         self._rendered: object = None
-        self._logged = -1
         self._rows = CandidateRows()
-        feed = LiveFeed({"component": self._component, "events": self._events})
+        feed = LiveFeed({"component": self._component, "events": follower.log.topic})
         self._page = ProgramPage("discovery", _STATIC, "discovery.js", feed)
 
     def application(self, access: Access) -> web.Application:
@@ -44,7 +43,7 @@ class ComponentPages:
 
     async def _instances(self, _: web.Request) -> web.Response:
         await self._follower.explained(EXPLAIN_TIMEOUT)
-        document = self._document() | {"events": self._event_documents()}
+        document = self._document() | {"events": self._follower.log.newest()}
         return web.Response(body=msgspec.json.encode(document), content_type="application/json")
 
     async def _metrics(self, _: web.Request) -> web.Response:
@@ -62,14 +61,5 @@ class ComponentPages:
         self._rendered = version
         return msgspec.json.encode(self._document())
 
-    def _events(self) -> bytes | None:
-        if self._follower.log.sequence == self._logged:
-            return None
-        self._logged = self._follower.log.sequence
-        return msgspec.json.encode(self._event_documents())
-
     def _document(self) -> dict[str, Any]:
         return component_document(self._follower.state(), self._rows)
-
-    def _event_documents(self) -> list[dict[str, Any]]:
-        return [change.document() for change in self._follower.log.newest()]

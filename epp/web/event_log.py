@@ -1,12 +1,11 @@
 """A log of the endpoints: who came, who went and why, who is avoided. A bounded ring, without a clock."""
 
-from collections import deque
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from adsum.web.live_feed import EventTopic
 from discovery import Instance, InstanceAddedEvent, InstanceEvent, InstanceRemovedEvent
 from epp.endpoints.endpoint import Endpoint
 from epp.web.pool_view import EndpointStatus
@@ -28,35 +27,17 @@ _LEFT: Final = {
 }
 
 
-class EventLog:
+class EventLog(EventTopic):
     """`at`: seconds since the epoch. The newest MOST events are kept."""
 
     def __init__(self) -> None:
-        self._events: deque[dict[str, Any]] = deque(maxlen=MOST)
-        self._sequence = 0
-        self._rendered = -1
+        super().__init__(MOST)
         self._before: dict[tuple[str, str], int] = {}
-
-    def topic(self) -> bytes | None:
-        """The newest first. A topic of a LiveFeed."""
-        if self._rendered == self._sequence:
-            return None
-        self._rendered = self._sequence
-        return msgspec.json.encode(list(reversed(self._events)))
 
     def add(self, at: float, what: str, name: str, address: str, why: str = "") -> None:
         """`what` is a word of ours; the other texts are cut."""
-        self._sequence += 1
-        self._events.append(
-            {
-                "sequence": self._sequence,
-                "at": round(at, 1),
-                "what": what,
-                "id": name[:_MOST_TEXT],
-                "address": address[:_MOST_TEXT],
-                "why": why[:_MOST_TEXT],
-            }
-        )
+        cut = {"id": name[:_MOST_TEXT], "address": address[:_MOST_TEXT], "why": why[:_MOST_TEXT]}
+        self.append(at=round(at, 1), what=what, **cut)
 
     def discovered(self, event: InstanceEvent, at: float, why: str | None = None) -> None:
         """`why`: what discovery knows now of one that was removed, in words."""

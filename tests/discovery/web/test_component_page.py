@@ -115,7 +115,7 @@ def states(follower: ComponentFollower) -> dict[str, str]:
 
 def events(follower: ComponentFollower) -> list[tuple[str, str | None, str | None]]:
     """The oldest first."""
-    return [(e.kind, e.id, e.reason or e.detail) for e in reversed(follower.log.newest())]
+    return [(e["event"], e["id"], e["reason"] or e["detail"]) for e in reversed(follower.log.newest())]
 
 
 async def test_a_worker_comes_drains_and_leaves(
