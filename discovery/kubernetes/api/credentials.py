@@ -116,9 +116,8 @@ class RenewedCredentials:
                 return known
             try:
                 known = self._identity = await self._renew()
-            except (
-                OSError
-            ) as error:  # after a rejection it is called again by the next 401, not for each request
+            except OSError as error:
+                # after a rejection it is called again by the next 401, not for each request
                 if known is None:
                     raise
                 _log.warning("cannot renew the credentials for the API server, the old ones stay: %s", error)
