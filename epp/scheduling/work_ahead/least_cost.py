@@ -32,7 +32,7 @@ from epp.scheduling.work_ahead.producer import WorkAheadProducer
 REQUEST_TOKENS: Final = 150.0
 INTERFERENCE: Final = 0.3
 ADAPTER_LOAD_SECONDS: Final = 0.5
-"""The costs that a configuration can set. benchmarks/routing/README.md has the grid of values that were tried."""
+"""The costs that a configuration can set. benchmarks/routing/README.md says which values were tried."""
 _AGAIN: Final = 0.5
 """By how much computing a prompt again delays others while all endpoints have something ahead. With more, a worker that hides its
 queue gets too much.
