@@ -1,7 +1,6 @@
 """Tests a worker against the wire contract: the requests and verdicts of `python -m discovery check URL`."""
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
+from discovery.errors import MetadataUnavailableError
 from discovery.instance import (
     HEALTH_PATH,
     INSTANCE_ID_HEADER,
@@ -19,10 +19,11 @@ from discovery.instance import (
     LIVE_PATH,
     METADATA_LIMIT,
     METADATA_PATH,
+    Instance,
     InstanceStatus,
 )
 from discovery.metadata.connections import connection_problem, read_body
-from discovery.metadata.document import read_etag
+from discovery.metadata.document import read_document, read_etag, read_metadata
 from discovery.metadata.known_keys import ignored_keys
 
 _HOLD: Final = 1
@@ -109,31 +110,19 @@ def _judge_metadata(answer: _Answer | str) -> list[Finding]:
         return [Finding(requirement, Verdict.BROKEN, answer)]
     if answer.status in (404, 405, 501):
         return [Finding(requirement, Verdict.WEAK, f"HTTP {answer.status}: an instance without metadata")]
-    problem = _document_problem(answer)
-    if problem:
-        return [Finding(requirement, Verdict.BROKEN, problem)]
+    if answer.status != 200:
+        return [Finding(requirement, Verdict.BROKEN, f"HTTP {answer.status}")]
+    try:
+        document = read_document(_ANYBODY, answer.headers, answer.body)
+    except MetadataUnavailableError as error:
+        return [Finding(requirement, Verdict.BROKEN, error.reason)]
     findings = [Finding(requirement, Verdict.OK), *(_judge_header(answer, *rule) for rule in _HEADERS)]
-    ignored = [*ignored_keys(json.loads(answer.body))]
+    ignored = [*ignored_keys(read_metadata(_ANYBODY, document))]
     return [*findings, Finding(_KEYS, Verdict.WEAK, "; ".join(ignored))] if ignored else findings
 
 
-def _document_problem(answer: _Answer) -> str:
-    content_type = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-    if answer.status != 200:
-        return f"HTTP {answer.status}"
-    if content_type != "application/json" and not content_type.endswith("+json"):
-        return f"content type {content_type or '(none)'}, expected application/json"
-    if len(answer.body) > METADATA_LIMIT:
-        return "a larger body"
-    try:
-        document = json.loads(answer.body)
-    except ValueError as error:
-        return f"not JSON: {error}"
-    except RecursionError:
-        return "JSON that is nested too deeply"
-    return "" if isinstance(document, dict) else f"a JSON {type(document).__name__}"
-
-
+_ANYBODY: Final = Instance("worker", "", "", "", 0, incarnation="")
+"""Whose document it is, is not checked."""
 _HEADERS: Final = (
     ("ETag", _REVISION, '"<incarnation>.<epoch>.<count>"'),
     (INSTANCE_ID_HEADER, re.compile(r".+"), "the instance id"),
