@@ -22,39 +22,13 @@ class AnswerMemory:
     def __init__(self, max_bytes: int = ANSWER_MEMORY) -> None:
         self.max_bytes = max_bytes
         self.held = 0
-        self._arriving: set[HeldAnswer] = set()
+        self.unfinished: set[HeldAnswer] = set()
 
     def arriving(self, end: Callable[[], object]) -> "HeldAnswer":
         """An answer that is about to arrive. `end` is called, once, if it must give way to another one."""
         answer = HeldAnswer(self, end)
-        self._arriving.add(answer)
+        self.unfinished.add(answer)
         return answer
-
-    def reserve(self, answer: "HeldAnswer", size: int) -> None:
-        """Count `size` more bytes. Raises AnswerMemoryError, ResponseTooLargeError if it alone is over the limit."""
-        if answer.evicted:
-            raise AnswerMemoryError(self.max_bytes)
-        if answer.size + size > self.max_bytes:
-            raise ResponseTooLargeError(self.max_bytes)
-        while self.held + size > self.max_bytes:
-            largest = max(self._arriving, key=lambda one: one.size)
-            if largest is answer or largest.size <= answer.size:
-                raise AnswerMemoryError(self.max_bytes)
-            self.drop(largest)
-            largest.end()
-        answer.size += size
-        self.held += size
-
-    def keep(self, answer: "HeldAnswer", size: int) -> None:
-        """The answer is complete, `size` bytes: it stays until it is dropped."""
-        self._arriving.discard(answer)
-        self.held += size - answer.size
-        answer.size = size
-
-    def drop(self, answer: "HeldAnswer") -> None:
-        self._arriving.discard(answer)
-        self.held -= answer.size
-        answer.size = 0
 
 
 class HeldAnswer:
@@ -70,15 +44,30 @@ class HeldAnswer:
         """It gave way to another answer."""
 
     def receive(self, size: int) -> None:
-        """`size` more bytes came; raises ResponseError if they may not be held."""
-        self._memory.reserve(self, size)
+        """Count `size` more bytes. Raises AnswerMemoryError, ResponseTooLargeError if it alone is over the limit."""
+        memory = self._memory
+        if self.evicted:
+            raise AnswerMemoryError(memory.max_bytes)
+        if self.size + size > memory.max_bytes:
+            raise ResponseTooLargeError(memory.max_bytes)
+        while memory.held + size > memory.max_bytes:
+            largest = max(memory.unfinished, key=lambda one: one.size)
+            if largest is self or largest.size <= self.size:
+                raise AnswerMemoryError(memory.max_bytes)
+            largest.evict()
+        self.size += size
+        memory.held += size
 
     def complete(self, size: int) -> None:
-        self._memory.keep(self, size)
+        """It is `size` bytes, and stays until it is released."""
+        self._memory.unfinished.discard(self)
+        self._memory.held += size - self.size
+        self.size = size
 
-    def end(self) -> None:
+    def evict(self) -> None:
         self.evicted = True
+        self.release()
         self._end()
 
     def release(self) -> None:
-        self._memory.drop(self)
+        self.complete(0)
