@@ -27,10 +27,8 @@ def explained_request(file: Path, path: str | None, headers: Mapping[str, str]) 
         document = {"method": line[1].decode(), "path": line[2].decode("latin-1")}
         given, content = _split(content[line.end() :], file)
     fields = _fields(content)
-    if "path" not in document:
-        named = fields or _repaired_fields(content)
-        document["path"] = next((known for name, known in _PATHS.items() if name in named), None)
-    document["path"] = path or document["path"] or "/v1/chat/completions"
+    named = next((known for name, known in _PATHS.items() if name in fields), "/v1/chat/completions")
+    document["path"] = path or document.get("path") or named
     document["headers"] = {**given, **headers}
     try:
         document["body"] = msgspec.Raw(content) if fields else content.decode()
@@ -72,13 +70,3 @@ def _fields(content: bytes) -> Mapping[str, Any]:
         return msgspec.json.decode(content, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return {}
-
-
-def _repaired_fields(content: bytes) -> Mapping[str, Any]:
-    """The fields of an object that only a picker reads: with half of a character in it."""
-    if b"\\u" not in content:
-        return {}
-    # imported only where it is needed: it imports numpy
-    from epp.request.inference_api import replace_lone_surrogates
-
-    return _fields(replace_lone_surrogates(content) or b"")

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -25,7 +25,7 @@ from adsum.web.program_page import ProgramPage
 from discovery.errors import DiscoveryError
 from epp.config.settings import Settings
 from epp.config.tls_rules import TlsRules
-from epp.kubernetes.access_review import ApiUser, ReviewError
+from epp.kubernetes.access_review import AccessReviews, ReviewError
 from epp.telemetry.decision_pages import DECISIONS_PATH, EXPLAIN_PATH
 from epp.telemetry.profile import ProfilePage
 from epp.wire import certificate
@@ -55,13 +55,6 @@ _LONGEST_TOKEN: Final = 16 * 1024
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Reviewer(Protocol):
-    """Asks the API server; both methods raise ReviewError."""
-
-    async def user(self, token: str) -> ApiUser | None: ...
-    async def may(self, user: ApiUser, verb: str, path: str) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Verdict:
     """`status`: 200 is allowed. `until`: seconds of the clock."""
@@ -83,7 +76,7 @@ class _Address:
 class MetricsAuth:
     """`check` is a middleware of aiohttp. `clock` returns monotonic seconds."""
 
-    def __init__(self, reviewer: Reviewer, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, reviewer: AccessReviews, clock: Callable[[], float] = time.monotonic) -> None:
         self._reviewer = reviewer
         self._clock = clock
         self._allowed: dict[_Asked, _Verdict] = {}
@@ -274,7 +267,6 @@ async def _auth(url: str) -> AsyncIterator["MetricsAuth"]:
     # aiohttp's client, which other pickers do without
     from discovery.kubernetes.api.transport import ClusterTransport
     from discovery.kubernetes.opening import find_cluster, parse_options
-    from epp.kubernetes.access_review import AccessReviews
 
     parts = urlsplit(url)
     try:

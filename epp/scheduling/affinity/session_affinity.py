@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Final, Literal
 
 import numpy as np
@@ -101,7 +102,7 @@ def _strategy(given: SessionAffinityParameters, context: PluginContext) -> sessi
         _source(one, f"sessionIdConfig.sources[{at}]", context) for at, one in enumerate(config.sources)
     ]
     bindings = sessions.SessionBindings(
-        sources or [sessions.HeaderSessionId()],
+        sources or [sessions.BY_DEFAULT_HEADER],
         config.eviction_ttl_seconds or sessions.DEFAULT_TTL,
         context.rng.randbytes(32),
         of_prefill=of_prefill,
@@ -112,7 +113,7 @@ def _strategy(given: SessionAffinityParameters, context: PluginContext) -> sessi
 
 def _source(source: SessionIdSourceParameters, field: str, context: PluginContext) -> sessions.SessionId:
     if source.header:
-        return sessions.HeaderSessionId((source.header,))
+        return partial(sessions.from_header, (source.header,))
     if source.attribute == _AGENT_ATTRIBUTE and not source.producer:
         agent = context.parameters(
             None, sessions.AgentIdentityParameters, default=sessions.AGENT_IDENTITY.type
@@ -122,7 +123,7 @@ def _source(source: SessionIdSourceParameters, field: str, context: PluginContex
                 field,
                 f"nobody publishes {_AGENT_ATTRIBUTE!r}; list the plugin {sessions.AGENT_IDENTITY.type}",
             )
-        return sessions.HeaderSessionId(agent.headers)
+        return partial(sessions.from_header, agent.headers)
     if source.attribute != _SESSION_ATTRIBUTE:
         problem = f"no plugin publishes the attribute {source.attribute[:60]!r}"
         known = (_SESSION_ATTRIBUTE, _AGENT_ATTRIBUTE)
@@ -137,7 +138,7 @@ def _source(source: SessionIdSourceParameters, field: str, context: PluginContex
         default=sessions.SESSION_ID_PRODUCER.type,
         field=f"{field}.producer",
     )
-    return sessions.HeaderSessionId() if found is None else found.session_id()
+    return sessions.BY_DEFAULT_HEADER if found is None else found.session_id()
 
 
 def _check_profile(profile: str, profiles: Sequence[str]) -> None:

@@ -9,9 +9,9 @@ import binascii
 import hashlib
 from base64 import b64decode, b64encode
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -30,39 +30,25 @@ _MAX_COOKIES: Final = 16 * 1024
 """Characters of a cookie header; a longer one is not read. Browsers send at most 4 KiB for each cookie (RFC 6265 6.1)."""
 
 
-class SessionId(Protocol):
-    """One place where a request may carry its session id."""
-
-    def read(self, headers: Mapping[str, str]) -> str:
-        """The id, empty if the request has none; `headers` with lower-case names."""
+SessionId: TypeAlias = Callable[[Mapping[str, str]], str]
+"""Reads the session id from one place of a request's headers, whose names are in lower case; empty: there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderSessionId:
-    """The first of these headers that the request has; `names` in lower case."""
-
-    names: tuple[str, ...] = (DEFAULT_HEADER,)
-
-    def read(self, headers: Mapping[str, str]) -> str:
-        return next((value for name in self.names if (value := headers.get(name))), "").strip()
+def from_header(names: Sequence[str], headers: Mapping[str, str]) -> str:
+    """The first of these headers that the request has."""
+    return next((value for name in names if (value := headers.get(name))), "").strip()
 
 
-@dataclass(frozen=True, slots=True)
-class CookieSessionId:
-    """Reads the id of the session from this cookie."""
+BY_DEFAULT_HEADER: Final[SessionId] = partial(from_header, (DEFAULT_HEADER,))
 
-    name: str
 
-    def read(self, headers: Mapping[str, str]) -> str:
-        cookies = headers.get("cookie", "")
-        if len(cookies) > _MAX_COOKIES:
-            return ""
-        # bounded: _MAX_COOKIES characters
-        for pair in cookies.split(";"):
-            name, equals, value = pair.strip().partition("=")
-            if equals and name == self.name:
-                return value.strip()
+def from_cookie(name: str, headers: Mapping[str, str]) -> str:
+    cookies = headers.get("cookie", "")
+    if len(cookies) > _MAX_COOKIES:
         return ""
+    # bounded: _MAX_COOKIES characters
+    pairs = (pair.strip().partition("=") for pair in cookies.split(";"))
+    return next((value.strip() for key, equals, value in pairs if equals and key == name), "")
 
 
 class SessionIdProducerParameters(Section):
@@ -79,7 +65,7 @@ class SessionIdProducerParameters(Section):
 
     def session_id(self) -> SessionId:
         header, cookie = self.header_name, self.cookie_name.strip()
-        return HeaderSessionId((header,)) if header else CookieSessionId(cookie)
+        return partial(from_header, (header,)) if header else partial(from_cookie, cookie)
 
 
 class AgentIdentityParameters(Section):
@@ -107,13 +93,6 @@ DEFAULT_TTL: Final = 300.0
 _DIGEST_BYTES: Final = 16
 
 
-class SessionStrategy(Protocol):
-    """Finds the endpoint to which a request's session belongs."""
-
-    def find(self, request: InferenceRequest, pool: EndpointPool) -> int | None:
-        """Its row; None: the request has no session, the session no endpoint yet, or its endpoint is not in the pool."""
-
-
 def row_of(name: str, pool: EndpointPool) -> int | None:
     """The row of the endpoint with that id."""
     return next((row for row, endpoint in enumerate(pool.endpoints) if endpoint.id == name), None)
@@ -131,6 +110,7 @@ class EncodedEndpointHeader:
         self.helper = helper
 
     def find(self, request: InferenceRequest, pool: EndpointPool) -> int | None:
+        """The row of the session's endpoint; None: it has none yet, or that is not in the pool."""
         token = request.headers.get(self.header)
         name = _decode(token) if token else ""
         return row_of(name, pool) if name else None
@@ -221,7 +201,7 @@ class SessionBindings(RequestFollower):
 
     def _digest(self, headers: Mapping[str, str]) -> bytes | None:
         for source in self._sources:
-            if session := source.read(headers):
+            if session := source(headers):
                 text = session.encode(errors="replace")
                 return hashlib.blake2b(text, digest_size=_DIGEST_BYTES, key=self._key).digest()
         return None
@@ -232,3 +212,6 @@ class SessionBindings(RequestFollower):
             if self._now - self._bound[oldest][1] <= self._ttl:
                 return
             del self._bound[oldest]
+
+
+SessionStrategy: TypeAlias = EncodedEndpointHeader | SessionBindings

@@ -31,15 +31,6 @@ class KvEventSettings:
     bind: str | None = None
 
 
-class TokenProcessorParameters(Section):
-    block_size: int = Field(default=16, ge=1)
-    """No effect: each worker's events say its own."""
-    block_size_tokens: int = Field(default=16, ge=1)
-    """The same."""
-    hash_seed: str = ""
-    """No effect: keys are made of tokens, so workers' hashes need not be reproduced."""
-
-
 class PodDiscoveryParameters(Section):
     pod_label_selector: str = ""
     """No effect: discovery knows the workers."""
@@ -125,8 +116,8 @@ class IndexerParameters(Section):
 
 
 class PreciseProducerParameters(Section):
-    token_processor_config: TokenProcessorParameters | None = None
-    """No effect."""
+    token_processor_config: Any = None
+    """No effect: each worker's events say its own size of blocks, and keys are made of tokens."""
     indexer_config: IndexerParameters | None = None
     """How many blocks are remembered."""
     kv_events_config: KvEventsParameters | None = None

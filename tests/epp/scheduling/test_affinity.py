@@ -13,10 +13,10 @@ from epp.request.inference_request import InferenceRequest
 from epp.scheduling.affinity.labels import DEFAULT_LABEL, ContextLengthAware
 from epp.scheduling.affinity.session_affinity import SessionAffinityFilter, SessionAffinityScorer
 from epp.scheduling.affinity.sessions import (
-    CookieSessionId,
+    BY_DEFAULT_HEADER,
     EncodedEndpointHeader,
-    HeaderSessionId,
     SessionBindings,
+    from_cookie,
     token_of,
 )
 from epp.scheduling.affinity.topology import TopologyAffinityScorer
@@ -94,7 +94,7 @@ def found(bindings: SessionBindings, session: str, now: float = 0.0) -> int | No
 
 
 def test_no_client_makes_the_picker_remember_more_than_so_many_sessions() -> None:
-    bindings = SessionBindings([HeaderSessionId()], most=3)
+    bindings = SessionBindings([BY_DEFAULT_HEADER], most=3)
     for session in "abcd":
         bind(bindings, session, 1)
     assert len(bindings) == 3
@@ -105,7 +105,7 @@ def test_no_client_makes_the_picker_remember_more_than_so_many_sessions() -> Non
 
 
 def test_a_long_id_costs_no_more_memory_than_a_short_one() -> None:
-    bindings = SessionBindings([HeaderSessionId()], key=b"k")
+    bindings = SessionBindings([BY_DEFAULT_HEADER], key=b"k")
     bind(bindings, "s" * 50_000, 1)
     assert [len(key) for key in bindings._bound] == [16]
     assert found(bindings, "s" * 50_000) == 1
@@ -113,7 +113,7 @@ def test_a_long_id_costs_no_more_memory_than_a_short_one() -> None:
 
 
 def test_sessions_are_forgotten_in_the_order_of_their_last_use() -> None:
-    bindings = SessionBindings([HeaderSessionId()], ttl=10.0)
+    bindings = SessionBindings([BY_DEFAULT_HEADER], ttl=10.0)
     bind(bindings, "a", 1, now=0.0)
     bind(bindings, "b", 2, now=5.0)
     bind(bindings, "a", 1, now=8.0)
@@ -124,7 +124,7 @@ def test_sessions_are_forgotten_in_the_order_of_their_last_use() -> None:
 
 
 def test_a_session_is_not_moved_because_another_profile_does_not_have_its_endpoint() -> None:
-    bindings = SessionBindings([HeaderSessionId()])
+    bindings = SessionBindings([BY_DEFAULT_HEADER])
     bind(bindings, "a", 1)
     request, prefill = make_request(x_session_id="a"), FOUR.select(np.array([False, False, True, True]))
     bindings.prepare(request, FOUR)
@@ -134,14 +134,14 @@ def test_a_session_is_not_moved_because_another_profile_does_not_have_its_endpoi
 
 
 def test_a_request_without_an_id_binds_nothing() -> None:
-    bindings = SessionBindings([HeaderSessionId()])
+    bindings = SessionBindings([BY_DEFAULT_HEADER])
     bind(bindings, "", 1)
     bind(bindings, "  ", 1)
     assert len(bindings) == 0
 
 
 def test_what_a_request_that_was_refused_left_behind_does_not_bind_the_next() -> None:
-    bindings = SessionBindings([HeaderSessionId()])
+    bindings = SessionBindings([BY_DEFAULT_HEADER])
     bindings.prepare(make_request(x_session_id="a"), FOUR)  # no pick: the filters left nobody
     bind(bindings, "b", 2)
     assert [found(bindings, session) for session in "ab"] == [None, 2]
@@ -160,7 +160,7 @@ def test_what_a_request_that_was_refused_left_behind_does_not_bind_the_next() ->
     ],
 )
 def test_a_session_id_in_a_cookie(cookie: str, expected: str) -> None:
-    assert CookieSessionId("chat").read({"cookie": cookie}) == expected
+    assert from_cookie("chat", {"cookie": cookie}) == expected
 
 
 def test_where_labels_are_silent_discovery_knows_node_and_zone() -> None:
