@@ -60,7 +60,9 @@ class _Parent:
         with self._lock:
             if self._ours is None:
                 self._ours = self._start()
-            asked = json.dumps([list(arguments), cwd or os.getcwd(), dict(env)]).encode()
+            # a signal that is ignored stays so in a child; a shell's command in the background ignores this one
+            ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            asked = json.dumps([list(arguments), cwd or os.getcwd(), dict(env), ignored]).encode()
             socket.send_fds(self._ours, [asked], files)
             pid = self._ours.recv(64)
         self._is_refused = not pid
@@ -151,7 +153,8 @@ def _serve(asked: socket.socket) -> list[str]:
             asked.send(str(pid).encode())
             continue
         asked.close()
-        arguments, cwd, env = json.loads(message)
+        arguments, cwd, env, ignored = json.loads(message)
+        signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
         for own, file in enumerate(files):
             os.dup2(file, own)
         os.closerange(3, max(files) + 1)

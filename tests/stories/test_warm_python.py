@@ -34,8 +34,13 @@ def seen(python: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_it_sees_what_a_fresh_interpreter_sees(tmp_path: Path) -> None:
-    warm, fresh = seen(WARM_PYTHON, tmp_path), seen(sys.executable, tmp_path)
+@pytest.mark.parametrize("interrupt", [signal.SIG_IGN, signal.default_int_handler])
+def test_it_sees_what_a_fresh_interpreter_sees(tmp_path: Path, interrupt: "signal._HANDLER") -> None:
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        warm, fresh = seen(WARM_PYTHON, tmp_path), seen(sys.executable, tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (warm.pop("logs"), fresh.pop("logs")) == (True, False)
     assert warm == fresh
     assert warm["parent"] == os.getpid()
