@@ -63,7 +63,8 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "docs/dispatcher-operation.md": Scenario(
         given=("adsum dispatcher --config batch.yaml",), files={"batch.yaml": _DISPATCHER}
     ),
-    "docs/envoy.md": Scenario(given=(WORKER,), addresses=("10.0.0.5",)),
+    "docs/envoy.md": Scenario(),
+    "docs/envoy-eds.md": Scenario(given=(WORKER,), addresses=("10.0.0.5",)),
     "docs/flow-control.md": Scenario(given=("python -m examples.simulator",), shown={"flow.yaml": 0}),
     "docs/metrics.md": Scenario(given=(WORKER,)),
     "docs/pages.md": Scenario(given=(WORKER,), says=('"decisions":',)),
