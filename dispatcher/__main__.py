@@ -2,8 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from adsum.command_line import FAILED, INTERRUPTED, not_installed, on_broken_pipe, print_error, with_commands
@@ -36,7 +35,7 @@ def _run(given: Sequence[str]) -> int:
     from dispatcher.cli.batch_file import BatchFileError
 
     try:
-        return asyncio.run(_run_and_flush(command()))
+        return asyncio.run(_run_and_flush(command))
     except KeyboardInterrupt:
         if given[:1] == ["submit"]:
             print(
@@ -49,33 +48,24 @@ def _run(given: Sequence[str]) -> int:
         return print_error(error)
 
 
-def _select_command(given: Sequence[str]) -> Callable[[], Coroutine[Any, Any, int]]:
+def _select_command(given: Sequence[str]) -> Coroutine[Any, Any, int]:
     """The command to run. Exits with 2 on bad flags."""
     if given[:1] == ["submit"]:
-        return partial(_submit, flags.parse_submit(given[1:]))
+        options = flags.parse_submit(given[1:])
+        from dispatcher.cli.batch import submit
+
+        return submit(options)
     if given and given[0] in flags.COMMANDS:
-        return partial(_inspect, given[0], flags.parse_inspect(given[0], given[1:]))
+        options = flags.parse_inspect(given[0], given[1:])
+        from dispatcher.cli.commands import HANDLERS
+
+        return HANDLERS[given[0]](options)
     if given and not given[0].startswith("-"):
         flags.exit_with_error(f"there is no command {given[0]!r}; there are {', '.join(flags.COMMANDS)}")
-    return partial(_serve, flags.serve_parser().parse_args(given))
-
-
-async def _submit(options: argparse.Namespace) -> int:
-    from dispatcher.cli.batch import submit
-
-    return await submit(options)
-
-
-async def _inspect(command: str, options: argparse.Namespace) -> int:
-    from dispatcher.cli import commands
-
-    return await commands.HANDLERS[command](options)
-
-
-async def _serve(options: argparse.Namespace) -> int:
+    options = flags.serve_parser().parse_args(given)
     from dispatcher.process import serve
 
-    return await serve(options)
+    return serve(options)
 
 
 async def _run_and_flush(command: Coroutine[Any, Any, int]) -> int:

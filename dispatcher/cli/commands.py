@@ -2,12 +2,12 @@
 
 import argparse
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from adsum.command_line import FAILED, print_error
 from adsum.config.problems import ConfigError
@@ -120,7 +120,7 @@ def _print(document: Mapping[str, object], as_json: bool) -> None:
     print()
 
 
-HANDLERS: Final[Mapping[str, Callable[[argparse.Namespace], Awaitable[int]]]] = {
+HANDLERS: Final[Mapping[str, Callable[[argparse.Namespace], Coroutine[Any, Any, int]]]] = {
     "status": status,
     "cancel": cancel,
     "dead-letters": dead_letters,
