@@ -117,7 +117,7 @@ def _order(decision: Decision, rows: Indices, totals: Floats, stale: Mask, late:
 def unlearnt_choice(decision: Decision, run: ProfileRun, scored: ScoredCandidates) -> int | None:
     """The row that would have been the choice without what scorers learnt; None: that changes nothing, or is not known.
 
-    Of equally good ones the choice itself, else the first.
+    If several are equally good, it is the choice itself, else the first.
     """
     chosen = [row for row in scored.order.tolist() if run.chosen and decision.endpoints[row] is run.chosen[0]]
     if not run.unlearnt or not chosen or not run.plan.takes_best:

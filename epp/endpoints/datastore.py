@@ -27,7 +27,7 @@ class Datastore(ChangeHooks):
         self._columns = LoadColumns(metrics)
         self._cache_tokens: dict[Key, int] = {}
         self._unreachable, self._lost, self._ejected = set[Key](), set[Key](), set[Key]()
-        self._told_dead = set[Key]()
+        self._reported_dead = set[Key]()
         self._ejected_by_peers = set[Key]()
         self._pushed_at: dict[Key, float] = {}
 
@@ -93,7 +93,7 @@ class Datastore(ChangeHooks):
             self._lost.discard(key)  # it answered discovery since
         if endpoint.reachable:
             self._unreachable.discard(key)
-            self._told_dead.discard(key)
+            self._reported_dead.discard(key)
         else:
             self._unreachable.add(key)
         self._mark_reachable(key)
@@ -107,7 +107,7 @@ class Datastore(ChangeHooks):
         if endpoint is None:
             return None
         self._columns.remove(key)
-        for keys in self._unreachable, self._lost, self._ejected, self._told_dead, self._ejected_by_peers:
+        for keys in self._unreachable, self._lost, self._ejected, self._reported_dead, self._ejected_by_peers:
             keys.discard(key)
         self._cache_tokens.pop(key, None)
         self._pushed_at.pop(key, None)
@@ -221,7 +221,7 @@ class Datastore(ChangeHooks):
     def set_lost(self, endpoint: Endpoint, *, lost: bool) -> bool:
         """Whether nothing accepts connections there: a hint beside that of discovery. Returns whether this is new."""
         if not lost:
-            self._told_dead.discard(endpoint.key)
+            self._reported_dead.discard(endpoint.key)
         is_new = self._mark(self._lost, endpoint, marked=lost)
         if is_new and self.on_fact is not None:
             self.on_fact("set_lost", endpoint.key, (lost,))
@@ -232,14 +232,14 @@ class Datastore(ChangeHooks):
 
     def first_sign_of_death(self, key: Key) -> bool:
         """Whether that it seems dead is news. Further signs are none, until it answers or is gone: one death, one log line."""
-        if key not in self._members.endpoints or key in self._told_dead:
+        if key not in self._members.endpoints or key in self._reported_dead:
             return False
-        self._told_dead.add(key)
+        self._reported_dead.add(key)
         return True
 
     def seems_dead(self, key: Key) -> bool:
         """Whether there was a first sign of death, and it has not answered since."""
-        return key in self._told_dead
+        return key in self._reported_dead
 
     def set_ejected(self, endpoint: Endpoint, *, ejected: bool) -> None:
         """Whether it is avoided because it failed requests; it counts as unreachable, and new processes begin without."""

@@ -280,7 +280,7 @@ class _FollowedPool:
                 async with self._asked:
                     found = await self._find(worker)
                 if found != told:
-                    self._log.info("found", "%s (%s) %s", endpoint.id, worker.destination, _told(found))
+                    self._log.info("found", "%s (%s) %s", endpoint.id, worker.destination, _in_words(found))
                     told = found
                 if not isinstance(found, str):
                     await running.use(found)
@@ -408,7 +408,7 @@ def _check_installed(settings: KvEventSettings) -> None:
             raise ConfigError(place, problem)
 
 
-def _told(found: tuple[KvPublisher, ...] | str) -> str:
+def _in_words(found: tuple[KvPublisher, ...] | str) -> str:
     if isinstance(found, str):
         return f"does not say where it publishes KV events, and is asked again: {found}"
     if not found:

@@ -40,7 +40,7 @@ MOST_NUMBERS: Final = 32
 MOST_QUEUES: Final = 1024
 MOST_SECONDS: Final = 3600.0
 """Each of these is less."""
-_ToldHelper: TypeAlias = tuple[Key, int, bool]
+_Helper: TypeAlias = tuple[Key, int, bool]
 """A worker that helps, how much it held of the prompt, and whether it computes it."""
 _UNKNOWN: Final = -1.0
 MOST_AWAITED: Final = 4096
@@ -253,10 +253,10 @@ class PickSubscriber:
             raise PeerFaultError(f"{sum(fresh)} blocks in {len(told.blocks)} bytes")
         return zip(*columns, strict=True)
 
-    def _helpers(self, told: Picks) -> dict[int, list[_ToldHelper]]:
+    def _helpers(self, told: Picks) -> dict[int, list[_Helper]]:
         """By the number of the pick."""
         # bounded: MOST_PICKS, by `_check_size`
-        found: dict[int, list[_ToldHelper]] = {}
+        found: dict[int, list[_Helper]] = {}
         for one in told.helpers:
             if one.row >= len(told.numbers):
                 raise PeerFaultError(f"a helper of pick {one.row} of {len(told.numbers)}")
@@ -268,7 +268,7 @@ class PickSubscriber:
         return found
 
     @staticmethod
-    def _add_helpers(pick: PeerPick, helpers: Sequence[_ToldHelper]) -> None:
+    def _add_helpers(pick: PeerPick, helpers: Sequence[_Helper]) -> None:
         pick.keys = (*pick.keys, *[key for key, _, _ in helpers])
         pick.held = (*pick.held, *[held for _, held, _ in helpers])
         pick.computed_at = next((key for key, _, computes in helpers if computes), None)

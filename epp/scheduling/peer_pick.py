@@ -10,7 +10,7 @@ from epp.request.inference_request import AwaitedFirstByte
 class Fit(NamedTuple):
     """One picker learnt this of what requests cost: seconds of each kind, none negative, and how many answers it learnt them from.
 
-    Who learns by other kinds cannot use it.
+    A picker that learns by other kinds cannot use it.
     """
 
     seconds: tuple[float, ...]

@@ -17,7 +17,7 @@ _LOWEST: Final = float("-inf")
 class MaxScorePicker:
     """Picks the highest scores; ties are broken at random.
 
-    Those of fallbacks by the choice and its score, which each request in flight changes: that draws no chance, so a choice is
+    Ties of fallbacks are broken by the choice and its score, which each request in flight changes. That draws no chance: a choice is
     the same with fallbacks and without.
     """
 

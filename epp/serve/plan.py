@@ -71,7 +71,7 @@ class Plan:
             dispatcher=None
             if given.with_dispatcher is None
             else ["--config", str(given.with_dispatcher), *_log(given)],
-            outcomes=_told(envoy_flags.parse(envoy_config), needed),
+            outcomes=_outcomes_in_words(envoy_flags.parse(envoy_config), needed),
         )
 
     def bootstrap(self) -> str:
@@ -104,7 +104,7 @@ def _needs_answers(settings: Settings) -> tuple[str, ...]:
     return ()
 
 
-def _told(envoy: EnvoySettings, needed: Sequence[str]) -> str:
+def _outcomes_in_words(envoy: EnvoySettings, needed: Sequence[str]) -> str:
     if envoy.by_access_log:
         return "the picker lets go once it has picked: Envoy's access log tells what became of a request"
     reason = f"its configuration needs answers ({', '.join(needed)})" if needed else envoy.why_ext_proc

@@ -73,7 +73,7 @@ class Counted(msgspec.Struct):
     ended: list[Family] = []
 
 
-class _Told(msgspec.Struct, array_like=True):
+class _SiblingMetrics(msgspec.Struct, array_like=True):
     """`life`: the name of the process's life."""
 
     life: str
@@ -109,7 +109,7 @@ class SiblingPages(ResourceOwner):
     async def _open(self) -> None:
         self._limited_log = RateLimitedLog(log)
         self._looked = asyncio.Event()
-        self._told: dict[int, dict[str, msgspec.Raw]] = {}
+        self._shared_topics: dict[int, dict[str, msgspec.Raw]] = {}
         """Topics of the siblings, by their places, while somebody looks at the page."""
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
@@ -126,7 +126,7 @@ class SiblingPages(ResourceOwner):
 
     async def merge(self, gauges: list[Metric]) -> "Collector":
         """The metrics of all, as those of one; `gauges`: this process's."""
-        told = await self._ask("/metrics", _Told)
+        told = await self._ask("/metrics", _SiblingMetrics)
         return await anyio.to_thread.run_sync(self._merge, gauges, told)
 
     async def decided(self, query: str) -> list[DecisionsOfOther]:
@@ -142,7 +142,7 @@ class SiblingPages(ResourceOwner):
         """A topic of `shared`, with what the siblings had when they were asked last: a second ago where a page is open."""
         self._looked.set()
         own, of_all = self.shared[name]
-        parts = own(), *[told[name] for told in self._told.values() if name in told]
+        parts = own(), *[told[name] for told in self._shared_topics.values() if name in told]
         found = [one for one in map(msgspec.json.decode, parts) if one is not None]
         return msgspec.json.encode(of_all(found) if found else None)
 
@@ -155,7 +155,7 @@ class SiblingPages(ResourceOwner):
                 sums[one.key] = picks + one.picks, held + one.held, total + one.total
         return sums
 
-    def _merge(self, gauges: list[Metric], told: Mapping[int, _Told]) -> "Collector":
+    def _merge(self, gauges: list[Metric], told: Mapping[int, _SiblingMetrics]) -> "Collector":
         own = families([*gauges, *self.counters.collect()])
         found = {place: (one.life, one.families) for place, one in told.items()}
         place = self.siblings.place
@@ -213,10 +213,10 @@ class SiblingPages(ResourceOwner):
                 async with asyncio.timeout(_LOOKED):
                     await self._looked.wait()
             except TimeoutError:
-                self._told = {}
+                self._shared_topics = {}
                 await self._looked.wait()
             self._looked.clear()
-            self._told = await self._ask("/shared", dict[str, msgspec.Raw], as_json=True)
+            self._shared_topics = await self._ask("/shared", dict[str, msgspec.Raw], as_json=True)
 
     async def _shared(self, _: web.Request) -> web.Response:
         topics = {name: msgspec.Raw(topic()) for name, (topic, _) in self.shared.items()}
@@ -228,7 +228,7 @@ class SiblingPages(ResourceOwner):
 
     def _own(self, gauges: list[Metric]) -> bytes:
         own = families([*gauges, *self.counters.collect()])
-        return msgspec.msgpack.encode(_Told(self.life, own))
+        return msgspec.msgpack.encode(_SiblingMetrics(self.life, own))
 
     async def _status(self, _: web.Request) -> web.Response:
         return web.json_response(self.status())

@@ -26,7 +26,7 @@ _MOST_HEADER: Final = 300
 def read_target(values: Sequence[str]) -> HostPort:
     """The one address of the header's values. Raises ValueError.
 
-    Of several, llm-d's sidecar takes the first; Dynamo's contract has exactly one, and so have our pickers. A second one may
+    If there are several, llm-d's sidecar takes the first; Dynamo's contract has exactly one, and so have our pickers. A second one may
     be a client's.
     """
     if len(values) != 1:

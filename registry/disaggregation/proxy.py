@@ -283,7 +283,7 @@ def _problem(status: int, text: str, *, close: bool = False) -> web.Response:
 
 
 def _passed_on(answered: AnsweredError) -> web.Response:
-    """The prefill worker's answer. Of its fields only what says how to read it: the others were for this connection or this worker."""
+    """The prefill worker's answer. Only the fields that say how to read it go on: the others were for this connection or worker."""
     answer, fields = answered.answer, answered.answer.fields()
     headers = {
         name: value

@@ -46,7 +46,7 @@ _FEW_HOLDERS: Final = 8
 """Up to this many endpoints a loop over bits is faster than numpy."""
 _MERGE_FROM: Final = 8
 """A prompt that uses more runs than this gets them merged, as far as they are used alike."""
-_GIVEN_UP: Final = 8
+_DROPPED_AT_ONCE: Final = 8
 """Runs of endpoints that were forgotten, dropped with each chain that is added."""
 
 
@@ -160,7 +160,7 @@ class PrefixIndex:
 
         A column over the endpoints, or if only a few hold any, those by row.
         """
-        asked, runs = self._walked(chain), self._runs
+        asked, runs = self._chain_with_runs(chain), self._runs
         if not asked.runs:
             return {}
         rows = self._rows_of(endpoints)
@@ -184,7 +184,7 @@ class PrefixIndex:
         holdings = self._holdings.get(key)
         if holdings is None:
             return 0
-        asked, known = self._walked(chain), 0
+        asked, known = self._chain_with_runs(chain), 0
         for run, end in zip(asked.runs, asked.ends, strict=True):
             if run not in holdings:
                 break
@@ -226,7 +226,7 @@ class PrefixIndex:
         if holdings is None:
             return
         holdings.untrack(claim)
-        for run in self._walked(chain).runs:
+        for run in self._chain_with_runs(chain).runs:
             if run not in holdings:
                 break
             if holdings.claimed_by(run, claim) and holdings.withdraw(run, claim):
@@ -240,7 +240,7 @@ class PrefixIndex:
         holdings = self._holdings.get(key)
         if holdings is None or holdings.created_at >= claim:
             return
-        asked = self._walked(chain)
+        asked = self._chain_with_runs(chain)
         is_whole = asked.size == (asked.ends[-1] if asked.ends else 0)
         if not (is_whole and holdings.confirm(asked.runs, claim)):  # part of it was evicted meanwhile
             self._add_chain(chain, key, capacity, ends, NO_CLAIM)
@@ -270,7 +270,7 @@ class PrefixIndex:
         for key in absent[: max(0, len(absent) - len(present))]:
             self.forget(key)
 
-    def _walked(self, chain: Sequence[int]) -> Chain:
+    def _chain_with_runs(self, chain: Sequence[int]) -> Chain:
         """The chain with its runs."""
         if self._chain.hashes is not chain:
             self._chain = Chain(chain)
@@ -287,11 +287,11 @@ class PrefixIndex:
         holdings.capacity = capacity
         if ends is not None:
             self._runs.ends = ends
-        is_larger = self._use(holdings, self._walked(chain), claim)
+        is_larger = self._use(holdings, self._chain_with_runs(chain), claim)
         if holdings.length > capacity:
             self._evict(holdings)
         if self._leaving:
-            self._give_up()
+            self._drop_forgotten()
         if is_larger:
             self._lengths[holdings.slot] = holdings.length
             if self.used_bytes > self.max_bytes:
@@ -306,12 +306,12 @@ class PrefixIndex:
             used = [*used, self._runs.add(chain.packed()[known * HASH_BYTES :], known, 0)]
         held = holdings.use(used, claim)
         self.held_before = chain.ends[held - 1] if held else 0
-        self._held_by(holdings, used[held:])
+        self._add_holder(holdings, used[held:])
         if held < len(used) > _MERGE_FROM:
             self._merge(used)
         return held < len(used) or bool(chain.parted)
 
-    def _held_by(self, holdings: Holdings, new: Sequence[int]) -> None:
+    def _add_holder(self, holdings: Holdings, new: Sequence[int]) -> None:
         """The endpoint began to hold these runs."""
         runs, bit = self._runs, holdings.bit
         masks, lengths = runs.holders, runs.lengths
@@ -396,10 +396,10 @@ class PrefixIndex:
                 self._drop(holdings, self._divide(run, stay))
         self._lengths[holdings.slot] = holdings.length
 
-    def _give_up(self) -> None:
+    def _drop_forgotten(self) -> None:
         """Drop some runs of endpoints that were forgotten, more than one chain brings: an endpoint may have thousands."""
         leaving = self._leaving[-1]
-        for _ in range(_GIVEN_UP):
+        for _ in range(_DROPPED_AT_ONCE):
             run = leaving.oldest()
             if run == NO_RUN:
                 self._leaving.pop()
@@ -413,7 +413,7 @@ class PrefixIndex:
         So endpoints have equal shares of the memory as far as they need them, and a busy one cannot evict what others hold.
         """
         while self._leaving and self.used_bytes > self.max_bytes:
-            self._give_up()
+            self._drop_forgotten()
         while self.used_bytes > self.max_bytes:
             holdings = self._by_slot[int(self._lengths.argmax())]
             run = holdings.oldest()

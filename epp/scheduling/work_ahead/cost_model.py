@@ -161,7 +161,7 @@ class CostModel:
     def use_peer_fits(self, fits: Sequence[Fit]) -> bool:
         """Take the fits of all other pickers in place of those before. Returns whether the numbers are others now.
 
-        Who has learnt nothing itself keeps what it heard last: workers are the same when the picker that knew them is gone.
+        A picker that has learnt nothing itself keeps what it heard last: workers are the same when the picker that knew them is gone.
         """
         if fits == self._of_peers or not (fits or self._fits):
             return False
