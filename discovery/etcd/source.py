@@ -29,7 +29,7 @@ from discovery.etcd.watched_keys import (
     component_prefix,
     range_end,
 )
-from discovery.source import Candidate, ComponentKey, Report, Source
+from discovery.source import ComponentKey, Report, Source
 
 _PAGE: Final = 250
 """Keys in one answer. Records have at most 64 KiB, so it fits into the largest message that we accept; if foreign values do
@@ -79,13 +79,6 @@ class EtcdSource(Source):
                 report.degraded(str(error))
             failures = 1 if time.monotonic() - started > self._timings.settled else failures + 1
             await asyncio.sleep(self._timings.delay(failures))
-
-    def suspect(self, key: ComponentKey, instance_id: str) -> None:
-        """Does nothing: only etcd knows when a lease expires."""
-
-    async def explain(self, key: ComponentKey) -> list[Candidate]:
-        """Nothing beyond the snapshot."""
-        return []
 
     async def components(self) -> list[ComponentKey]:
         prefix = self._settings.prefix.encode()

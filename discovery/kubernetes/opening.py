@@ -32,8 +32,11 @@ PODS_PARAMETERS: Final = frozenset(["selector", "ports", "pool", "group"])
 _PARAMETERS: Final = _OF_SLICES | PODS_PARAMETERS | {"grace", "context", "kubeconfig", "server"}
 
 
-class DeferredSource:
-    """Makes its source on first use, once for all keys: that needs the network or slow imports."""
+class DeferredSource(Source):
+    """Makes its source on first use, once for all keys: that needs the network or slow imports.
+
+    A suspected instance is left to the API server: it changes by itself when the readiness probe of its Pod fails.
+    """
 
     def __init__(self, make: Callable[[], Awaitable[Source]], *, needs_documents: bool = True) -> None:
         self.needs_documents = needs_documents
@@ -44,10 +47,6 @@ class DeferredSource:
     async def run(self, key: ComponentKey, report: Report) -> None:
         report.degraded("not connected to the Kubernetes API yet: loading the configuration")
         await (await self._get()).run(key, report)
-
-    def suspect(self, key: ComponentKey, instance_id: str) -> None:
-        if self._source is not None:
-            self._source.suspect(key, instance_id)
 
     async def explain(self, key: ComponentKey) -> list[Candidate]:
         return await (await self._get()).explain(key)

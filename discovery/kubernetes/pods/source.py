@@ -14,7 +14,7 @@ from discovery.kubernetes.api.transport import ApiTransport
 from discovery.kubernetes.pods.followed_pods import FollowedPods
 from discovery.kubernetes.pods.selection import PodTargets, PoolReference, read_targets
 from discovery.kubernetes.reflector.informer import Informer
-from discovery.source import Candidate, ComponentKey, Report, Snapshot
+from discovery.source import Candidate, ComponentKey, Report, Snapshot, Source
 
 _log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class FollowedPool:
             await cancel_and_wait(following)
 
 
-class PodsSource:
+class PodsSource(Source):
     """Each namespace and component has the same instances: `selection` says all. `namespace`: the Kubernetes namespace.
     `grace`: seconds that a ready Pod may be missing; one that is shown as unavailable leaves at once.
     """
@@ -171,9 +171,6 @@ class PodsSource:
             self._following(key, pool_report) as pods,
         ):
             await FollowedPool(pool, self._namespace, pools, pods, pool_report).run(changed)
-
-    def suspect(self, key: ComponentKey, instance_id: str) -> None:
-        """Does nothing: the Pod changes by itself when its readiness probe fails."""
 
     async def explain(self, key: ComponentKey) -> list[Candidate]:
         """From what is known, without requests: each Pod of the selection that is no instance."""

@@ -279,9 +279,6 @@ class KubernetesSource(Source):
         finally:
             await publisher.aclose()
 
-    def suspect(self, key: ComponentKey, instance_id: str) -> None:
-        """Does nothing: a slice changes by itself when the pod's readiness probe fails."""
-
     async def components(self) -> list[ComponentKey]:
         return await self._diagnostics.components()
 
