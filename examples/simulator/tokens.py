@@ -5,7 +5,6 @@ import re
 import zlib
 from array import array
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import chain, islice, repeat
 
 _TOKEN = re.compile(r"\s{0,16}\S{1,4}|\s{1,16}")
@@ -30,7 +29,6 @@ def echo(text: str, count: int | None) -> list[str]:
     return list(islice(chain(once, chain.from_iterable(repeat(again))), count))
 
 
-@lru_cache(65_536)
 def token_id(token: str) -> int:
     """The number of a token; of `#123`, which stands for a token that a client sent as a number, that number."""
     if token[0] == "#" and token[1:].isdecimal():
