@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
-from epp.request.rejection import Rejection
+from epp.request.rejection import RETRY_AFTER, Rejection
 
 Buffer: TypeAlias = bytes | memoryview
 SMALL_PIECE: Final = 4096
@@ -11,7 +11,6 @@ SMALL_PIECE: Final = 4096
 LARGE_PIECE: Final = 65_536
 """Bytes; larger pieces are copied: a slice that waits to be sent would keep the whole piece in memory."""
 TOO_MANY_BYTES: Final = "rejected-too-many-bytes"
-_RETRY_AFTER: Final = 1.0
 
 
 def header_bytes(headers: Mapping[str, str]) -> int:
@@ -159,7 +158,7 @@ class Body:
 
 def _too_many_bytes() -> Rejection:
     message = "the picker's memory for unfinished request bodies is full"
-    return Rejection(503, "too_many_bytes", message, reason=TOO_MANY_BYTES, retry_after=_RETRY_AFTER)
+    return Rejection(503, "too_many_bytes", message, reason=TOO_MANY_BYTES, retry_after=RETRY_AFTER)
 
 
 _MAX_DIGITS: Final = 18

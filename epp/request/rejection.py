@@ -1,5 +1,10 @@
 """The answers that the picker gives itself: a refusal, or one that no worker needs to see. Pure."""
 
+from typing import Final
+
+RETRY_AFTER: Final = 1.0
+"""Seconds after which it may be otherwise: where the picker or its workers have too much to do."""
+
 
 class Rejection(Exception):  # noqa: N818  # an answer to the client rather than a fault
     """Refuses a request; the client gets an OpenAI-style error.

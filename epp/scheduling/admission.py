@@ -7,7 +7,7 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.request.inference_api import while_it_waits
 from epp.request.inference_request import InferenceRequest
-from epp.request.rejection import Rejection
+from epp.request.rejection import RETRY_AFTER, Rejection
 from epp.scheduling.pick import SchedulingContext
 from epp.scheduling.plugin import AdmissionController, FrontAdmission
 from epp.scheduling.saturation import SATURATED, SaturationDetector
@@ -18,11 +18,10 @@ from epp.scheduling.waiting import RequestScheduler, WaitingRequest, WaitingRequ
 class ShedWhenSaturated:
     """Lets nothing wait: at saturation, requests of a priority below 0 are refused with 429.
 
-    This is the Go picker's admission without flow control. `retry_after`: seconds.
+    This is the Go picker's admission without flow control.
     """
 
     detector: SaturationDetector
-    retry_after: float = 1.0
 
     @property
     def waits_for_endpoints(self) -> bool:
@@ -32,7 +31,7 @@ class ShedWhenSaturated:
         if request.priority >= 0 or self.detector.saturation(candidates) < 1.0:
             return True
         message = f"the endpoints are saturated, and a request of priority {request.priority} has to wait"
-        raise Rejection(429, "saturated", message, reason=SATURATED, retry_after=self.retry_after)
+        raise Rejection(429, "saturated", message, reason=SATURATED, retry_after=RETRY_AFTER)
 
     def would_admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
         return self.admit(request, candidates, now)

@@ -93,7 +93,7 @@ class Director:
         return given or self._shedding()
 
     def _shedding(self) -> AdmissionController:
-        return ShedWhenSaturated(self._detector, self._reader.policy.retry_after)
+        return ShedWhenSaturated(self._detector)
 
     @property
     def producers(self) -> Sequence[DataProducer]:

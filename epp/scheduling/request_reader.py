@@ -20,15 +20,13 @@ class Policy:
     """The operator's rules for requests.
 
     `objectives`: the priority of each objective, 0 for others; requests below 0 are shed at saturation. `models`: the only
-    models that exist (endpoint picker protocol 0.3.0), empty: no such rule. `retry_after`: seconds, for requests that are
-    shed. `passthrough`: bodies are not read, all requests are routed by load. `models_endpoint`: `GET /v1/models` is answered
-    with the models of the pool. `rewrites`: which model serves a request.
-    `fairness_headers`: in lower case; the first that a request has is its fairness id, if it names none itself.
+    models that exist (endpoint picker protocol 0.3.0), empty: no such rule. `passthrough`: bodies are not read, all requests
+    are routed by load. `models_endpoint`: `GET /v1/models` is answered with the models of the pool. `rewrites`: which model
+    serves a request. `fairness_headers`: in lower case; the first that a request has is its fairness id, if it names none itself.
     """
 
     objectives: Mapping[str, int] = field(default_factory=dict)
     models: frozenset[str] = frozenset()
-    retry_after: float = 1.0
     passthrough: bool = False
     models_endpoint: bool = False
     rewrites: ModelRewrites = field(default_factory=ModelRewrites)

@@ -15,7 +15,7 @@ from epp.endpoints.endpoint import Column, EndpointPool, Mask
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role, only_parameters
 from epp.plugins.section import Duration, Headroom, Limit, Section
 from epp.request.inference_request import InferenceRequest
-from epp.request.rejection import Rejection
+from epp.request.rejection import RETRY_AFTER, Rejection
 from epp.scheduling.plugin import RequestFollower
 
 SATURATED: Final = "rejected-saturated"
@@ -135,9 +135,6 @@ UTILIZATION_DETECTOR: Final = only_parameters(
 )
 
 
-_RETRY_AFTER = 1.0
-
-
 class ProbabilisticAdmitterParameters(Section):
     queue_depth_threshold: int = Field(default=5, ge=1)
     """The queue length that counts as full."""
@@ -164,7 +161,7 @@ class ProbabilisticAdmitter(RequestFollower):
         """Raises `Rejection` 429 for a request that is refused."""
         if request.priority < 0 and self.rng.random() < self.probability(pool):
             message = f"the endpoints are busy, and a request of priority {request.priority} has to wait"
-            raise Rejection(429, "saturated", message, reason=SATURATED, retry_after=_RETRY_AFTER)
+            raise Rejection(429, "saturated", message, reason=SATURATED, retry_after=RETRY_AFTER)
 
     def probability(self, pool: EndpointPool) -> float:
         """The probability that a request of negative priority is refused."""

@@ -9,7 +9,7 @@ from adsum.tracing.span import Span
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.request.inference_request import InferenceRequest
-from epp.request.rejection import Rejection
+from epp.request.rejection import RETRY_AFTER, Rejection
 from epp.scheduling.pick import Pick, SchedulingContext
 
 log = logging.getLogger(__name__)
@@ -17,7 +17,6 @@ log = logging.getLogger(__name__)
 SHUTTING_DOWN: Final = "rejected-shutting-down"
 WAIT_SPAN: Final = "llm_d.epp.flow_control.wait"
 """The Go picker has no span of its own for the wait: it is a part of gateway.request_orchestration."""
-_RETRY_AFTER: Final = 1.0
 
 
 class Dequeued(StrEnum):
@@ -212,4 +211,4 @@ def _no_wake() -> None:
 
 def _shutting_down() -> Rejection:
     message = "the picker is shutting down, and the request would have to wait for an endpoint; retry"
-    return Rejection(503, "shutting_down", message, reason=SHUTTING_DOWN, retry_after=_RETRY_AFTER)
+    return Rejection(503, "shutting_down", message, reason=SHUTTING_DOWN, retry_after=RETRY_AFTER)

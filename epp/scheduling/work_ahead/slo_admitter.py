@@ -18,14 +18,13 @@ from epp.plugins.labels import PREFIX
 from epp.plugins.section import Section
 from epp.request.control_headers import ttft_slo
 from epp.request.inference_request import InferenceRequest, RequestData
-from epp.request.rejection import Rejection
+from epp.request.rejection import RETRY_AFTER, Rejection
 from epp.scheduling.plugin import RequestFollower
 from epp.scheduling.prefix.declarations import prefix_cache
 from epp.scheduling.work_ahead.columns import requests_at
 from epp.scheduling.work_ahead.producer import WorkAheadProducer
 
 OUT_OF_TIME: Final = "rejected-slo"
-_RETRY_AFTER: Final = 1.0
 
 
 class LatencySloAdmitter(RequestFollower):
@@ -77,7 +76,7 @@ class LatencySloAdmitter(RequestFollower):
             return
         self.refused += 1
         message = f"the first token is due in {left:.3g} s, and no endpoint is expected to begin before {expected:.3g} s"
-        raise Rejection(429, "slo_unreachable", message, reason=OUT_OF_TIME, retry_after=_RETRY_AFTER)
+        raise Rejection(429, "slo_unreachable", message, reason=OUT_OF_TIME, retry_after=RETRY_AFTER)
 
 
 def _nothing() -> None:

@@ -224,12 +224,12 @@ def test_the_unreachable_are_avoided_while_others_are_left() -> None:
 
 def test_a_sheddable_request_is_shed_at_saturation() -> None:
     store = store_of("", "")
-    it = director(store, objectives={"batch": -1, "premium": 2}, retry_after=7.0)
+    it = director(store, objectives={"batch": -1, "premium": 2})
     assert direct(it, x_llm_d_inference_objective="batch").request.priority == -1
     for i in range(2):
         load(store, i, waiting=5)
     found = rejection(it, x_gateway_inference_objective="batch")
-    assert (found.status, found.reason, found.retry_after) == (429, "rejected-saturated", 7.0)
+    assert (found.status, found.reason, found.retry_after) == (429, "rejected-saturated", 1.0)
     assert it.saturation(NOW) == 1.0
     assert direct(it, x_llm_d_inference_objective="premium").request.priority == 2
     assert direct(it, x_llm_d_inference_objective="unheard-of").request.priority == 0
