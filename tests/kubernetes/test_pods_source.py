@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from discovery import ForbiddenError, WatchState
+from discovery import WatchState
 from discovery.kubernetes import PodTargets
 from tests.kubernetes.fake import faults
 from tests.kubernetes.fake.objects import node
@@ -90,16 +90,6 @@ async def test_none_ready_is_one_warning(world: PodWorld, caplog: pytest.LogCapt
     assert "a-rank-0: its pod's condition Ready is False" in said
 
 
-async def test_without_the_right_to_list_pods_the_first_list_raises(world: PodWorld) -> None:
-    world.api.allowed = set()
-    async with world.discovering() as discovery:
-        with pytest.raises(ForbiddenError) as refused:
-            await discovery.list_instances("dynamo", "decode")
-    assert 'cannot list resource "pods"' in str(refused.value)
-    assert 'resources: ["pods"]\n  verbs: [get, list, watch]' in str(refused.value)
-    assert "in a Role of the namespace default" in str(refused.value)
-
-
 async def test_zones_come_from_nodes_each_asked_once(world: PodWorld) -> None:
     for name, zone in (("n1", "east"), ("n2", "west")):
         world.api.put("nodes", node(name, zone))
@@ -145,21 +135,6 @@ async def test_without_the_right_to_nodes_nothing_is_lost_and_only_explain_says_
         world.api.allowed = None
         await within(1300, lambda: stream.instances["p7-rank-0"].zone == "east")
     assert [r.message for r in caplog.records if r.levelno >= logging.WARNING] == []
-
-
-async def test_an_outage_keeps_the_pods_and_shows_in_the_health(world: PodWorld) -> None:
-    world.pod("a")
-    async with world.recorder() as recorder:
-        world.transport.down = "connection refused"
-        world.api.end_watches()
-        await asyncio.sleep(60)
-        assert recorder.stream.health.state is WatchState.DEGRADED
-        assert recorder.transitions() == []
-        world.delete("a")
-        world.pod("b")
-        world.transport.down = None
-        await within(2, lambda: recorder.names == {"b-rank-0"})
-        assert recorder.stream.health.state is WatchState.SYNCED
 
 
 @pytest.mark.parametrize(

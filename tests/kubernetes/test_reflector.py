@@ -153,7 +153,7 @@ server = st.sampled_from(
         "past",
         "error",
         "end",
-    ]
+    ],
 )
 
 

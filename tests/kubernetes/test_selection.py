@@ -8,7 +8,7 @@ import pytest
 
 import discovery
 from discovery.kubernetes import LabelSelection, ServiceSelection
-from discovery.kubernetes.opening import DeferredSource, open_kubernetes
+from discovery.kubernetes.opening import DeferredSource
 from discovery.kubernetes.pods.selection import (
     OLD_POOL_GROUP,
     POOL_GROUP,
@@ -54,11 +54,6 @@ def test_a_rendered_name_that_no_service_can_have(template: str) -> None:
         ServiceSelection(template).service(key)
 
 
-def test_a_rendered_name_that_is_too_long() -> None:
-    with pytest.raises(ValueError, match="at most 63 characters"):
-        ServiceSelection().selector(component_key("n", "a" * 60))
-
-
 @pytest.mark.parametrize(
     "url",
     [
@@ -67,10 +62,17 @@ def test_a_rendered_name_that_is_too_long() -> None:
         "kubernetes://prod?service={namespace}-{component}&port=grpc&grace=0",
         "kubernetes://?labels=true&context=here&kubeconfig=/tmp/config",
         "kubernetes://prod?server=http://127.0.0.1:8001&assert_service=false",
+        "kubernetes://?pool=p",
+        "kubernetes://llm?pool=p.q-1&grace=2",
+        f"kubernetes://llm?pool=p&group={OLD_POOL_GROUP}&context=prod",
+        "kubernetes://llm?selector=app%3Dvllm&ports=8000,8001",
+        f"kubernetes://?selector={quote('env in (a,b),!spot')}&ports=8000&server=http://127.0.0.1:1",
     ],
 )
 def test_what_a_url_may_say(url: str) -> None:
-    assert isinstance(discovery.opening.open_source(url), DeferredSource)
+    source = open_source(url)
+    assert isinstance(source, DeferredSource)
+    assert source.needs_documents is not ("pool=" in url or "selector=" in url)
 
 
 @pytest.mark.parametrize(
@@ -88,24 +90,32 @@ def test_what_a_url_may_say(url: str) -> None:
         ("kubernetes://?grace=nan", "expected seconds from 0 to 60"),
         ("kubernetes://?server=127.0.0.1:8001", "is not a URL"),
         ("kubernetes://?server=http://a:1&context=b", "uses no credentials"),
+        ("kubernetes://?pool=P", "InferencePool name 'P'"),
+        ("kubernetes://?pool=", "InferencePool name ''"),
+        ("kubernetes://?pool=p&group=x.io", "group 'x.io'; expected one of inference.networking.k8s.io"),
+        ("kubernetes://?pool=p&selector=a", "expected pool=NAME"),
+        ("kubernetes://?group=inference.networking.k8s.io", "expected pool=NAME"),
+        ("kubernetes://?selector=a", "both selector= and ports="),
+        ("kubernetes://?ports=8000", "both selector= and ports="),
+        ("kubernetes://?selector=a&ports=", "target port ''"),
+        ("kubernetes://?selector=a&ports=80,80", "expected 1 to 8 different ports"),
+        ("kubernetes://?selector=a&ports=1,2,3,4,5,6,7,8,9", "expected 1 to 8 different ports"),
+        ("kubernetes://?selector=a&ports=0", "target port 0"),
+        ("kubernetes://?selector=a&ports=-1", "target port '-1'"),
+        ("kubernetes://?selector=a b&ports=80", "cannot be read"),
+        ("kubernetes://?pool=p&service=x", "exclude each other"),
+        ("kubernetes://?selector=a&ports=80&port=http", "exclude each other"),
     ],
 )
 def test_what_a_url_may_not_say(url: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        open_kubernetes(url)
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        open_source(url)
 
 
 async def test_a_component_without_a_possible_service_is_an_error() -> None:
     async with discovery.open("kubernetes://prod?server=http://127.0.0.1:1") as service:
         with pytest.raises(ValueError, match="at most 63 characters"):
             await service.list_instances("n", "a" * 60)
-
-
-async def test_no_cluster_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    async with discovery.open("kubernetes://prod?kubeconfig=/nowhere/config") as service:
-        with pytest.raises(discovery.DiscoveryError, match="no kubeconfig at /nowhere/config"):
-            await service.list_instances("n", "decode")
 
 
 def test_both_groups() -> None:
@@ -173,50 +183,6 @@ def test_label_selectors_of_kubernetes(text: str) -> None:
 def test_what_is_no_label_selector(text: str) -> None:
     with pytest.raises(ValueError, match="label selector"):
         check_label_selector(text)
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "kubernetes://?pool=p",
-        "kubernetes://llm?pool=p.q-1&grace=2",
-        f"kubernetes://llm?pool=p&group={OLD_POOL_GROUP}&context=prod",
-        "kubernetes://llm?selector=app%3Dvllm&ports=8000,8001",
-        f"kubernetes://?selector={quote('env in (a,b),!spot')}&ports=8000&server=http://127.0.0.1:1",
-    ],
-)
-def test_urls(url: str) -> None:
-    source = open_source(url)
-    assert isinstance(source, DeferredSource)
-    assert not source.needs_documents
-
-
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("kubernetes://?pool=P", "InferencePool name 'P'"),
-        ("kubernetes://?pool=", "InferencePool name ''"),
-        (
-            "kubernetes://?pool=p&group=x.io",
-            "InferencePool group 'x.io'; expected one of inference.networking.k8s.io",
-        ),
-        ("kubernetes://?pool=p&selector=a", "expected pool=NAME"),
-        ("kubernetes://?group=inference.networking.k8s.io", "expected pool=NAME"),
-        ("kubernetes://?selector=a", "both selector= and ports="),
-        ("kubernetes://?ports=8000", "both selector= and ports="),
-        ("kubernetes://?selector=a&ports=", "target port ''"),
-        ("kubernetes://?selector=a&ports=80,80", "expected 1 to 8 different ports"),
-        ("kubernetes://?selector=a&ports=1,2,3,4,5,6,7,8,9", "expected 1 to 8 different ports"),
-        ("kubernetes://?selector=a&ports=0", "target port 0"),
-        ("kubernetes://?selector=a&ports=-1", "target port '-1'"),
-        ("kubernetes://?selector=a b&ports=80", "cannot be read"),
-        ("kubernetes://?pool=p&service=x", "exclude each other"),
-        ("kubernetes://?selector=a&ports=80&port=http", "exclude each other"),
-    ],
-)
-def test_wrong_urls(url: str, said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)):
-        open_source(url)
 
 
 def test_a_pool_says_where_it_is() -> None:
