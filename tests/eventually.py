@@ -3,7 +3,10 @@
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+Answer = TypeVar("Answer")
 
 
 async def eventually(condition: Callable[[], object], within: float = 90.0) -> float:
@@ -21,3 +24,17 @@ async def eventually(condition: Callable[[], object], within: float = 90.0) -> f
             return waited
         assert waited < within, f"not within {within} s"
         await asyncio.sleep(0.005)
+
+
+async def asked_until(
+    ask: Callable[[], Awaitable[Answer]], is_so: Callable[[Answer], object], within: float = 90.0
+) -> Answer:
+    """Asks again until the answer is so, and returns that answer."""
+    answers: list[Answer] = []
+
+    async def is_found() -> object:
+        answers[:] = [await ask()]
+        return is_so(answers[0])
+
+    await eventually(is_found, within)
+    return answers[0]

@@ -1,11 +1,11 @@
 """Requests to queue, and what queue tests ask again and again."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dispatcher.broker.contract.message import Claim, Request, Result
 from dispatcher.broker.contract.queue import Broker, Queue
+from tests.eventually import asked_until, eventually
 
 HOUR = 3_600_000
 
@@ -35,7 +35,7 @@ async def claimed_again(queue: Queue) -> Claim:
         claims.extend(await queue.claim(1, owner="tester"))
         return bool(claims)
 
-    await until(is_given)
+    await eventually(is_given)
     [claim] = claims
     return claim
 
@@ -47,27 +47,16 @@ async def lapsed(queue: Queue) -> None:
         await queue.sweep()
         return (await queue.totals()).redelivered > 0
 
-    await until(is_given_back)
+    await eventually(is_given_back)
 
 
 def answer(claim: Claim, payload: bytes = b"ok", status: int = 200) -> Result:
     return Result(claim.request.id, claim.request.token, status, payload, attempts=claim.attempt + 1)
 
 
-async def until(done: Callable[[], Awaitable[object]], within: float = 90.0) -> None:
-    """Ask again until the answer is yes; fails after `within` seconds."""
-    async with asyncio.timeout(within):
-        while not await done():
-            await asyncio.sleep(0.005)
-
-
 async def until_ms(broker: Broker, at_ms: int) -> None:
     """Until the broker's clock shows that time."""
-
-    async def reached() -> bool:
-        return await broker.now_ms() >= at_ms
-
-    await until(reached)
+    await asked_until(broker.now_ms, lambda found: found >= at_ms)
 
 
 async def counts(queue: Queue) -> Mapping[str, int]:

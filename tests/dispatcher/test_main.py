@@ -16,7 +16,7 @@ from dispatcher.broker.redis.broker import RedisBroker
 from tests.dispatcher.dispatching import configured, document, producer
 from tests.dispatcher.processes import ROOT, answered, command, dispatcher, page, sample
 from tests.dispatcher.target import Asked, Target, never, ok, once
-from tests.eventually import eventually
+from tests.eventually import asked_until, eventually
 from tests.redis_server import RedisServer
 
 
@@ -77,10 +77,7 @@ async def _not_ready(http: str, said: str) -> str:
 
 
 async def _ready(http: str) -> None:
-    async def is_ready() -> bool:
-        return (await page(f"{http}/readyz"))[0] == 200
-
-    await eventually(is_ready)
+    await asked_until(lambda: page(f"{http}/readyz"), lambda found: found[0] == 200)
 
 
 async def test_04_after_the_drain_timeout_claims_are_handed_back_at_once(
@@ -93,11 +90,7 @@ async def test_04_after_the_drain_timeout_claims_are_handed_back_at_once(
         await queue.submit_all([f"r{number}" for number in range(20)], seconds=600)
         await eventually(lambda: len(target.asked) == 20, within=90)
         running.send(signal.SIGTERM)
-
-        async def all_are_handed_back() -> bool:
-            return not (await queue.queue.totals()).claimed
-
-        await eventually(all_are_handed_back)
+        await asked_until(queue.queue.totals, lambda found: not found.claimed)
         assert await running.ended() == 0
         claims = await queue.queue.claim(20, owner="x")
         assert [claim.request.id for claim in claims] == [f"r{number}" for number in range(20)]
@@ -163,13 +156,10 @@ async def test_27_queues_come_and_go_without_a_restart(
         await eventually(lambda: target.ids() == ["held"], within=90)
         path.write_text("queues: nonsense")
         waiting = await new_queue.submit("n1")
-
-        async def is_refused() -> bool:
-            return (
-                sample((await page(f"{running.http}/metrics"))[1], "llm_d_async_async_config_in_force") == 0
-            )
-
-        await eventually(is_refused)
+        await asked_until(
+            lambda: page(f"{running.http}/metrics"),
+            lambda found: sample(found[1], "llm_d_async_async_config_in_force") == 0,
+        )
         assert (await page(f"{running.http}/readyz"))[0] == 200
         path.write_text(document(target.url, new, broker=redis_url))
         assert (await new_queue.result(waiting)).status_code == 200

@@ -1,19 +1,19 @@
 """Brokers of installed packages: opened by their URL's scheme, with errors that name the package."""
 
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from adsum.config.problems import ConfigError
+from dispatcher.__main__ import main
 from dispatcher.broker.contract.message import Request
 from dispatcher.broker.contract.queue import QueueError, QueueRules
 from dispatcher.broker.opening import checked_broker_url, open_broker
 from dispatcher.cli.commands import open_queue
 from dispatcher.config.config_file import read_config
 from tests.dispatcher.dispatching import document
+from tests.in_process import run_here
 from tests.installed_package import install, see
 
 MODULE = """\
@@ -85,11 +85,9 @@ SCHEMES = {
 
 
 @pytest.fixture(autouse=True)
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = {name: f"acme_brokers:{value}" for name, value in SCHEMES.items()}
-    place = install(tmp_path / "acme", "acme_brokers", {"adsum.brokers": points}, module=MODULE)
-    see(monkeypatch, place)
-    return place
+    see(monkeypatch, install(tmp_path / "acme", "acme_brokers", {"adsum.brokers": points}, module=MODULE))
 
 
 async def test_it_is_opened_by_the_scheme_of_the_url() -> None:
@@ -167,16 +165,10 @@ def test_the_queues_of_go_producers_need_redis(more: dict[str, object]) -> None:
         read_config(text, {})
 
 
-def test_a_dispatcher_that_cannot_open_it_ends_with_one_line(acme: Path, tmp_path: Path) -> None:
+def test_a_dispatcher_that_cannot_open_it_ends_with_one_line(tmp_path: Path) -> None:
     path = tmp_path / "dispatcher.yaml"
     path.write_text(document("http://127.0.0.1:9", {"name": "q"}, broker="acme-confused://u:secret@h"))
-    done = subprocess.run(
-        [sys.executable, "-m", "dispatcher", "--config", str(path)],
-        env={"PYTHONPATH": f"{acme}:."},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_here(main, "--config", str(path))
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert "broker: the URL scheme 'acme-confused' of the installed package acme_brokers 1.0 cannot" in line

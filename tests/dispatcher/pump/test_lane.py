@@ -15,7 +15,7 @@ from dispatcher.broker.memory.broker import MemoryBroker
 from tests.dispatcher.dispatching import configured, dispatching, producer
 from tests.dispatcher.queued import until_ms
 from tests.dispatcher.target import Asked, Target, never, ok
-from tests.eventually import eventually
+from tests.eventually import asked_until, eventually
 from tests.free_port import free_port
 from tests.in_time import by, with_more_time, without_a_gap
 
@@ -249,11 +249,7 @@ async def test_15_a_gateway_that_is_not_there_yet(broker: Broker) -> None:
     config = configured(late.url)
     async with producer(broker, config) as queue, dispatching(broker, config):
         request = await queue.submit("r1")
-
-        async def waits_for_its_retry() -> int:
-            return (await queue.queue.totals()).delayed
-
-        await eventually(waits_for_its_retry)
+        await asked_until(queue.queue.totals, lambda found: found.delayed)
         async with late:
             result = await queue.result(request)
             assert result.status_code == 200

@@ -16,7 +16,7 @@ from dispatcher.config.config_file import read_config
 from dispatcher.server import DispatcherServer
 from tests.dispatcher.dispatching import configured, document, producer
 from tests.dispatcher.target import Asked, Target, never, ok
-from tests.eventually import eventually
+from tests.eventually import asked_until, eventually
 from tests.in_time import TooLateError, with_more_time
 
 ENQUEUE = {"X-Dispatch": "enqueue"}
@@ -115,11 +115,8 @@ async def test_what_a_waiting_client_has_is_not_kept(target: Target, redis_url: 
             leased = await queue.queue.lease_results(9, lease_ms=1)
             return [one.result.id for one in leased]
 
-        async def nothing_is_kept() -> bool:
-            return await kept() == []
-
         _, said, _ = await way_in.post({"X-Dispatch": "wait"})
-        await eventually(nothing_is_kept)
+        await asked_until(kept, lambda found: found == [])
         status, _, _ = await way_in.ask("GET", f"/v1/requests/{said['served']}")
         assert status == 404
         key = {"Idempotency-Key": "k", "X-Dispatch": "wait"}
@@ -279,14 +276,11 @@ async def test_a_client_that_goes_away_is_not_waited_for(target: Target, redis_u
         async def has_listener() -> bool:
             return bool(await redis.pubsub_channels("*done:req-*"))
 
-        async def has_no_listener() -> bool:
-            return not await has_listener()
-
         waiting = asyncio.create_task(way_in.post({"X-Dispatch": "wait"}))
         await eventually(has_listener)
         waiting.cancel()
         await asyncio.wait([waiting])
-        await eventually(has_no_listener)
+        await asked_until(has_listener, lambda found: not found)
 
 
 async def test_a_request_that_nobody_knows_is_not_waited_for(target: Target, redis_url: str) -> None:

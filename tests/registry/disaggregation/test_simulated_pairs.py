@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.eventually import eventually
+from tests.eventually import asked_until
 from tests.free_port import free_port
 from tests.registry.disaggregation.test_program import program
 from tests.started import ready, started
@@ -70,11 +70,7 @@ async def test_the_decode_worker_fetches_what_the_prefill_worker_computed(connec
             assert text.endswith(b"data: [DONE]\n\n") if stream else b"usage" in text
         async with session.get(f"http://{prefill}/metrics") as page:
             assert re.search(r"vllm:prompt_tokens_total\S* [1-9]", await page.text())
-
-        async def nothing_is_held() -> bool:
-            return (await samples(session, prefill))["held_kv_blocks"] == 0
-
-        await eventually(nothing_is_held)
+        await asked_until(lambda: samples(session, prefill), lambda found: found["held_kv_blocks"] == 0)
         assert (await samples(session, prefill, decode))["nixl_num_failed_transfers"] == 0
 
 
@@ -96,11 +92,7 @@ async def test_clients_that_leave_at_any_time_leave_nothing_behind() -> None:
                         await answer.read()
 
         await asyncio.gather(*(impatient() for _ in range(40)))
-
-        async def nothing_is_held() -> bool:
-            return (await samples(session, prefill))["held_kv_blocks"] == 0
-
-        await eventually(nothing_is_held)
+        await asked_until(lambda: samples(session, prefill), lambda found: found["held_kv_blocks"] == 0)
         found = await samples(session, prefill, decode)
         # of the prompts that are computed for longer than GRACE, one may end just as its connection is closed
         assert found["nixl_num_kv_expired_reqs"] <= 3

@@ -20,7 +20,7 @@ import registry
 from discovery.memory import named_store
 from registry.sidecar.model_server import MetadataFile, describe_transport, merge, read_models
 from registry.sidecar.sidecar import FollowedServer, Sidecar
-from tests.eventually import eventually
+from tests.eventually import asked_until, eventually
 from tests.registry.model_server import VLLM, ModelServer
 
 
@@ -65,10 +65,7 @@ async def test_explain_says_which_of_the_two_does_not_answer(server: ModelServer
             return candidate.reason
 
     async def until(words: str) -> None:
-        async def is_why() -> bool:
-            return words in (await why() or "")
-
-        await eventually(is_why)
+        await asked_until(why, lambda found: words in (found or ""))
 
     where = f"{server.url}/health"
     server.health = 503

@@ -10,7 +10,7 @@ import pytest
 from dispatcher.broker.capacity.account import REASONS
 from dispatcher.broker.contract.ledger import Ledger, Reading, Refusal, Reservation
 from tests.dispatcher.broker.contract.conftest import OpenLedgers
-from tests.eventually import eventually
+from tests.eventually import asked_until
 from tests.in_time import by, with_more_time
 
 HOUR = 3600.0
@@ -100,11 +100,7 @@ async def test_the_units_that_lapse_or_are_heard_of_again_are_counted(
 ) -> None:
     async with open_ledgers(ms) as (one, _):
         paused = reserved(await one.reserve(await reading(one), 7))
-
-        async def has_lapsed() -> bool:
-            return not (await one.state()).in_flight
-
-        await eventually(has_lapsed)
+        await asked_until(one.state, lambda found: not found.in_flight)
         heard_ms = await one.now_ms()
         async with by(heard_ms + one.lease_ms, one.now_ms):
             await one.heartbeat([paused])

@@ -5,7 +5,8 @@ import asyncio
 from dispatcher.broker.contract.queue import QueueRules, State
 from dispatcher.broker.opening import open_broker
 from tests.dispatcher.owner import owner
-from tests.dispatcher.queued import answer, claimed, counts, submitted, until
+from tests.dispatcher.queued import answer, claimed, counts, submitted
+from tests.eventually import eventually
 
 
 async def test_everything_is_there_when_it_is_opened_again(shared_url: str) -> None:
@@ -36,7 +37,7 @@ async def test_what_a_killed_process_held_goes_to_another_after_its_lease(shared
                 taken.update(claim.request.id for claim in await queue.claim(3, owner="other"))
                 return len(taken) == 3
 
-            await until(all_are_taken)
+            await eventually(all_are_taken)
         assert (await counts(queue))["redelivered"] == 3
 
 
@@ -44,11 +45,7 @@ async def test_a_process_that_was_too_slow_publishes_nothing(shared_url: str) ->
     async with open_broker(shared_url) as broker, broker.queue("q", QueueRules(lease_ms=1000)) as queue:
         await submitted(broker, queue, "a")
         with owner(shared_url, "claim", lease_ms=1000) as process:
-
-            async def is_claimable() -> bool:
-                return bool(await queue.peek(1))
-
-            await until(is_claimable)
+            await eventually(lambda: queue.peek(1))
             assert await queue.finish(claim := await claimed(queue), answer(claim, b"ours"))
             said, _ = process.communicate("\n", timeout=60)
             assert said == "0\n"

@@ -6,7 +6,8 @@ import pytest
 
 from dispatcher.broker.contract.message import ErrorCode, Fault, Result
 from dispatcher.broker.contract.queue import Broker, Queue, QueueRules, State
-from tests.dispatcher.queued import HOUR, answer, claimed, claimed_again, counts, submitted, until, until_ms
+from tests.dispatcher.queued import HOUR, answer, claimed, claimed_again, counts, submitted, until_ms
+from tests.eventually import eventually
 from tests.in_time import by, with_more_time
 
 SHORT = QueueRules(lease_ms=150)
@@ -97,7 +98,7 @@ async def test_a_sweep_gives_back_what_nobody_holds_any_more(broker: Broker, ms:
             given_back += await queue.sweep()
             return given_back >= 3
 
-        await until(all_are_given_back)
+        await eventually(all_are_given_back)
         assert given_back == 3
         assert await broker.now_ms() >= last.leased_until_ms
         assert await counts(queue) == {"submitted": 3, "pending": 3, "redelivered": 3}
@@ -115,7 +116,7 @@ async def test_07_what_kills_whoever_claims_it_becomes_a_dead_letter(broker: Bro
             assert await queue.claim(1, owner="o") == []
             return bool(await queue.dead_letters(5))
 
-        await until(is_buried)
+        await eventually(is_buried)
         [letter] = await queue.dead_letters(5)
         assert (letter.id, letter.raw) == ("poison", b"p" * 65_536)
         assert "claimed too often" in letter.reason
@@ -211,7 +212,7 @@ async def test_17_a_retry_is_not_seen_before_its_time_even_on_an_idle_queue(brok
             await queue.sweep()
             return bool(await queue.peek(1))
 
-        await until(seen)
+        await eventually(seen)
         assert await broker.now_ms() >= before + ms
         assert (await claimed(queue)).delivery == 2
 
@@ -299,8 +300,8 @@ async def test_06_expired_anywhere_is_one_answer(broker: Broker, where: str, fou
             await queue.sweep()
             return (await queue.totals()).expired == 1
 
-        await until(is_found)
-        await until(is_answered)
+        await eventually(is_found)
+        await eventually(is_answered)
         [leased] = await queue.lease_results(9)
         assert leased.result.error_code is ErrorCode.DEADLINE_EXCEEDED
         assert leased.result.status_code == 0

@@ -12,7 +12,8 @@ from dispatcher.broker.contract.queue import Queue, QueueError, QueueRules, Stat
 from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.broker.redis.client.connection import connect
-from tests.dispatcher.queued import HOUR, answer, claimed, counts, submitted, until, until_ms
+from tests.dispatcher.queued import HOUR, answer, claimed, counts, submitted, until_ms
+from tests.eventually import eventually
 from tests.in_time import by, with_more_time
 from tests.redis_server import RedisServer
 
@@ -40,7 +41,7 @@ async def drained(queue: Queue, count: int) -> list[Result]:
         results.extend(one.result for one in leased)
         return len(results) >= count
 
-    await until(all_there, within=90)
+    await eventually(all_there, within=90)
     return results
 
 
@@ -125,7 +126,7 @@ async def test_05_a_killed_broker_comes_back_and_nothing_is_lost(server: RedisSe
             with pytest.raises(QueueError, match="does not answer"):
                 await asking
         server.start()
-        await until(broker.ping)
+        await eventually(broker.ping)
         assert [await queue.finish(claim, answer(claim)) for claim in held] == [True] * 10
         results = await drained(queue, 20)
         assert len({result.id for result in results}) == 20
@@ -136,7 +137,7 @@ async def test_05_whoever_waits_is_woken_after_the_broker_was_away(server: Redis
     async with RedisBroker(server.url) as broker, broker.queue("q", QueueRules()) as queue:
         server.kill()
         server.start()
-        await until(broker.ping)
+        await eventually(broker.ping)
         assert not await queue.peek(1)
         waiting = asyncio.create_task(queue.wait(HOUR))
         result = asyncio.create_task(queue.wait_result("a", timeout=HOUR))
@@ -160,7 +161,7 @@ async def test_05_a_frozen_broker_is_said_to_be_away_and_a_result_may_be_told_ag
             with pytest.raises(QueueError, match="does not answer.*asking again is safe"):
                 await queue.finish(claim, answer(claim, b"first"))
         server.resume()  # the script that was sent runs after all: its answer is lost
-        await until(broker.ping)
+        await eventually(broker.ping)
         assert await queue.finish(claim, answer(claim, b"second"))
         assert len(await queue.lease_results(9)) == 1
         assert await counts(queue) == {"submitted": 1, "succeeded": 1}

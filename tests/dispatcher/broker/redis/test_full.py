@@ -17,10 +17,10 @@ from dispatcher.broker.redis.go_queues.intake import GoSource
 from tests.dispatcher.broker.redis.go_queues.test_intake import message
 from tests.dispatcher.dispatching import configured, document, producer
 from tests.dispatcher.processes import dispatcher
-from tests.dispatcher.queued import answer, claimed, counts, submitted, until
+from tests.dispatcher.queued import answer, claimed, counts, submitted
 from tests.dispatcher.target import Target
 from tests.dispatcher.web.test_front_door import ENQUEUE, door
-from tests.eventually import eventually
+from tests.eventually import asked_until, eventually
 from tests.redis_server import RedisServer
 
 
@@ -89,7 +89,7 @@ async def test_a_queue_goes_on(full: Full) -> None:
             again.update(claim.request.id for claim in await queue.claim(9, owner="three"))
             return len(again) >= 3
 
-        await until(are_given_again)
+        await eventually(are_given_again)
         assert again == {claim.request.id for claim in left}, "what lapsed is given to another"
         leased = await queue.lease_results(9)
         assert {one.result.id for one in leased} == {requests[3].id, requests[5].id}
@@ -126,18 +126,10 @@ async def test_what_go_producers_had_put_in_is_taken_over(full: Full) -> None:
         full.broker.queue("q", QueueRules()) as queue,
         full.broker.go_intake("q", QueueRules(), GoSource()),
     ):
-
-        async def there() -> bool:
-            return (await queue.totals()).pending == 1
-
-        await until(there)
+        await asked_until(queue.totals, lambda found: found.pending == 1)
         claim = await claimed(queue)
         assert await queue.finish(claim, answer(claim))
-
-        async def buried() -> bool:
-            return bool(await queue.dead_letters(1))
-
-        await until(buried)
+        await eventually(lambda: queue.dead_letters(1))
 
 
 async def test_nothing_new_is_taken_in_and_nothing_of_it_stays(full: Full) -> None:

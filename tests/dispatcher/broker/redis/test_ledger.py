@@ -24,7 +24,7 @@ from dispatcher.gates.gate import Outcome
 from tests.dispatcher.gates.gate_tools import HeldSlots, open_gate
 from tests.dispatcher.replica import replica
 from tests.dispatcher.target_simulator import TargetSimulator
-from tests.eventually import eventually
+from tests.eventually import asked_until, eventually
 from tests.in_time import by, with_more_time, without_a_gap
 from tests.redis_server import RedisServer
 
@@ -117,11 +117,9 @@ async def test_what_was_reserved_when_the_answer_was_lost_comes_back_with_its_le
             with pytest.raises(QueueError):
                 await ledger.reserve(reading, 1)
             server.resume()  # and now the script runs
-
-            async def is_reserved() -> bool:
-                return isinstance(await ledger.reserve(reading, 1), Reservation)
-
-            await eventually(is_reserved)
+            await asked_until(
+                lambda: ledger.reserve(reading, 1), lambda found: isinstance(found, Reservation)
+            )
 
 
 @with_more_time(3_000)
@@ -179,11 +177,9 @@ async def beat(ledger: RedisLedger, reserved: list[Reservation]) -> None:
 async def test_a_listener_that_was_cut_off_listens_again(redis_url: str) -> None:
     async with connect(redis_url) as client, RedisLedger(client, "pool") as ledger:
         await client.client_kill_filter(_type="pubsub")
-
-        async def listens() -> bool:
-            return bool((await client.pubsub_numsub("adsum:{target:pool}:changed"))[0][1])
-
-        await eventually(listens)
+        await asked_until(
+            lambda: client.pubsub_numsub("adsum:{target:pool}:changed"), lambda found: found[0][1]
+        )
         reading = Reading(Fraction(1), await ledger.now_ms())
         first = await ledger.reserve(reading, 1)
         refusal = await ledger.reserve(reading, 1)

@@ -9,7 +9,8 @@ import pytest
 from dispatcher.broker.contract.queue import QueueError, QueueFullError, QueueLimits, QueueRules
 from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.broker.redis.queue import RedisQueue
-from tests.dispatcher.queued import answer, claimed, counts, submitted, until, until_ms
+from tests.dispatcher.queued import answer, claimed, counts, submitted, until_ms
+from tests.eventually import eventually
 from tests.in_time import by, with_more_time
 from tests.redis_server import RedisServer
 
@@ -40,7 +41,7 @@ async def test_a_request_that_the_broker_threw_away_stops_no_other(
             await queue.sweep()
             return bool(await queue.dead_letters(9))
 
-        await until(is_buried)  # what was claimed is left to its owner for a while after a silence
+        await eventually(is_buried)  # what was claimed is left to its owner for a while after a silence
         assert await counts(queue) | {"retries": 0} == {
             "submitted": 2, "succeeded": 1, "failed": 1, "dead_letters": 1, "retries": 0
         }  # fmt: skip
@@ -113,7 +114,7 @@ async def test_a_server_that_may_only_be_read_any_more_is_left(
                         return False
                     return True
 
-                await until(written)
+                await eventually(written)
 
 
 async def test_a_large_body_is_that_of_its_claim_though_the_broker_counts_anew(redis_url: str) -> None:

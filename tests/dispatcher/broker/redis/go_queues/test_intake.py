@@ -14,8 +14,8 @@ from dispatcher.broker.contract.queue import Queue, QueueError, QueueLimits, Que
 from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.broker.redis.go_queues.go_message import GoMessage, Malformed, ResultLists, parse
 from dispatcher.broker.redis.go_queues.intake import GoSource
-from tests.dispatcher.queued import answer, claimed, counts, submitted, until
-from tests.eventually import eventually
+from tests.dispatcher.queued import answer, claimed, counts, submitted
+from tests.eventually import asked_until, eventually
 from tests.redis_server import RedisServer
 
 GO_LIST = QueueRules(result_list="result-list")
@@ -70,10 +70,7 @@ async def producer(redis_url: str) -> AsyncIterator[Producer]:
 
 
 async def waiting(queue: Queue, count: int) -> None:
-    async def there() -> bool:
-        return (await queue.totals()).pending == count
-
-    await until(there)
+    await asked_until(queue.totals, lambda found: found.pending == count)
 
 
 async def test_a_go_producer_and_its_consumer_work_unchanged(broker: RedisBroker, producer: Producer) -> None:
@@ -269,11 +266,7 @@ async def test_07_a_malformed_message_is_kept_and_answered(
     rules = QueueRules(result_list="result-list", max_payload=1000)
     await producer.client.zadd("request-sortedset", {member: 1})
     async with broker.queue("q", rules) as queue, broker.go_intake("q", rules, SOURCE):
-
-        async def buried() -> bool:
-            return bool(await queue.dead_letters(1))
-
-        await until(buried)
+        await eventually(lambda: queue.dead_letters(1))
         [letter] = await queue.dead_letters(9)
         assert (letter.raw, letter.id) == (member, id)
         assert said in letter.reason
@@ -440,13 +433,9 @@ async def test_what_does_not_fit_stays_in_the_intake_and_hides_no_other(
         async def moved() -> bool:
             return await waiting("ann") == 2 and await waiting("bob") == 1
 
-        await until(moved)
+        await eventually(moved)
         assert await producer.client.zcard("request-sortedset") == 148
         for claim in await queue.claim(2, owner="o", skip_tenants=["bob"]):
             await queue.finish(claim, answer(claim))
-
-        async def followed() -> bool:
-            return await producer.client.zcard("request-sortedset") == 146
-
-        await until(followed)
+        await asked_until(lambda: producer.client.zcard("request-sortedset"), lambda found: found == 146)
         assert await waiting("ann") <= 2
