@@ -43,8 +43,16 @@ eds.Locality: region=1 zone=2
 eds.Node: id=1 cluster=2
 eds.RpcStatus: code=1 message=2
 eds.HealthCheckResponse: status=1
+peers.News: hello=1 anew=2 age_ms=3 endpoints=4 models=5 layout=6 picks=14 moves=8 served=9 failed=10 ended=11 ejections=12 log_entries=13 learnt=15 helped=16 unhelped=17 queues=18 begun=19
+peers.Hello: version=1 oldest=2 name=3
+peers.Endpoint: number=1 id=2 incarnation=3
+peers.Model: number=1 name=2
+peers.Picks: numbers=1 endpoints=2 models=3 prompt_bytes=4 held=5 streaming=6 units=7 backs=8 shared=9 fresh=10 blocks=11 helpers=12
+peers.Helper: row=1 endpoint=2 held=3 computes=4
+peers.Move: number=1 endpoint=2
+peers.Ejections: endpoints=1
 """
-MODULES = {"wire": wire, "log": log, "health": health_pb2, "eds": eds}
+MODULES = {"wire": wire, "log": log, "health": health_pb2, "eds": eds, "peers": peers}
 
 
 def fields_of(line: str) -> tuple[type, dict[str, int]]:
@@ -54,58 +62,7 @@ def fields_of(line: str) -> tuple[type, dict[str, int]]:
     return getattr(MODULES[module], message), {field: int(number) for field, number in pairs}
 
 
-@pytest.mark.parametrize(
-    ("message", "numbers"),
-    [
-        *map(fields_of, FIELDS.splitlines()),
-        (
-            peers.News,
-            {
-                "hello": 1,
-                "anew": 2,
-                "age_ms": 3,
-                "endpoints": 4,
-                "models": 5,
-                "layout": 6,
-                "picks": 14,
-                "moves": 8,
-                "served": 9,
-                "failed": 10,
-                "ended": 11,
-                "ejections": 12,
-                "log_entries": 13,
-                "learnt": 15,
-                "helped": 16,
-                "unhelped": 17,
-                "queues": 18,
-                "begun": 19,
-            },
-        ),
-        (peers.Hello, {"version": 1, "oldest": 2, "name": 3}),
-        (peers.Endpoint, {"number": 1, "id": 2, "incarnation": 3}),
-        (peers.Model, {"number": 1, "name": 2}),
-        (
-            peers.Picks,
-            {
-                "numbers": 1,
-                "endpoints": 2,
-                "models": 3,
-                "prompt_bytes": 4,
-                "held": 5,
-                "streaming": 6,
-                "units": 7,
-                "backs": 8,
-                "shared": 9,
-                "fresh": 10,
-                "blocks": 11,
-                "helpers": 12,
-            },
-        ),
-        (peers.Helper, {"row": 1, "endpoint": 2, "held": 3, "computes": 4}),
-        (peers.Move, {"number": 1, "endpoint": 2}),
-        (peers.Ejections, {"endpoints": 1}),
-    ],
-)
+@pytest.mark.parametrize(("message", "numbers"), [fields_of(line) for line in FIELDS.splitlines()])
 def test_field_numbers(message: type, numbers: dict[str, int]) -> None:
     descriptor = message.DESCRIPTOR  # type: ignore[attr-defined]  # every generated message has one
     assert {field.name: field.number for field in descriptor.fields} == numbers
