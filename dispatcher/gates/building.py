@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import aiohttp
 
@@ -13,14 +13,7 @@ from adsum.entry_points import in_one_line
 from adsum.errors import os_reason
 from dispatcher.broker.capacity.budget import closing_point
 from dispatcher.broker.contract.ledger import Ledger, Quota, QuotaMode, Quotas
-from dispatcher.gates.built_in.ledger_gate import (
-    Gauge,
-    LedgerGate,
-    combined_gauge,
-    constant_gauge,
-    count_bytes,
-    count_requests,
-)
+from dispatcher.gates.built_in.ledger_gate import LedgerGate, count_bytes, count_requests
 from dispatcher.gates.built_in.limits import AllOfGate, LocalConcurrencyGate, TenantQuotaGate
 from dispatcher.gates.catalogue import INSTALLED, GateSpec
 from dispatcher.gates.gate import DispatchGate, GateContext, GateDeclaration
@@ -30,7 +23,6 @@ from dispatcher.gates.parameters import (
     BudgetParameters,
     LocalParameters,
     MetricParameters,
-    NoGateParameters,
     QuotaParameters,
     ScrapeParameters,
 )
@@ -47,8 +39,7 @@ class GateDependencies:
     concurrency: int | None = None
 
 
-OpenGauge = Callable[[], AbstractAsyncContextManager[Gauge]]
-GaugeBuilder = Callable[[GateSpec, Any, GateDependencies], OpenGauge]
+SourceBuilder = Callable[[Any, aiohttp.ClientSession], MeterSource]
 
 
 def build_gate(spec: GateSpec, dependencies: GateDependencies) -> DispatchGate:
@@ -59,14 +50,14 @@ def build_gate(spec: GateSpec, dependencies: GateDependencies) -> DispatchGate:
     gate = _build(spec, dependencies)
     if _has_ledger(spec):
         return gate
-    return AllOfGate([gate, LedgerGate(constant_gauge, dependencies.ledger)])
+    return AllOfGate([gate, LedgerGate([], dependencies.ledger)])
 
 
 def meter_states(gate: DispatchGate) -> list[MeterState]:
     """The meters of the metric gates in it."""
     if isinstance(gate, AllOfGate):
         return [state for one in gate.gates for state in meter_states(one)]
-    return list(gate.gauge.states) if isinstance(gate, LedgerGate) else []
+    return [meter.state for meter in gate.meters] if isinstance(gate, LedgerGate) else []
 
 
 def _build(spec: GateSpec, dependencies: GateDependencies) -> DispatchGate:
@@ -74,7 +65,7 @@ def _build(spec: GateSpec, dependencies: GateDependencies) -> DispatchGate:
         return _installed(spec, spec.declaration, dependencies)
     if spec.gates:
         return _all_of(spec, dependencies)
-    if spec.type in GAUGES:
+    if spec.type in SOURCES:
         return _ledger_gate([spec], dependencies)
     return _LIMITS[spec.type](spec.parameters, dependencies)
 
@@ -97,21 +88,17 @@ def _unusable(spec: GateSpec, message: str) -> ConfigError:
 
 
 def _has_ledger(spec: GateSpec) -> bool:
-    return spec.type in GAUGES or any(map(_has_ledger, spec.gates))
+    return spec.type in SOURCES or any(map(_has_ledger, spec.gates))
 
 
 def _ledger_gate(specs: Sequence[GateSpec], dependencies: GateDependencies) -> LedgerGate:
-    """One gate over all gauges: two gates would reserve each request twice, and each take the other's for foreign load."""
-    gauges = [GAUGES[spec.type](spec, spec.parameters, dependencies) for spec in specs]
+    """One gate over all meters: two gates would reserve each request twice, and each take the other's for foreign load."""
+    built = [(spec, SOURCES[spec.type]) for spec in specs]
+    meters = [_meter(spec, source, dependencies) for spec, source in built if source is not None]
     units = {unit for spec in specs for unit in spec.units}
     if len(units) > 1:
         raise ConfigError(specs[0].place, f"gates together count in one unit, not in {' and '.join(units)}")
-    opened = gauges[0] if len(gauges) == 1 else lambda: combined_gauge(gauges)
-    return LedgerGate(opened, dependencies.ledger, count_bytes if units == {"bytes"} else count_requests)
-
-
-def _constant(spec: GateSpec, given: NoGateParameters, dependencies: GateDependencies) -> OpenGauge:
-    return constant_gauge
+    return LedgerGate(meters, dependencies.ledger, count_bytes if units == {"bytes"} else count_requests)
 
 
 def _local(given: LocalParameters, dependencies: GateDependencies) -> DispatchGate:
@@ -126,8 +113,8 @@ def _quota(given: QuotaParameters, dependencies: GateDependencies) -> DispatchGa
 def _all_of(spec: GateSpec, dependencies: GateDependencies) -> DispatchGate:
     """Gates with a ledger are asked first, as one. wait-on-refuse is all-of with one gate: refused requests always wait."""
     leaves = list(_leaf_specs(spec))
-    counted = [leaf for leaf in leaves if leaf.type in GAUGES]
-    others = [_build(leaf, dependencies) for leaf in leaves if leaf.type not in GAUGES]
+    counted = [leaf for leaf in leaves if leaf.type in SOURCES]
+    others = [_build(leaf, dependencies) for leaf in leaves if leaf.type not in SOURCES]
     return AllOfGate([*([_ledger_gate(counted, dependencies)] if counted else []), *others])
 
 
@@ -138,23 +125,23 @@ def _leaf_specs(spec: GateSpec) -> Iterator[GateSpec]:
         yield from _leaf_specs(one)
 
 
-def _meter_gauge(make: Callable[[Any, aiohttp.ClientSession], MeterSource]) -> GaugeBuilder:
-    def build(spec: GateSpec, given: MetricParameters, dependencies: GateDependencies) -> OpenGauge:
-        _check_closable(spec, given, dependencies.concurrency)
-        try:
-            given.tls()
-        except OSError as error:
-            raise ConfigError(
-                f"{spec.place}.params.ca_file",
-                f"no certificates there: {os_reason(error)}; expected a PEM file that this user can read",
-            ) from error
+def _meter(
+    spec: GateSpec, source: SourceBuilder, dependencies: GateDependencies
+) -> Callable[[], AbstractAsyncContextManager[Meter]]:
+    given = cast(MetricParameters, spec.parameters)
+    _check_closable(spec, given, dependencies.concurrency)
+    try:
+        given.tls()
+    except OSError as error:
+        raise ConfigError(
+            f"{spec.place}.params.ca_file",
+            f"no certificates there: {os_reason(error)}; expected a PEM file that this user can read",
+        ) from error
 
-        def meter() -> Meter:
-            return Meter(make(given, dependencies.meters.session), dependencies.ledger.state, given)
+    def meter() -> Meter:
+        return Meter(source(given, dependencies.meters.session), dependencies.ledger.state, given)
 
-        return lambda: dependencies.meters.shared((dependencies.target, spec.type, repr(given)), meter)
-
-    return build
+    return lambda: dependencies.meters.shared((dependencies.target, spec.type, repr(given)), meter)
 
 
 def _check_closable(spec: GateSpec, given: MetricParameters, concurrency: int | None) -> None:
@@ -174,14 +161,14 @@ def _check_closable(spec: GateSpec, given: MetricParameters, concurrency: int | 
         )
 
 
-GAUGES: Final[Mapping[str, GaugeBuilder]] = {
-    "constant": _constant,
-    "prometheus-saturation": _meter_gauge(saturation_source),
-    "prometheus-budget": _meter_gauge(budget_source),
-    "prometheus-query": _meter_gauge(query_source),
-    "endpoint-scrape": _meter_gauge(scrape_source),
+SOURCES: Final[Mapping[str, SourceBuilder | None]] = {
+    "constant": None,
+    "prometheus-saturation": saturation_source,
+    "prometheus-budget": budget_source,
+    "prometheus-query": query_source,
+    "endpoint-scrape": scrape_source,
 }
-"""The gauges of the gates that count in the target's ledger."""
+"""The gates that count in the target's ledger, and what their meters read. None: they have no meter."""
 
 _GATE_METHODS: Final = ("__aenter__", "__aexit__", "budget", "admit")
 """The methods of a DispatchGate. Checked by name: a Protocol cannot be, since its classes need not derive from it."""

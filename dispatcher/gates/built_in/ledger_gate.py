@@ -4,45 +4,29 @@ After an overload of the target the ledger refuses until a newer reading, then a
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Final, Protocol
+from functools import reduce
+from typing import Final, TypeAlias
 
 from adsum.tasks import first_of
 from dispatcher.broker.capacity.account import ALWAYS_NEWER_MS, LONGEST_RETRY_AFTER_MS
 from dispatcher.broker.capacity.budget import ONE
-from dispatcher.broker.contract.ledger import Changes, Ledger, Reading, Refusal, Reservation
+from dispatcher.broker.contract.ledger import Ledger, Reading, Refusal, Reservation
 from dispatcher.broker.contract.message import DispatchCandidate
 from dispatcher.broker.contract.queue import QueueError
 from dispatcher.gates.admission import RECHECK_INTERVAL, ReservingGate
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
-from dispatcher.gates.metering.meter import MeterState
+from dispatcher.gates.metering.meter import Meter
 
 PROBE_DELAY_MS: Final = 1000
 """Milliseconds until a target that answered 429 is probed if no meter tells when it has room again."""
 
 
-class Gauge(Protocol):
-    """The input of a ledger gate: a `Meter`, several of them, or none."""
-
-    @property
-    def reading_count(self) -> int:
-        """Counts readings; for `wait`."""
-
-    def budget(self) -> Fraction:
-        """max(0, D - B)."""
-
-    def reading(self) -> Reading:
-        """The reading that the ledger compares with what was sent."""
-
-    @property
-    def states(self) -> Sequence[MeterState]:
-        """The meters, for metrics and for reasons of refusals; empty without one."""
-
-    async def wait(self, timeout: float, seen: int) -> None:
-        """Wait until `reading_count` is no longer `seen`, at most `timeout` seconds."""
+UNLIMITED: Final = Reading(headroom=Fraction(2**52), at_ms=ALWAYS_NEWER_MS)
+"""More headroom than there are requests, newer than every rejection."""
 
 
 def count_requests(candidate: DispatchCandidate) -> int:
@@ -55,71 +39,80 @@ def count_bytes(candidate: DispatchCandidate) -> int:
     return max(1, candidate.size)
 
 
+_Seen: TypeAlias = Sequence[tuple[Meter, int]]
+"""Meters, and how many readings each had."""
+
+
 class LedgerGate(ReservingGate[Reservation]):
-    """Reserves the candidate's units in the ledger, under the gauge's reading."""
+    """Reserves the candidate's units in the ledger, under the least reading of the meters. Without one it closes for a 429 only."""
 
     def __init__(
         self,
-        gauge: Callable[[], AbstractAsyncContextManager[Gauge]],
+        meters: Sequence[Callable[[], AbstractAsyncContextManager[Meter]]],
         ledger: Ledger,
         units: Callable[[DispatchCandidate], int] = count_requests,
     ) -> None:
         super().__init__()
-        self._open_gauge = gauge
+        self._open_meters = meters
         self._ledger = ledger
         self._units = units
-        self._gauge: Gauge | None = None
+        self._meters: Sequence[Meter] | None = None
 
     async def _open(self) -> None:
-        self._stack.callback(self._forget_gauge)
-        self._gauge = await self._stack.enter_async_context(self._open_gauge())
+        self._stack.callback(self._forget_meters)
+        self._meters = [await self._stack.enter_async_context(opened()) for opened in self._open_meters]
         await self.keep_leases(self._ledger.heartbeat, self._ledger.lease_ms)
 
-    def _forget_gauge(self) -> None:
-        self._gauge = None
+    def _forget_meters(self) -> None:
+        self._meters = None
 
     @property
-    def gauge(self) -> Gauge:
+    def meters(self) -> Sequence[Meter]:
         """Raises RuntimeError before the gate is entered."""
-        if self._gauge is None:
+        if self._meters is None:
             raise RuntimeError("use `async with gate`: nothing is read before that")
-        return self._gauge
+        return self._meters
 
     def budget(self) -> float:
-        return float(self.gauge.budget()) if self._gauge is not None else 0.0
+        if self._meters is None:
+            return 0.0
+        return float(min((meter.budget() for meter in self._meters), default=ONE))
 
     async def reserve(self, candidate: DispatchCandidate) -> Reservation:
-        gauge = self.gauge
-        reading, seen = gauge.reading(), gauge.reading_count
+        readings = [meter.reading() for meter in self.meters]
+        reading = reduce(_least, readings) if readings else UNLIMITED
+        seen = [(meter, meter.reading_count) for meter in self.meters]
         if reading.headroom <= 0:
             # Only another reading can open it, so a release in the ledger is no reason to ask again.
-            raise RefusedError(self._closed_reason(), Scope.QUEUE, lambda: gauge.wait(60.0, seen))
+            raise RefusedError(
+                self._closed_reason(), Scope.QUEUE, lambda: first_of(*_next_readings(seen, 60.0))
+            )
         answer = await self._ledger.reserve(reading, self._units(candidate))
         if isinstance(answer, Refusal):
             raise RefusedError(_reason(answer), Scope.QUEUE, lambda: self._until_changed(answer, seen))
         return answer
 
     def _closed_reason(self) -> str:
-        states = self.gauge.states
+        states = [meter.state for meter in self.meters]
         for state in states:
             if not state.available:
                 return f"{state.name} cannot be read: {state.reason}"
         return f"the budget of {' and '.join(state.name for state in states)} is 0"
 
-    async def _until_changed(self, refusal: Refusal, seen: int) -> None:
+    async def _until_changed(self, refusal: Refusal, seen: _Seen) -> None:
         if refusal.until_ms is not None:  # closed by a 429 until then, whatever is read or released
             with suppress(QueueError):
                 await asyncio.sleep(max(0.0, (refusal.until_ms - await self._ledger.now_ms()) / 1000))
             return
         await first_of(
-            self.gauge.wait(RECHECK_INTERVAL, seen), self._ledger.wait(RECHECK_INTERVAL, seen=refusal.seen)
+            *_next_readings(seen, RECHECK_INTERVAL), self._ledger.wait(RECHECK_INTERVAL, seen=refusal.seen)
         )
 
     async def give_back(self, held: Reservation, slot: Slot) -> None:
         """Report the outcome and release the units."""
         try:
             if slot.outcome is Outcome.OVERLOADED:
-                least = 0 if self.gauge.states else PROBE_DELAY_MS
+                least = 0 if self.meters else PROBE_DELAY_MS
                 await self._ledger.report_overload(
                     min(max(least, slot.retry_after_ms), LONGEST_RETRY_AFTER_MS)
                 )
@@ -134,71 +127,12 @@ def _reason(refusal: Refusal) -> str:
     return f"{refusal.reason}, until {until:%H:%M:%S} UTC"
 
 
-class CombinedGauge:
-    """The least headroom and the oldest time: never more than each gauge allows."""
-
-    def __init__(self, gauges: Sequence[Gauge]) -> None:
-        self._gauges = gauges
-
-    @property
-    def reading_count(self) -> int:
-        return sum(gauge.reading_count for gauge in self._gauges)
-
-    def budget(self) -> Fraction:
-        return min(gauge.budget() for gauge in self._gauges)
-
-    def reading(self) -> Reading:
-        readings = [gauge.reading() for gauge in self._gauges]
-        return Reading(
-            min(one.headroom for one in readings),
-            min(one.at_ms for one in readings),
-            min(one.allotment for one in readings),
-        )
-
-    @property
-    def states(self) -> Sequence[MeterState]:
-        return [state for gauge in self._gauges for state in gauge.states]
-
-    async def wait(self, timeout: float, seen: int) -> None:
-        if self.reading_count != seen:
-            return
-        await first_of(*(gauge.wait(timeout, gauge.reading_count) for gauge in self._gauges))
+def _least(one: Reading, other: Reading) -> Reading:
+    """The least headroom and the oldest time: never more than each meter allows."""
+    return Reading(
+        min(one.headroom, other.headroom), min(one.at_ms, other.at_ms), min(one.allotment, other.allotment)
+    )
 
 
-@asynccontextmanager
-async def combined_gauge(
-    gauges: Sequence[Callable[[], AbstractAsyncContextManager[Gauge]]],
-) -> AsyncIterator[CombinedGauge]:
-    """Opens the gauges, and closes them at the end of the block."""
-    async with AsyncExitStack() as stack:
-        yield CombinedGauge([await stack.enter_async_context(gauge()) for gauge in gauges])
-
-
-UNLIMITED: Final = Reading(headroom=Fraction(2**52), at_ms=ALWAYS_NEWER_MS)
-"""More headroom than there are requests, newer than every rejection."""
-
-
-class ConstantGauge:
-    """A gauge without a source."""
-
-    def __init__(self) -> None:
-        self._changes = Changes()
-        self.reading_count = 0
-
-    def budget(self) -> Fraction:
-        return ONE
-
-    def reading(self) -> Reading:
-        return UNLIMITED
-
-    @property
-    def states(self) -> Sequence[MeterState]:
-        return ()
-
-    async def wait(self, timeout: float, seen: int) -> None:
-        await self._changes.wait(timeout, seen)
-
-
-@asynccontextmanager
-async def constant_gauge() -> AsyncIterator[ConstantGauge]:
-    yield ConstantGauge()
+def _next_readings(seen: _Seen, timeout: float) -> list[Awaitable[None]]:
+    return [meter.wait(timeout, count) for meter, count in seen]

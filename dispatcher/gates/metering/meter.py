@@ -6,7 +6,7 @@ A reading that fails, is too old or makes no sense is a budget of 0: a dispatche
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -124,10 +124,6 @@ class Meter:
     def reading_count(self) -> int:
         """Measurements so far, failed ones too."""
         return self.changes.count
-
-    @property
-    def states(self) -> Sequence[MeterState]:
-        return (self.state,)
 
     @property
     def state(self) -> MeterState:

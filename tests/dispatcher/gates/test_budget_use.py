@@ -107,7 +107,7 @@ async def dispatch(pool: Pool, rules: MetricParameters, ledger: MemoryLedger, st
     loop = asyncio.get_running_loop()
     source = TargetSource("load", pool, ConstantReader(Fraction(1)), Fraction(CAPACITY), BASELINE, LOAD)
     await asyncio.sleep(starts)
-    async with LedgerGate(lambda: Meter(source, ledger.state, rules, monotonic=loop.time), ledger) as gate:
+    async with LedgerGate([lambda: Meter(source, ledger.state, rules, monotonic=loop.time)], ledger) as gate:
         await send_all_day(gate, pool)
 
 
