@@ -108,7 +108,7 @@ class TargetConfig(ConfigSection):
     """A target gets the requests of one or more queues: it is a gateway, or a worker."""
 
     name: Name
-    """By which queues name it."""
+    """Queues name it by this."""
     url: HttpUrl
     """`http://HOST[:PORT]` or `https://...`; a path there stands before the path of each request."""
     paths: list[str] = Field(default=list(DEFAULT_PATHS), min_length=1)
@@ -120,7 +120,7 @@ class TargetConfig(ConfigSection):
     concurrency: int = Field(default=64, ge=1, le=100_000)
     """Requests in flight from one process, over all its queues."""
     request_timeout: Duration = 300.0
-    """For one attempt; the deadline of the request, if that is sooner."""
+    """One attempt may take for this long, or until the deadline of the request, if that is sooner."""
     timeout_header: str = TIMEOUT_HEADER
     """The header that tells the gateway the remaining time, in milliseconds."""
     ca_file: str | None = None
@@ -154,7 +154,7 @@ class QueueConfig(ConfigSection):
     target: str
     """The `name` of its target."""
     path: str | None = None
-    """For requests that name no path; without it the first of the target's `paths`."""
+    """Requests that name no path go there; without it the first of the target's `paths`."""
     objective: Annotated[str, Field(max_length=256)] = ""
     """The header `x-llm-d-inference-objective` of every request; without it the request's own."""
     gate: dict[str, Any]
@@ -174,15 +174,15 @@ class QueueConfig(ConfigSection):
     max_disconnects: int = Field(default=DEFAULT_LIMITS.disconnects, ge=1)
     """The same for attempts whose connection ended before an answer: the request may kill its worker."""
     result_ttl: Annotated[Duration, Field(le=LONGEST_KEPT_MS / 1000)] = 7 * 86400.0
-    """How long results are kept."""
+    """Results are kept for this long."""
     max_payload: Annotated[Size, Field(le=10 * 1024 * 1024)] = 10 * 1024 * 1024
     """The largest body of a request."""
     max_requests: int | None = Field(default=None, ge=1)
-    """How many requests may be without a result; more are refused. Without it there is no limit, as below."""
+    """This many requests may be without a result; more are refused. Without it there is no limit, as below."""
     max_bytes: Size | None = None
     """The bytes of their bodies."""
     max_tenant_requests: int | None = Field(default=None, ge=1)
-    """How many requests of one tenant may be without a result."""
+    """This many requests of one tenant may be without a result."""
     max_tenant_bytes: Size | None = None
     """The bytes of their bodies."""
     results: Literal["leased", "go-list"] = "leased"
@@ -266,7 +266,7 @@ class Config(ConfigSection):
     http: HttpConfig = HttpConfig()
     """The pages and the front door."""
     drain_timeout: Duration = 120.0
-    """How long requests in flight may take after SIGTERM."""
+    """Requests in flight may take for this long after SIGTERM."""
     answer_memory: Size = ANSWER_MEMORY
     """Bytes of all answers that the process holds: those that arrive, and those that the broker has not stored yet."""
     targets: list[TargetConfig] = Field(min_length=1)

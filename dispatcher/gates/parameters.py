@@ -57,9 +57,9 @@ class MetricParameters(Parameters):
     unit: Literal["requests", "bytes"] = "requests"
     """`max_concurrency` counts requests, or the bytes of their bodies."""
     interval: Duration = 5.0
-    """How often the metric is read."""
+    """The metric is read this often."""
     lag: Delay = 0.0
-    """How long a request takes to show in the metric."""
+    """A request takes this long to show in the metric."""
     stale_after: float = Field(default=3.0, ge=1.0, le=1000.0)
     """A reading counts for so many intervals after its sample."""
     timeout: Duration = 10.0
@@ -116,11 +116,11 @@ class PrometheusParameters(MetricParameters):
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""
     """The namespace of the pool, where several have its name."""
     pods: Number | None = Field(default=None, gt=0)
-    """How many workers are ready, if not the metrics of `pool` say so."""
+    """This many workers are ready, if not the metrics of `pool` say so."""
     pods_query: str = ""
     """PromQL for the number of ready workers."""
     lag: Delay = 15.0
-    """How long a request takes to show in the metric; at least Prometheus' scrape interval."""
+    """A request takes this long to show in the metric; at least Prometheus' scrape interval."""
 
     @model_validator(mode="after")
     def _servers_can_be_counted(self) -> Self:
@@ -199,7 +199,7 @@ class ScrapeParameters(MetricParameters):
     baseline: Number = Field(default=Fraction(0), ge=0, lt=1)
     """The share of the pool that stays free for interactive requests."""
     pods: Number = Field(default=Fraction(1), gt=0)
-    """How many workers are ready, unless `pods_metric` says so."""
+    """This many workers are ready, unless `pods_metric` says so."""
     pods_url: Url | None = None
     """The page that has `pods_metric`; without it `url`."""
     pods_metric: MetricName | None = None
@@ -207,9 +207,9 @@ class ScrapeParameters(MetricParameters):
     pods_labels: dict[str, str] = Field(default_factory=dict)
     """Only samples of `pods_metric` with these labels count."""
     interval: Duration = 1.0
-    """How often the page is read."""
+    """The page is read this often."""
     lag: Delay = 1.0
-    """How long a request takes to show on the page."""
+    """A request takes this long to show on the page."""
 
     @field_validator("metric", mode="before")
     @classmethod
@@ -235,7 +235,7 @@ class LocalParameters(Parameters):
     """Limits the requests of this process."""
 
     limit: int = Field(ge=1)
-    """How many requests of this process may be in flight."""
+    """This many requests of this process may be in flight."""
     gating_mode: Literal["classifying", "blocking"] = "blocking"
     """Both mean the same here: a refused request waits and holds nothing."""
 

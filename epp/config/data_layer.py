@@ -15,7 +15,7 @@ from epp.scraping.engines import Engine, Series, other_series
 
 
 class PageTls(Section):
-    """How the picker and a worker prove who they are, for pages that are read by https."""
+    """Says how the picker and a worker prove who they are, for pages that are read by https."""
 
     insecure_skip_verify: bool = True
     """Accept any certificate, unless `caCertPath` is given."""
@@ -58,7 +58,7 @@ class CustomMetricParameters(Section):
     """A further number of the page, which plugins read as an attribute of the endpoint."""
 
     attribute_key: str = Field(min_length=1)
-    """By which plugins name the number."""
+    """Plugins name the number by this."""
     metric_spec: str = Field(min_length=1)
     """The series, as `name{label=value}`."""
 

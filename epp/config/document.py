@@ -21,7 +21,7 @@ class PluginSpec(Section):
     type: str = Field(min_length=1)
     """A built-in one, or one of an installed package."""
     name: str = ""
-    """By which the rest of the file names it; without it its `type`."""
+    """The rest of the file names it by this; without it by its `type`."""
     parameters: dict[str, Any] = Field(default_factory=dict)
     """The parameters of its type: [parameters of plugins](#parameters-of-plugins)."""
 
@@ -44,7 +44,7 @@ class ProfileSpec(Section):
     """Plugins that choose together."""
 
     name: str
-    """By which a profile handler names it."""
+    """A profile handler names it by this."""
     plugins: list[ProfilePlugin] = Field(default_factory=list)
     """Its filters, scorers and picker; filters in this order."""
 
@@ -103,9 +103,9 @@ class FlowControl(Section):
     max_requests: Quantity | None = None
     """Requests that may wait in all; without it no limit."""
     default_request_ttl: Wait | None = Field(default=None, alias="defaultRequestTTL")
-    """How long a request may wait while the pool has endpoints; without it 60s, 0s: no limit."""
+    """A request may wait for this long while the pool has endpoints; without it 60s, 0s: no limit."""
     no_endpoint_request_ttl: Wait | None = Field(default=None, alias="noEndpointRequestTTL")
-    """How long while it has none; without it `defaultRequestTTL`."""
+    """It may wait for this long while the pool has none; without it `defaultRequestTTL`."""
     default_priority_band: PriorityBandSection | None = None
     """The limits of priorities without a band of their own."""
     default_negative_priority_band: PriorityBandSection | None = None
@@ -113,7 +113,7 @@ class FlowControl(Section):
     priority_bands: list[PriorityBandSection] = Field(default_factory=list)
     """The limits and policies of one priority each."""
     usage_limit_policy_plugin_ref: str | None = None
-    """How full the pool may be for each priority; without it `static-usage-limit-policy`."""
+    """It decides how full the pool may be for each priority; without it `static-usage-limit-policy` does."""
     saturation_detector: DetectorRef | None = None
     """The plugin that says when the pool is full; without it a `utilization-detector`."""
     enable_eviction: bool = False
@@ -149,7 +149,7 @@ class ConfigDocument(Section):
     flow_control: FlowControl = FlowControl()
     """Lets requests wait while the pool is full."""
     request_handler: RequestHandler = RequestHandler()
-    """How bodies are read."""
+    """It says how bodies are read."""
     outlier_detection: OutlierSettings | None = None
     """Ejects workers that fail; a file without it ejects none."""
     slow_start: SlowStartSettings | None = None

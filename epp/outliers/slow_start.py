@@ -24,7 +24,7 @@ class SlowStartSettings(Section):
     """The names are those of https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/load_balancing/slow_start."""
 
     window: Pause = 30.0
-    """How long a new worker gets fewer requests."""
+    """A new worker gets fewer requests for this long."""
     aggression: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] = 1.0
     """1: its share grows evenly; above 1: faster at first."""
     min_weight_percent: Percent = 10.0

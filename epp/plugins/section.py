@@ -44,4 +44,4 @@ class NoParameters(Section):
 
 class PickerParameters(Section):
     max_num_of_endpoints: int = Field(default=1, ge=1)
-    """How many endpoints a pick names: the choice and its fallbacks."""
+    """A pick names this many endpoints: the choice and its fallbacks."""

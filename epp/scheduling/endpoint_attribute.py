@@ -47,7 +47,7 @@ class AttributeFilterParameters(Section):
     producer: str | None = None
     """The `name` of the extractor; without it `core-metrics-extractor`."""
     on_missing: Literal["", "Pass", "Fail"] = "Pass"
-    """Whether an endpoint without the number stays."""
+    """It says whether an endpoint without the number stays."""
     fallback_on_empty: bool = False
     """Keep all endpoints if none would stay."""
     algorithm: FilteringAlgorithmParameters
@@ -124,7 +124,7 @@ class AttributeScorerParameters(Section):
     producer: str | None = None
     """The `name` of the extractor; without it `core-metrics-extractor`."""
     algorithm: ScoringAlgorithmParameters
-    """How the number becomes a score. An endpoint without it scores 0."""
+    """It says how the number becomes a score. An endpoint without it scores 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class Requirement(Section):
     key: str
     """The label."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    """How the label is compared, as in Kubernetes."""
+    """It says how the label is compared, as in Kubernetes."""
     values: list[str] = Field(default_factory=list)
     """The values for `In` and `NotIn`."""
 

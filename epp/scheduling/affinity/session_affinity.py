@@ -70,7 +70,7 @@ class SessionIdParameters(Section):
     sources: list[SessionIdSourceParameters] = Field(default_factory=list)
     """The id stands in the first of these that has one; without any in `x-session-id`."""
     eviction_ttl_seconds: float = Field(default=sessions.DEFAULT_TTL, ge=0.0, allow_inf_nan=False)
-    """How long a session is remembered after its last request; 0 is the default."""
+    """A session is remembered for this long after its last request; 0 is the default."""
     eviction_sweep_seconds: float = Field(default=10.0, ge=0.0, allow_inf_nan=False)
     """No effect: a session is forgotten as soon as its time is up."""
 

@@ -156,17 +156,17 @@ class BurstWindow:
 
 class BurstPrefixParameters(Section):
     window_duration_ms: int = Field(default=100, ge=1, le=10_000)
-    """How long prompts wait for each other, in milliseconds."""
+    """Prompts wait this many milliseconds for each other."""
     max_per_replica: int = Field(default=UNLIMITED, ge=UNLIMITED)
-    """How many equal prompts go to one worker; -1: all."""
+    """This many equal prompts go to one worker; -1: all."""
     block_size_tokens: int = Field(default=64, ge=1)
     """The tokens of a block, 4 bytes each."""
     max_prefix_tokens_to_match: int = Field(default=0, ge=0)
-    """How much of a prompt is compared, in tokens; 0: 2,048 blocks."""
+    """This many tokens of a prompt are compared; 0: 2,048 blocks."""
     min_colocate_blocks: int = Field(default=0, ge=0)
     """Prompts with so many blocks in common may go together too; 0: equal ones alone."""
     max_batch_size: int = Field(default=1000, ge=UNLIMITED)
-    """How many prompts of one window wait; later ones do not. -1: all."""
+    """This many prompts of one window wait; later ones do not. -1: all."""
     balance_by: Literal["", "requests", "tokens"] = "requests"
     """Spread requests or their tokens over the workers; empty: requests."""
 

@@ -187,7 +187,7 @@ class RevisionGatingParameters(Section):
     role_label_key: str = ""
     """The label of its role; without it `disaggregatedset.x-k8s.io/role`."""
     mode: Literal["sum", "max-role", "disabled"]
-    """How the revisions share the requests."""
+    """It says how the revisions share the requests."""
     require_roles: RequireRolesParameters | None = None
     """Needed with `sum` and `max-role`."""
 

@@ -44,7 +44,7 @@ class PrefixAffinityParameters(Section):
     max_ttft_penalty_ms: float = Field(
         default=DEFAULT_PENALTY * 1000.0, ge=0.0, allow_inf_nan=False, alias="maxTTFTPenaltyMs"
     )
-    """How much later an answer may begin there than elsewhere, in milliseconds; 0: no limit."""
+    """An answer may begin this many milliseconds later there than elsewhere; 0: no limit."""
     ttft_source: Annotated[str, parsed_by(_parse_source)] = "prefillThroughput"
     """`prefillThroughput`, the only one: no latency is predicted."""
     peak_prefill_throughput: float = Field(default=DEFAULT_THROUGHPUT, ge=0.0, allow_inf_nan=False)

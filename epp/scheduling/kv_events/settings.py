@@ -67,14 +67,14 @@ class KvEventsParameters(Section):
 
 class MemoryIndexParameters(Section):
     size: int = Field(default=MOST_BLOCKS, ge=1)
-    """How many blocks are remembered."""
+    """So many blocks are remembered."""
     pod_cache_size: int = Field(default=10, ge=1)
     """No effect: a block has all workers that hold it."""
 
 
 class BlockIndexParameters(Section):
     in_memory_config: MemoryIndexParameters | None = None
-    """How much is remembered."""
+    """It says how much is remembered."""
     enable_metrics: bool = True
     """No effect: the metrics are always there."""
     metrics_logging_interval: Any = None
@@ -83,7 +83,7 @@ class BlockIndexParameters(Section):
 
 class LocalTokenizerParameters(Section):
     model_tokenizer_map: dict[str, str] = Field(default_factory=dict, max_length=1000)
-    """By model the path of its `tokenizer.json`, or of the folder that also has its chat template. It is asked where no
+    """It has by model the path of its `tokenizer.json`, or of the folder that also has its chat template. It is asked where no
     worker gives the tokens."""
     auto_discovery_dir: str = ""
     """No effect: name each model."""
@@ -110,7 +110,7 @@ class IndexerParameters(Section):
     tokenizers_pool_config: TokenizersPoolParameters | None = None
     """Sources of the tokens of prompts, beside the workers."""
     kv_block_index_config: BlockIndexParameters | None = None
-    """How much is remembered."""
+    """It says how much is remembered."""
     kv_cache_backend_configs: list[Mapping[str, Any]] | None = None
     """No effect: GPU and host memory count alike."""
 
@@ -119,7 +119,7 @@ class PreciseProducerParameters(Section):
     token_processor_config: Any = None
     """No effect: each worker's events say its own size of blocks, and keys are made of tokens."""
     indexer_config: IndexerParameters | None = None
-    """How many blocks are remembered."""
+    """So many blocks are remembered."""
     kv_events_config: KvEventsParameters | None = None
     """Workers publish there. Without it each worker says where (`/kv_event_sources`, `/server_info`)."""
     speculative_indexing: bool = True
