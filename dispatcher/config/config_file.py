@@ -120,7 +120,7 @@ class TargetConfig(ConfigSection):
     concurrency: int = Field(default=64, ge=1, le=100_000)
     """Requests in flight from one process, over all its queues."""
     request_timeout: Duration = 300.0
-    """One attempt may take for this long, or until the deadline of the request, if that is sooner."""
+    """One attempt may take this long, or until the deadline of the request, if that is sooner."""
     timeout_header: str = TIMEOUT_HEADER
     """The header that tells the gateway the remaining time, in milliseconds."""
     ca_file: str | None = None
@@ -266,7 +266,7 @@ class Config(ConfigSection):
     http: HttpConfig = HttpConfig()
     """The pages and the front door."""
     drain_timeout: Duration = 120.0
-    """Requests in flight may take for this long after SIGTERM."""
+    """Requests in flight may take this long after SIGTERM."""
     answer_memory: Size = ANSWER_MEMORY
     """Bytes of all answers that the process holds: those that arrive, and those that the broker has not stored yet."""
     targets: list[TargetConfig] = Field(min_length=1)

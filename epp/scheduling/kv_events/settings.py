@@ -67,7 +67,7 @@ class KvEventsParameters(Section):
 
 class MemoryIndexParameters(Section):
     size: int = Field(default=MOST_BLOCKS, ge=1)
-    """So many blocks are remembered."""
+    """This many blocks are remembered."""
     pod_cache_size: int = Field(default=10, ge=1)
     """No effect: a block has all workers that hold it."""
 
@@ -119,7 +119,7 @@ class PreciseProducerParameters(Section):
     token_processor_config: Any = None
     """No effect: each worker's events say its own size of blocks, and keys are made of tokens."""
     indexer_config: IndexerParameters | None = None
-    """So many blocks are remembered."""
+    """This many blocks are remembered."""
     kv_events_config: KvEventsParameters | None = None
     """Workers publish there. Without it each worker says where (`/kv_event_sources`, `/server_info`)."""
     speculative_indexing: bool = True

@@ -33,12 +33,12 @@ class PrefixProducerParameters(Section):
     block_size: int = 0
     """No effect: the older name, in characters."""
     max_prefix_blocks_to_match: int = Field(default=0, ge=0)
-    """So many blocks of a prompt are looked up; 0: no limit. `maxPrefixTokensToMatch` overrides it."""
+    """This many blocks of a prompt are looked up; 0: no limit. `maxPrefixTokensToMatch` overrides it."""
     max_prefix_tokens_to_match: int = Field(default=32_768, ge=0)
     """The same in tokens. The default is a quarter of the Go picker's: longer prefixes distinguish few
     prompts."""
     lru_capacity_per_server: int = Field(default=31_250, ge=0)
-    """So many of a worker's blocks are remembered."""
+    """This many of a worker's blocks are remembered."""
     max_index_bytes: Annotated[Quantity, Field(ge=1024 * 1024)] | None = None
     """The memory of the whole index, a parameter of adsum's own; without it a quarter of what the process may use (its
     control group's limit, or the machine's memory)."""

@@ -80,7 +80,7 @@ class NoHitLruScorer(RequestFollower):
 
 class NoHitLruParameters(Section):
     lru_size: int = Field(default=DEFAULT_SIZE, le=1_000_000)
-    """So many workers are remembered; 0 or less: the default."""
+    """This many workers are remembered; 0 or less: the default."""
     prefix_match_info_producer_name: str | None = None
     """The `name` of the producer of prefixes; without it the file's producer, else one with the defaults."""
     prefix_plugin_type: str = ""
