@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from examples.dashboards.prometheus import Prometheus
-from tests.eventually import eventually
+from tests.eventually import asked_until, eventually
 
 ROOT: Final = Path(__file__).parents[2]
 RULES: Final = tuple(sorted((ROOT / "charts").glob("*/alerts/*.yaml")))
@@ -77,12 +77,8 @@ class Alarm:
     async def fires(self, *names: str, by: Callable[[], Awaitable[object]]) -> None:
         """The fault `by` makes these alerts fire, none of which did before."""
         missing = set(names)
-
-        async def none_fires() -> bool:
-            return not (await self._prometheus.firing() - self._apart) & missing
-
         try:
-            await eventually(none_fires)
+            await asked_until(self._prometheus.firing, lambda found: not (found - self._apart) & missing)
         except AssertionError:
             raise AssertionError(f"an earlier fault was enough for one of {names}") from None
         await by()

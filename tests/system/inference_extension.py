@@ -17,6 +17,7 @@ from grpc import aio
 
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from tests.eventually import eventually
+from tests.started import next_line, started
 from tests.system.api_client import Administrator, ApiError
 from tests.system.building import CRDS
 from tests.system.charts import Object
@@ -80,12 +81,7 @@ def pool(name: str, app: str, *ports: int, failure_mode: str = "FailClose") -> O
 
 
 def custom(group: str, version: str, kind: str, name: str, spec: Mapping[str, Any]) -> Object:
-    return {
-        "apiVersion": f"{group}/{version}",
-        "kind": kind,
-        "metadata": {"name": name},
-        "spec": dict(spec),
-    }
+    return {"apiVersion": f"{group}/{version}", "kind": kind, "metadata": {"name": name}, "spec": dict(spec)}
 
 
 def collection(cluster: Cluster, resource: str, group: str = POOL_GROUP, version: str = "v1") -> str:
@@ -129,20 +125,10 @@ async def model_servers(cluster: Cluster, app: str, *ports: int, count: int = 3)
 
 @asynccontextmanager
 async def _echoing(pod: Pod, ports: Sequence[int]) -> AsyncIterator[None]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.system.echo_process", pod.name, pod.address, *map(str, ports)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(90):
-            assert await process.stdout.readline() == b"ready\n"
+    command = (sys.executable, "-m", "tests.system.echo_process", pod.name, pod.address, *map(str, ports))
+    async with started(*command, stdin=asyncio.subprocess.PIPE) as process:
+        assert await next_line(process) == "ready\n"
         yield
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 def arguments_of_the_fixture(name: str, namespace: str) -> list[str]:
@@ -216,18 +202,7 @@ async def picker_pod(
     log = cluster.folder / f"epp-{pages}.log"
     with log.open("w") as written:
         process = await asyncio.create_subprocess_exec(
-            *(
-                "unshare",
-                "--mount",
-                "sh",
-                "-c",
-                MOUNT,
-                "sh",
-                sys.executable,
-                "-m",
-                "epp",
-                *arguments,
-            ),
+            *("unshare", "--mount", "sh", "-c", MOUNT, "sh", sys.executable, "-m", "epp", *arguments),
             stdout=asyncio.subprocess.PIPE,
             stderr=written,
             env=os.environ | pod | dict(environment or {}),

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import aiohttp
 from aiohttp import web
 
+from tests.started import ready, started
+
 
 @dataclass(frozen=True, slots=True)
 class PickerProcess:
@@ -41,19 +43,14 @@ async def picking() -> AsyncIterator[PickerProcess]:
     server = web.AppRunner(web.Application())
     await server.setup()
     await web.TCPSite(server, "127.0.0.1", 0).start()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "epp", "--host", "127.0.0.1", "--secure-serving=false", "--grpc-port", "0"),
-        *("--grpc-health-port", "0", "--metrics-port", "0"),
-        *("--endpoint", f"127.0.0.1:{server.addresses[0][1]}"),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
+    ports = ("--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0", "--secure-serving=false")
+    where = ("--host", "127.0.0.1", "--endpoint", f"127.0.0.1:{server.addresses[0][1]}")
+    nowhere = asyncio.subprocess.DEVNULL
     try:
-        words = (await process.stdout.readline()).decode().split()[1:]
-        ports = dict(word.split("=", 1) for word in words)
-        yield PickerProcess(process, int(ports["grpc"].rpartition(":")[2]), f"http://{ports['metrics']}")
+        async with started(sys.executable, "-m", "epp", *where, *ports, stderr=nowhere) as process:
+            said = await ready(process)
+            yield PickerProcess(process, int(said["grpc"].rpartition(":")[2]), f"http://{said['metrics']}")
+            process.terminate()
+            await process.communicate()
     finally:
-        process.terminate()
-        await process.communicate()
         await server.cleanup()

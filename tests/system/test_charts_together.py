@@ -55,7 +55,7 @@ async def test_a_request_reaches_a_pod_through_both_charts(
     async with (
         model_servers(cluster, "vllm", 3000, count=2) as pods,
         picker_pod(cluster, arguments, variables) as picker,
-        running(envoy_command(gateway, configuration)),
+        running(*envoy_command(gateway, configuration)),
         aiohttp.ClientSession() as client,
     ):
         await eventually(picker.serves)
@@ -118,7 +118,7 @@ async def test_behind_the_name_of_the_pickers_each_hears_what_became_of_its_pick
             return all(len(one["connected"]) == 1 for one in found)
 
         await eventually(acquainted)
-        await enter(running(envoy_command(gateway, file)))
+        await enter(running(*envoy_command(gateway, file)))
         client = await enter(aiohttp.ClientSession())
 
         async def ask() -> bool:

@@ -10,7 +10,7 @@ from tests.contract import test_pods
 from tests.contract.pods import SettlingSource
 from tests.contract.test_sources import *  # this is the suite
 from tests.contract.test_sources import OpenRegistry, a_worker, next_event
-from tests.eventually import eventually
+from tests.eventually import asked_until
 from tests.fake_worker import FakeWorker
 from tests.system.cluster import Cluster, pod_address
 from tests.system.kubelet import Kubelet, running_kubelet
@@ -81,11 +81,10 @@ async def test_34_draining_is_reported_before_leaving(
         assert isinstance(removed, InstanceRemovedEvent)
         assert removed.reason == "terminating"
         await handle.drain(timeout=5.0)
-
-        async def has_left() -> bool:
-            return not any(c.instance for c in (await service.explain("prod", "decode")).candidates)
-
-        await eventually(has_left)
+        await asked_until(
+            lambda: service.explain("prod", "decode"),
+            lambda found: not any(c.instance for c in found.candidates),
+        )
 
 
 async def test_40_explain_reports_that_nothing_is_registered(

@@ -14,6 +14,7 @@ from playwright.async_api import Browser, Page, expect
 import registry
 from tests.discovery.web.test_serve import serve
 from tests.owner_process import owner
+from tests.started import next_line, started
 from tests.system.browser import PHONE, overflow, page_of, wider_tables
 
 WORKER = """
@@ -43,18 +44,9 @@ def root(tmp_path: Path) -> str:
 @asynccontextmanager
 async def worker(root: str, name: str, model: str = "llama") -> AsyncIterator[asyncio.subprocess.Process]:
     """A ready worker in a process of its own, killed in the end."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", WORKER, root, name, model), stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(90):
-            assert await process.stdout.readline() == b"ready\n"
+    async with started(sys.executable, "-c", WORKER, root, name, model) as process:
+        assert await next_line(process) == "ready\n"
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 def row(name: str) -> str:

@@ -19,9 +19,10 @@ from discovery.etcd.source import EtcdSource
 from discovery.etcd.url import parse_etcd_url
 from discovery.watch import WatchHealth, WatchState
 from registry import InstanceHandle
-from tests.eventually import eventually
+from tests.eventually import asked_until, eventually
 from tests.kubernetes.fake.chaos_proxy import ChaosProxy
 from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
+from tests.started import next_line, started
 from tests.system.etcd_administrator import EtcdAdministrator
 from tests.system.etcd_process import EtcdProcess
 from tests.system.patient_client import patient_client
@@ -78,17 +79,9 @@ async def a_worker(url: str, instance_id: str) -> AsyncIterator[InstanceHandle]:
 async def a_worker_process(
     url: str, instance_id: str, *arguments: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", WORKER, url, instance_id, *arguments), stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        assert await process.stdout.readline() == b"up\n"
+    async with started(sys.executable, "-c", WORKER, url, instance_id, *arguments) as process:
+        assert await next_line(process) == "up\n"
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 @asynccontextmanager
@@ -242,11 +235,9 @@ async def test_leases_that_died_in_a_frozen_etcd_remove_nobody(etcd: EtcdProcess
         etcd.freeze()
         await asyncio.sleep(9)  # longer than the lease
         etcd.thaw()
-
-        async def is_registered_again() -> bool:
-            return any(stored.lease != before.lease for stored in (await etcd.keys()).values())
-
-        await eventually(is_registered_again)
+        await asked_until(
+            etcd.keys, lambda found: any(stored.lease != before.lease for stored in found.values())
+        )
         await until_synced(recorder)
         assert recorder.transitions() == ["+w-0"]
 
@@ -266,12 +257,10 @@ async def test_a_compaction_during_a_gap_loses_nothing(
                 pass
             async with a_worker(url, "comes"):
                 # a worker that leaves does not wait for etcd's answer for ever
-                async def both_have_gone() -> bool:
-                    return set(await etcd.keys()) == {
-                        f"/test/dynamo/decode/{id}" for id in ("stays", "comes")
-                    }
-
-                await eventually(both_have_gone)
+                await asked_until(
+                    etcd.keys,
+                    lambda found: set(found) == {f"/test/dynamo/decode/{id}" for id in ("stays", "comes")},
+                )
                 await admin.compact()
                 recorder.start = len(recorder.events)
                 await proxy.open()
@@ -339,32 +328,26 @@ async def test_values_too_large_for_one_answer_are_read_in_smaller_ones(
         await eventually(lambda: recorder.names == {"w-0"})
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "reason"),
-    [
-        ("junk", b"junk", "its record cannot be used: not a valid record: Invalid JSON"),
-        ("\x1b[31m", b"{}", "its record cannot be used: not a valid record: instance_id"),
-        ("a/b", b"{}", "its record cannot be used"),
-        ("other", "RECORD", "a foreign record"),
-        ("large", b'{"x": "' + b"x" * 70_000 + b'"}', "the record is larger than 65536 bytes"),
-        ("port", '{"port": 99999}', "port"),
-        ("w-0\x00", "RECORD", "a foreign record"),
-    ],
-    ids=lambda value: None if isinstance(value, str) else "",
-)
-async def test_a_record_that_is_none_is_explained(
-    admin: EtcdAdministrator, url: str, key: str, value: bytes | str, reason: str
-) -> None:
-    raw = record("w-1") if isinstance(value, str) else value
-    if key == "port":
-        raw = record("port").replace(b":80,", b":99999,")
+async def test_a_record_that_is_none_is_explained(admin: EtcdAdministrator, url: str) -> None:
+    wrong = {
+        "junk": (b"junk", "its record cannot be used: not a valid record: Invalid JSON"),
+        "\x1b[31m": (b"{}", "its record cannot be used: not a valid record: instance_id"),
+        "a/b": (b"{}", "its record cannot be used"),
+        "other": (record("w-1"), "a foreign record"),
+        "large": (b'{"x": "' + b"x" * 70_000 + b'"}', "the record is larger than 65536 bytes"),
+        "port": (record("port").replace(b":80,", b":99999,"), "port"),
+        "w-0\x00": (record("w-1"), "a foreign record"),
+    }
     async with a_reader(url) as recorder, discovery.open(url) as service:
+        for key, (value, _) in wrong.items():
+            await admin.put(f"/test/dynamo/decode/{key}", value)
         await admin.put("/test/dynamo/decode/w-0", record("w-0"))
-        await admin.put(f"/test/dynamo/decode/{key}", raw)
         await eventually(lambda: recorder.names == {"w-0"})
         explained = await service.explain("dynamo", "decode")
-        [other] = [candidate for candidate in explained.candidates if candidate.id != "w-0"]
-        assert reason in str(other.reason)
+        reasons = {candidate.id: str(candidate.reason) for candidate in explained.candidates}
+        assert len(reasons) == len(wrong) + 1
+        for key, (_, reason) in wrong.items():
+            assert reason in reasons[key.encode("unicode_escape").decode()]
         assert str(explained).replace("\n", "").isprintable()
 
 

@@ -22,6 +22,7 @@ from discovery.etcd.url import EtcdSettings, EtcdTls
 from tests.epp.authority import Authority
 from tests.eventually import eventually
 from tests.registry.model_server import model_server
+from tests.started import next_line, ready, started
 from tests.system.etcd_process import EtcdProcess
 
 
@@ -40,15 +41,9 @@ async def a_program(
     *arguments: str, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Asked to end when the block does."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=os.environ | (environment or {}),
-    )
-    try:
+    pipe, own = asyncio.subprocess.PIPE, os.environ | (environment or {})
+    async with started(sys.executable, "-m", *arguments, stderr=pipe, env=own) as process:
         yield process
-    finally:
         if process.returncode is None:
             process.terminate()
         await process.communicate()
@@ -67,23 +62,21 @@ async def test_a_sidecar_a_listing_and_a_picker() -> None:
     async with EtcdProcess() as etcd, model_server() as served:
         told = {"ADSUM_DISCOVERY": f"{etcd.url}/test?ttl=15s"}
         picker = ("epp", *place, "--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0")
+        sidecar = (
+            "registry",
+            *place,
+            "--server",
+            served.url,
+            "--instance-id",
+            "w-0",
+            "--drain-timeout",
+            "1s",
+        )
         async with (
-            a_program(
-                "registry",
-                *place,
-                "--server",
-                served.url,
-                "--instance-id",
-                "w-0",
-                "--drain-timeout",
-                "1s",
-                environment=told,
-            ),
+            a_program(*sidecar, environment=told),
             a_program(*picker, "--metrics-port", "0", environment=told) as picking,
         ):
-            assert picking.stdout is not None
-            words = (await picking.stdout.readline()).decode().split()[1:]
-            pages = f"http://{dict(word.split('=', 1) for word in words)['metrics']}"
+            pages = f"http://{(await ready(picking))['metrics']}"
 
             async def the_picker_has_it() -> bool:
                 async with aiohttp.ClientSession() as client, client.get(f"{pages}/debug/endpoints") as page:
@@ -110,10 +103,8 @@ async def test_an_outage_is_told_by_who_watches() -> None:
             a_program("discovery", "watch", *place[1::2], environment=told) as watching,
             a_program("epp", *place, *ports, environment=told) as picking,
         ):
-            assert picking.stdout is not None
-            assert (await picking.stdout.readline()).startswith(b"ready ")
-            assert watching.stdout is not None
-            assert (await watching.stdout.readline()).startswith(b"added ")
+            await ready(picking)
+            assert (await next_line(watching)).startswith("added ")
             etcd.kill()
             for program in (watching, picking):
                 await says(program, "the source is out of reach: etcd at ")

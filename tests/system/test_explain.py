@@ -4,7 +4,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.eventually import eventually
+from tests.eventually import asked_until
 from tests.kubernetes.fake import objects
 from tests.kubernetes.fake.objects import LABELS, SERVICE
 from tests.system.cluster import Cluster, pod_address
@@ -22,11 +22,7 @@ async def test_a_pod_that_terminates(cluster: Cluster) -> None:
     pod = await cluster.pod("a")
     await eventually_all_listed(cluster, {"a"})
     await cluster.terminate(pod)
-
-    async def is_terminating() -> bool:
-        return bool((await cluster.endpoints())[pod.uid]["conditions"]["terminating"])
-
-    await eventually(is_terminating)
+    await asked_until(cluster.endpoints, lambda found: found[pod.uid]["conditions"]["terminating"])
     assert (await reasons(cluster))["a"] == "its pod is terminating"
 
 
@@ -91,7 +87,6 @@ async def test_metadata_that_cannot_be_had(cluster: Cluster) -> None:
 
 
 async def eventually_all_listed(cluster: Cluster, names: set[str]) -> None:
-    async def are_listed() -> bool:
-        return {found["targetRef"]["name"] for found in (await cluster.endpoints()).values()} == names
-
-    await eventually(are_listed)
+    await asked_until(
+        cluster.endpoints, lambda told: {found["targetRef"]["name"] for found in told.values()} == names
+    )

@@ -20,7 +20,7 @@ from epp.kubernetes.inference_resources import PoolIdentity
 from epp.kubernetes.pool_resources import PoolResources, ResourceReaders
 from epp.request.model_rewrite import RewriteRule
 from tests.epp.conftest import envoy_running
-from tests.eventually import eventually
+from tests.eventually import asked_until, eventually
 from tests.system.api_client import Administrator
 from tests.system.api_process import ApiProcess
 from tests.system.charts import Object
@@ -100,10 +100,7 @@ async def delete(cluster: Cluster, resource: str, name: str, group: str, version
 
 
 async def knows(picker: PickerPod, *destinations: str) -> None:
-    async def as_expected() -> bool:
-        return await picker.destinations() == set(destinations)
-
-    await eventually(as_expected)
+    await asked_until(picker.destinations, lambda found: found == set(destinations))
 
 
 async def test_a_selector_and_ports_that_change_take_effect(cluster: Cluster) -> None:
@@ -166,11 +163,9 @@ async def test_objectives_give_priorities_and_rewrites_rewrite(cluster: Cluster)
         async with a_gateway() as url:
             for obj in made:
                 await create(cluster, obj)
-
-            async def followed() -> bool:
-                return [one["count"] for one in (await picker.status())["resources"]] == [1, 1]
-
-            await eventually(followed)
+            await asked_until(
+                picker.status, lambda found: [one["count"] for one in found["resources"]] == [1, 1]
+            )
             reached = await send(url, "food", {"x-llm-d-inference-objective": "batch"})
             assert json.loads(reached["body"])["model"] == "food-v2"
             assert await priorities(picker) == {"7"}
@@ -227,15 +222,8 @@ async def test_conditions_are_written_where_the_role_allows_it_and_only_there(cl
 
     status = {"apiGroups": [NEW_GROUP], "resources": ["inferenceobjectives/status"], "verbs": ["patch"]}
     async with a_picker(cluster, (*WHOLE_ROLE, status)) as picker:
-
-        async def written() -> bool:
-            return await accepted("inferenceobjectives", "batch") == "True"
-
-        async def rewrites_are_read() -> bool:
-            return bool((await picker.resource("InferenceModelRewrite"))["count"] == 1)
-
-        await eventually(written)
-        await eventually(rewrites_are_read)
+        await asked_until(lambda: accepted("inferenceobjectives", "batch"), lambda found: found == "True")
+        await asked_until(lambda: picker.resource("InferenceModelRewrite"), lambda found: found["count"] == 1)
         assert await accepted("inferenceobjectives", "elsewhere") != "True", "it is of another pool"
         assert await accepted("inferencemodelrewrites", "all") != "True", "the Role does not allow it"
 
@@ -255,11 +243,10 @@ async def test_a_selector_needs_no_pool_and_no_other_right_than_pods(cluster: Cl
         await knows(picker, *(f"{pod.address}:{port}" for pod in (a, b) for port in (3000, 3002)))
         await cluster.admin.patch("pods", cluster.namespace, b.name, {"metadata": {"labels": {"old": "yes"}}})
         await knows(picker, *(f"{a.address}:{port}" for port in (3000, 3002)))
-
-        async def are_counted() -> bool:
-            return 'llm_d_epp_ready_endpoints{name="the-picker"} 2.0' in await picker.page("/metrics")
-
-        await eventually(are_counted)
+        await asked_until(
+            lambda: picker.page("/metrics"),
+            lambda found: 'llm_d_epp_ready_endpoints{name="the-picker"} 2.0' in found,
+        )
         assert "resources" not in await picker.status()
 
 

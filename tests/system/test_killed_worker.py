@@ -17,6 +17,7 @@ from epp.envoy import flags as envoy_flags
 from epp.envoy.config import render
 from tests.epp.conftest import envoy_running
 from tests.eventually import eventually
+from tests.started import next_line, started
 
 WORKERS = 4
 PICKER = """
@@ -39,21 +40,11 @@ class Program:
 @asynccontextmanager
 async def program(module: str, *arguments: str) -> AsyncIterator[Program]:
     """`python -m module`, and what its ready line says."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module, *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(90):
-            while not (line := (await process.stdout.readline()).decode()).startswith("ready"):
-                assert line, f"{module} ended"
+    nowhere = asyncio.subprocess.DEVNULL
+    async with started(sys.executable, "-m", module, *arguments, stderr=nowhere) as process:
+        while not (line := await next_line(process)).startswith("ready"):
+            assert line, f"{module} ended"
         yield Program(process, dict(word.split("=", 1) for word in line.split()[1:]))
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 @dataclass

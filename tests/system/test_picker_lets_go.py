@@ -16,7 +16,7 @@ from epp.envoy.config import render
 from tests.epp.conftest import RunningEnvoy, envoy_running
 from tests.epp.envoy.picker_stage import started_worker
 from tests.epp.picker_programs import PickerProgram, picker_programs
-from tests.eventually import eventually
+from tests.eventually import asked_until, eventually
 
 TURNS = 3
 """benchmarks/picking/README.md has the figures of ten."""
@@ -192,11 +192,7 @@ async def test_a_picker_alone_that_starts_again_costs_only_what_comes_meanwhile(
         assert not [one for one in became if one], became
         assert all(one.startswith("503 ") and "picker_unavailable" in one for one in failed), failed
         await until_idle([picker])
-
-        async def answers() -> bool:
-            return await ask(client, fronts[0], 0.0, stream=False) == ""
-
-        await eventually(answers)
+        await asked_until(lambda: ask(client, fronts[0], 0.0, stream=False), lambda found: found == "")
         figure(
             f"restart of a picker alone: 0 of {len(became)} under way failed, {len(failed)} of {len(came)} new ones got 503"
         )

@@ -16,6 +16,8 @@ from tests.dispatcher.dispatching import document
 from tests.dispatcher.target import Target
 from tests.eventually import eventually
 from tests.otlp_collector import grpc_collector
+from tests.raw_server import raw_server
+from tests.started import ready, started
 
 PICKER = ["epp", "--endpoint", "127.0.0.1:9", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0"]
 _WITHOUT = """
@@ -65,24 +67,13 @@ def test_a_variable_that_makes_no_sense_ends_the_start(given: Mapping[str, str],
 
 
 @asynccontextmanager
-async def started(
-    arguments: list[str], given: Mapping[str, str]
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """The process and its ready line; killed in the end if it still runs."""
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", *arguments, stdout=pipe, stderr=pipe, env={**os.environ, **given}
-    )
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(90):
-            line = (await process.stdout.readline()).decode()
-        assert line.startswith("ready "), (await process.communicate())[1].decode()
-        yield process, line
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+async def tracing(
+    arguments: list[str], given: dict[str, str]
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, str]]]:
+    """The process and what its ready line says."""
+    pipe, own = asyncio.subprocess.PIPE, os.environ | given
+    async with started(sys.executable, "-m", *arguments, "--tracing", stderr=pipe, env=own) as process:
+        yield process, await ready(process)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +92,9 @@ async def started(
     ],
 )
 async def test_a_variable_that_opentelemetry_ignores_is_a_warning(
-    given: Mapping[str, str], words: bytes
+    given: dict[str, str], words: bytes
 ) -> None:
-    async with started([*PICKER, "--tracing"], given) as (process, _):
+    async with tracing(PICKER, given) as (process, _):
         process.send_signal(signal.SIGTERM)
         _, logged = await process.communicate()
     [line] = [line for line in logged.splitlines() if b"a variable OTEL_* is ignored" in line]
@@ -119,13 +110,9 @@ async def test_what_is_recorded_is_sent_when_the_program_ends(tmp_path: Path) ->
             "OTEL_BSP_SCHEDULE_DELAY": "3600000",
         }
         async with Target() as target:
-            command = ["dispatcher", "--tracing", "--config", dispatcher_file(tmp_path, target.url)]
-            async with started(command, given) as (process, ready), aiohttp.ClientSession() as session:
-                url = ready.split()[1].removeprefix("http=")
-                headers = {"X-Dispatch": "wait"}
-                body = {"model": "m", "prompt": "hello"}
-                async with session.post(f"http://{url}/v1/completions", json=body, headers=headers) as said:
-                    assert said.status == 200
+            command = ["dispatcher", "--config", dispatcher_file(tmp_path, target.url)]
+            async with tracing(command, given) as (process, said):
+                await wait_for_an_answer(said["http"])
                 assert collector.spans == []
                 process.send_signal(signal.SIGTERM)
                 async with asyncio.timeout(90):
@@ -133,20 +120,26 @@ async def test_what_is_recorded_is_sent_when_the_program_ends(tmp_path: Path) ->
         assert {"enqueue-request", "process-request", "http-request"} <= set(collector.names())
 
 
+async def wait_for_an_answer(address: str) -> None:
+    url, headers = f"http://{address}/v1/completions", {"X-Dispatch": "wait"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, json={"model": "m", "prompt": "hello"}, headers=headers) as answer,
+    ):
+        assert answer.status == 200
+
+
 async def test_a_collector_that_never_answers_does_not_hold_up_the_end(tmp_path: Path) -> None:
     """Its port accepts connections and says nothing."""
-    writers: list[asyncio.StreamWriter] = []
+    ended: list[bool] = []
 
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
-        while await reader.read(65536):  # until the program has ended
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ended.append(False)
+        while await reader.read(65536):
             pass
-        writer.close()
-        await writer.wait_closed()
+        ended[ended.index(False)] = True
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
+    async with raw_server(silent) as port:
         given = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
@@ -155,29 +148,20 @@ async def test_a_collector_that_never_answers_does_not_hold_up_the_end(tmp_path:
             "OTEL_BSP_SCHEDULE_DELAY": "1",
         }
         async with Target() as target:
-            command = ["dispatcher", "--tracing", "--config", dispatcher_file(tmp_path, target.url)]
-            async with started(command, given) as (process, ready), aiohttp.ClientSession() as session:
-                url = ready.split()[1].removeprefix("http=")
+            command = ["dispatcher", "--config", dispatcher_file(tmp_path, target.url)]
+            async with tracing(command, given) as (process, said):
                 for _ in range(3):
-                    asked = session.post(
-                        f"http://{url}/v1/completions",
-                        json={"prompt": "hello"},
-                        headers={"X-Dispatch": "wait"},
-                    )
-                    async with asked as said:
-                        assert said.status == 200
+                    await wait_for_an_answer(said["http"])
                 process.send_signal(signal.SIGTERM)
                 async with asyncio.timeout(90):  # not an hour
                     assert await process.wait() == 0
-        await eventually(lambda: all(writer.is_closing() for writer in writers))
-        for writer in writers:
-            await writer.wait_closed()
-    assert writers
+        await eventually(lambda: all(ended))
+    assert ended
 
 
 async def test_the_console_exporter_leaves_the_ready_line_alone() -> None:
     given = {"OTEL_TRACES_EXPORTER": "console", "OTEL_TRACES_SAMPLER": "nonsense"}
-    async with started([*PICKER, "--tracing"], given) as (process, _):
+    async with tracing(PICKER, given) as (process, _):
         process.send_signal(signal.SIGTERM)
         _, logged = await process.communicate()
     assert b"OTEL_TRACES_SAMPLER is 'nonsense'; expected one of" in logged

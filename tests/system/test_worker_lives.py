@@ -20,8 +20,9 @@ from discovery.metadata.silence import SilenceTimings
 from discovery.opening import open_source
 from epp.server import PickerServer
 from tests.epp.local_picker import addresses, local
-from tests.eventually import eventually
+from tests.eventually import asked_until
 from tests.free_port import free_port
+from tests.started import ready, started
 
 
 class Worker:
@@ -39,17 +40,8 @@ class Worker:
 async def a_worker(root: Path, *options: str) -> AsyncIterator[Worker]:
     command = ["-m", "examples.simulator", "--discovery", f"file://{root}", "--instance-id", "w-0", *options]
     command += ["--namespace", "demo", "--component", "decode"]
-    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(90):
-            ready = dict(word.split("=") for word in (await process.stdout.readline()).decode().split()[1:])
-        yield Worker(process, int(ready["http"].rpartition(":")[2]))
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGCONT)
-            process.kill()
-        await process.wait()
+    async with started(sys.executable, *command) as process:
+        yield Worker(process, int((await ready(process))["http"].rpartition(":")[2]))
 
 
 @asynccontextmanager
@@ -87,12 +79,8 @@ async def test_the_picker_leaves_a_killed_worker_alone_at_once(tmp_path: Path) -
 
         async def seconds_until_left_alone(name: str) -> float:
             """From SIGKILL of a worker with that name."""
-
-            async def picks_both() -> bool:
-                return await picked() == {name, "stays"}
-
             async with a_worker(tmp_path, "--instance-id", name) as worker, asyncio.timeout(90):
-                await eventually(picks_both)
+                await asked_until(picked, lambda found: found == {name, "stays"})
                 await asyncio.sleep(0.2)  # until the GETs are held
                 worker.send(signal.SIGKILL)
                 killed = now()

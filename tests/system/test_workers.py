@@ -13,6 +13,7 @@ from discovery import InstanceEvent, InstanceRemovedEvent, InstanceUpdatedEvent
 from tests.eventually import eventually
 from tests.kubernetes.fake.event_recorder import EventRecorder
 from tests.kubernetes.fake.objects import LABELS
+from tests.started import next_line, started
 from tests.system.cluster import Cluster, Pod
 from tests.system.patient_client import patient_client
 from tests.system.pod_registry import PORT, environment_of
@@ -23,21 +24,11 @@ async def a_worker(cluster: Cluster, name: str) -> AsyncIterator[tuple[Pod, asyn
     """A pod, and the process in it, registered; its probe has not been asked yet."""
     pod = await cluster.pod(name, ready=False, labels=LABELS, ports={"http": PORT})
     url = f"kubernetes://{cluster.namespace}?kubeconfig={cluster.admin.server.kubeconfig}"
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.system.worker_process", url),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env=os.environ | environment_of(pod, cluster),
-    )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(90):
-            assert await process.stdout.readline() == b"ready\n"
+    own = os.environ | environment_of(pod, cluster)
+    command = (sys.executable, "-m", "tests.system.worker_process", url)
+    async with started(*command, stdin=asyncio.subprocess.PIPE, env=own) as process:
+        assert await next_line(process) == "ready\n"
         yield pod, process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 def told_at(recorder: EventRecorder, kind: type[InstanceEvent], name: str) -> float:
