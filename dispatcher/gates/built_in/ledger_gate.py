@@ -79,9 +79,9 @@ class LedgerGate(ReservingGate[Reservation]):
         return float(min((meter.budget() for meter in self._meters), default=ONE))
 
     async def reserve(self, candidate: DispatchCandidate) -> Reservation:
-        readings = [meter.reading() for meter in self.meters]
-        reading = reduce(_least, readings) if readings else UNLIMITED
-        seen = [(meter, meter.reading_count) for meter in self.meters]
+        meters = self.meters
+        reading = reduce(_least, [meter.reading() for meter in meters]) if meters else UNLIMITED
+        seen = [(meter, meter.reading_count) for meter in meters]
         if reading.headroom <= 0:
             # Only another reading can open it, so a release in the ledger is no reason to ask again.
             raise RefusedError(
