@@ -10,6 +10,7 @@ import errno
 import logging
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -106,9 +107,16 @@ class HandedPort:
     second, gently: its client opens another one.
     """
 
-    def __init__(self, listening: Sequence[socket.socket], *, to_oldest: bool = False) -> None:
+    def __init__(
+        self,
+        listening: Sequence[socket.socket],
+        *,
+        to_oldest: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._listening = listening
         self._to_oldest = to_oldest
+        self._clock = clock
         self.name: tuple[str, int] = listening[0].getsockname()[:2]
         # bounded: by the processes, one each
         self._processes: dict[int, _Process] = {}
@@ -165,7 +173,7 @@ class HandedPort:
                 return
             there, taken = _REPORT.unpack(report)
             one.open = there + one.handed - taken
-            one.heard_at = self._loop.time()
+            one.heard_at = self._clock()
             if one.asking_since is None:
                 one.asking_since = one.heard_at
 
@@ -197,7 +205,7 @@ class HandedPort:
     def _balance(self) -> None:
         """A process that came later got none of the connections that clients keep open."""
         self._timer = self._loop.call_later(_BALANCE_INTERVAL, self._balance)
-        now = self._loop.time()
+        now = self._clock()
         alive = [one for one in self._in_order() if now - one.heard_at <= SILENT]
         if len(alive) > 1 and alive[-1].open > alive[0].open + 1:
             with contextlib.suppress(OSError):
@@ -205,7 +213,7 @@ class HandedPort:
 
     def _in_order(self) -> list[_Process]:
         """First those that were heard of lately, then those that have the fewest connections."""
-        now = self._loop.time()
+        now = self._clock()
         asking = [one for one in self._processes.values() if one.asking_since is not None]
         return sorted(
             asking,

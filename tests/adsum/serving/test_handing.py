@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from adsum.serving.handing import SILENT, HandedPort, HandedSocket
@@ -56,8 +57,8 @@ class Taker:
 
 
 @contextmanager
-def opened(*, to_oldest: bool = False) -> Iterator[HandedPort]:
-    port = HandedPort([socket.create_server(("127.0.0.1", 0))], to_oldest=to_oldest)
+def opened(*, to_oldest: bool = False, clock: Callable[[], float] = time.monotonic) -> Iterator[HandedPort]:
+    port = HandedPort([socket.create_server(("127.0.0.1", 0))], to_oldest=to_oldest, clock=clock)
     port.start()
     try:
         yield port
@@ -133,11 +134,12 @@ async def test_pages_all_go_to_the_one_that_is_there_for_longest() -> None:
 
 
 async def test_one_that_stands_still_gets_none_until_it_goes_on() -> None:
-    with opened() as port, ExitStack() as stack:
+    now = 0.0
+    with opened(clock=lambda: now) as port, ExitStack() as stack:
         takers = await opened_takers(stack, port, 2)
         takers[0].stand_still()
-        now, first, second = asyncio.get_running_loop().time, port._processes[1], port._processes[2]
-        await eventually(lambda: now() - first.heard_at > SILENT > 4 * (now() - second.heard_at))
+        now = 2 * SILENT
+        await eventually(lambda: port._processes[2].heard_at == now)
         await connect(stack, port, 4)
         await eventually(lambda: counts(*takers) == [0, 4])
 
