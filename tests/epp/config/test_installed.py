@@ -134,26 +134,12 @@ UNCHECKED = PluginDeclaration(role=Role.FILTER, parameters=dict, build=lambda gi
 CLASS = ZoneScorer
 """
 
-TYPES = {
-    "acme-zone-scorer": "ZONE",
-    "acme-halves": "HALVES",
-    "acme-notes": "NOTES",
-    "acme-note-scorer": "NOTED",
-    "acme-last-picker": "LAST",
-    "acme-two-profiles": "TWO",
-    "acme-quarrelsome": "QUARRELSOME",
-    "acme-broken": "BROKEN",
-    "acme-scoreless": "SCORELESS",
-    "acme-silent": "SILENT",
-    "acme-by-name": "BY_NAME",
-    "acme-one-flow": "ONE_FLOW",
-    "acme-half": "HALF",
-    "acme-rankless": "RANKLESS",
-    "acme-detector": "DETECTOR",
-    "acme-unchecked": "UNCHECKED",
-    "acme-class": "CLASS",
-    "latency-scorer": "NOTED",
-}
+TYPES = """
+acme-zone-scorer=ZONE acme-halves=HALVES acme-notes=NOTES acme-note-scorer=NOTED acme-last-picker=LAST
+acme-two-profiles=TWO acme-quarrelsome=QUARRELSOME acme-broken=BROKEN acme-scoreless=SCORELESS
+acme-silent=SILENT acme-by-name=BY_NAME acme-one-flow=ONE_FLOW acme-half=HALF acme-rankless=RANKLESS
+acme-detector=DETECTOR acme-unchecked=UNCHECKED acme-class=CLASS latency-scorer=NOTED
+"""
 
 Load = Callable[[str], PickerConfig]
 
@@ -161,7 +147,7 @@ Load = Callable[[str], PickerConfig]
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     """A configuration of those plugins, where acme is installed."""
-    points = {name: f"acme:{value}" for name, value in TYPES.items()}
+    points = {name: f"acme:{value}" for name, value in (one.split("=") for one in TYPES.split())}
     see(monkeypatch, install(tmp_path / "acme", "acme", {"adsum.plugins": points}, module=MODULE))
     return lambda plugins: load_config(_document(plugins), rng=random.Random(1))
 

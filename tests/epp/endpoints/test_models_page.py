@@ -10,18 +10,11 @@ from hypothesis import strategies as st
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.models_page import ModelsPage
 from epp.endpoints.served_model import ServedModel, read_model_list
+from tests.epp.scheduling.endpoint_pools import make_endpoint
 
 
 def endpoint(name: str, declared: set[str] | None = None, listed: tuple[ServedModel, ...] = ()) -> Endpoint:
-    return Endpoint(
-        id=name,
-        incarnation="1",
-        address="10.0.0.1",
-        port=8000,
-        metrics_port=8000,
-        models=frozenset(declared or ()),
-        listed_models=listed,
-    )
+    return make_endpoint(name, models=frozenset(declared or ()), listed_models=listed)
 
 
 BASE = ServedModel(id="base", created=7, owned_by="vllm", root="org/base", max_model_len=4096)

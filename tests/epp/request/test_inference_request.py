@@ -148,16 +148,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 @pytest.mark.parametrize(
     ("tools", "expected"),
     [
-        ("all", "$.tools"),
-        ("", "$.tools"),
-        (7, "$.tools"),
-        (0.5, "$.tools"),
-        (-1, "$.tools"),
-        (True, "$.tools"),
-        (False, "$.tools"),
-        ({}, "$.tools"),
-        (TOOL, "$.tools"),
-        ({"0": TOOL}, "$.tools"),
+        *((tools, "$.tools") for tools in ("all", "", 7, 0.5, -1, True, False, {}, TOOL, {"0": TOOL})),
         (["f"], "$.tools[0]"),
         ([TOOL, 1], "$.tools[1]"),
         ([None], "$.tools[0]"),

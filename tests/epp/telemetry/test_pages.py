@@ -7,22 +7,13 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
+from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, EndpointPool
 from epp.telemetry import pages as status
 from epp.telemetry.counters import Telemetry
 from epp.telemetry.pool_metrics import PoolGauges
+from tests.epp.scheduling.endpoint_pools import make_endpoint
 
-ENDPOINTS = [
-    Endpoint(
-        id="a",
-        incarnation="1",
-        address="10.0.0.1",
-        port=8000,
-        metrics_port=8000,
-        models=frozenset({"m", "l"}),
-    ),
-    Endpoint(id="b", incarnation="1", address="fd00::1", port=8000, metrics_port=8000),
-]
+ENDPOINTS = [make_endpoint("a", models=frozenset({"m", "l"})), make_endpoint("b", address="fd00::1")]
 KNOWN = NO_NUMBERS.copy()
 KNOWN[[Column.WAITING, Column.RUNNING, Column.KV_USAGE, Column.INFLIGHT], 0] = [2.0, 3.0, 0.5, 1.0]
 KNOWN[Column.SCRAPED_AT] = 9.0

@@ -4,29 +4,17 @@ from typing import Any
 
 import numpy as np
 
-from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent, InstanceStatus
+from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
 from epp.decisions.ring import DecisionRing
-from epp.endpoints.endpoint import Endpoint
 from epp.scheduling.decision import Decision
 from epp.web.decision_view import DecisionView, decisions_of_all
 from epp.web.event_log import MOST, EventLog
 from epp.web.pool_view import EndpointStatus
+from tests.epp.scheduling.endpoint_pools import make_endpoint
 
 
 def instance(name: str) -> Instance:
-    return Instance(
-        id=name,
-        namespace="ns",
-        component="decode",
-        address="10.0.0.1",
-        port=8000,
-        incarnation="1",
-        status=InstanceStatus.READY,
-    )
-
-
-def endpoint(name: str) -> Endpoint:
-    return Endpoint(id=name, incarnation="1", address="10.0.0.1", port=8000, metrics_port=8000)
+    return Instance(name, "ns", "decode", "10.0.0.1", 8000, "1")
 
 
 def told(log: EventLog) -> list[Any]:
@@ -57,10 +45,10 @@ def test_of_one_that_is_gone_no_more_is_said_than_is_known() -> None:
 
 
 def test_who_is_avoided_and_who_is_back() -> None:
-    log, endpoints = EventLog(), (endpoint("a"), endpoint("b"))
+    log, endpoints = EventLog(), (make_endpoint("a"), make_endpoint("b"))
 
     def look(*found: EndpointStatus) -> list[Any]:
-        log.compare(endpoints, np.array(found, dtype=np.int8), {("b", "1"): "it failed"}, 1.0)
+        log.compare(endpoints, np.array(found, dtype=np.int8), {("b", "a"): "it failed"}, 1.0)
         return told(log)
 
     ready = EndpointStatus.READY
@@ -77,7 +65,7 @@ def test_who_is_avoided_and_who_is_back() -> None:
 
 def test_an_endpoint_that_went_is_not_back() -> None:
     log = EventLog()
-    log.compare((endpoint("a"),), np.array([EndpointStatus.LATE], dtype=np.int8), {}, 1.0)
+    log.compare((make_endpoint("a"),), np.array([EndpointStatus.LATE], dtype=np.int8), {}, 1.0)
     log.compare((), np.array([], dtype=np.int8), {}, 2.0)
     assert [what for what, _, _ in told(log)] == ["late"]
 
@@ -100,7 +88,7 @@ def decided(name: str, **fields: Any) -> Decision:
     one = Decision(10.0)
     one.request_id = name
     one.picked_at = 10.0
-    one.chosen = (Endpoint(id="worker-1", incarnation="1", address="10.0.0.1", port=1, metrics_port=1),)
+    one.chosen = (make_endpoint("worker-1", port=1),)
     for field, value in fields.items():
         setattr(one, field, value)
     return one

@@ -10,13 +10,10 @@ from epp.scheduling.decision import CacheEvidence
 from epp.scheduling.pick import Credit
 from epp.web.pick_history import PickHistory
 from epp.web.pool_view import EndpointStatus, PoolView, absent, learnt, statuses
+from tests.epp.scheduling.endpoint_pools import make_endpoint
 
 NOW = 100.0
 STALE_AFTER = 2.0
-
-
-def endpoint(name: str, **fields: Any) -> Endpoint:
-    return Endpoint(id=name, incarnation="1", address="10.0.0.1", port=8000, metrics_port=8000, **fields)
 
 
 def numbers(**columns: float) -> Any:
@@ -29,7 +26,7 @@ def numbers(**columns: float) -> Any:
 
 
 def pool(**endpoints: Any) -> EndpointPool:
-    made = [endpoint(name) for name in endpoints]
+    made = [make_endpoint(name) for name in endpoints]
     return EndpointPool(made, np.hstack(list(endpoints.values())), [NO_ADAPTERS] * len(made), NOW)
 
 
@@ -128,7 +125,9 @@ def test_a_detected_engine_is_shown_once_its_page_was_read() -> None:
 
 
 def test_many_models_and_long_texts_are_cut() -> None:
-    many = endpoint("x" * 1000, models=frozenset(f"m{number}" for number in range(100)), engine="e" * 1000)
+    many = make_endpoint(
+        "x" * 1000, models=frozenset(f"m{number}" for number in range(100)), engine="e" * 1000
+    )
     shown = view(EndpointPool([many], numbers(), [NO_ADAPTERS], NOW))
     (member,) = json.loads(shown.members() or b"")["endpoints"]
     assert len(member["models"]) == 3
@@ -137,15 +136,15 @@ def test_many_models_and_long_texts_are_cut() -> None:
 
 
 def test_shares_and_hits_of_the_last_minutes() -> None:
-    picks: dict[tuple[str, str], int] = {("a", "1"): 100, ("gone", "1"): 7}
-    credits = {("a", "1"): Credit(50, 100)}
+    picks: dict[tuple[str, str], int] = {("a", "a"): 100, ("gone", "a"): 7}
+    credits = {("a", "a"): Credit(50, 100)}
     history = PickHistory(picks, lambda: credits)
-    endpoints = [endpoint("a"), endpoint("b")]
+    endpoints = [make_endpoint("a"), make_endpoint("b")]
     history.sample(endpoints, 0.0)
-    assert picks == {("a", "1"): 100}, "an endpoint that is gone is forgotten"
-    picks[("a", "1")] += 3
-    picks[("b", "1")] = 1
-    credits[("a", "1")] = Credit(140, 200)
+    assert picks == {("a", "a"): 100}, "an endpoint that is gone is forgotten"
+    picks[("a", "a")] += 3
+    picks[("b", "a")] = 1
+    credits[("a", "a")] = Credit(140, 200)
     recent = history.recent(endpoints, 2.0)
     assert recent.shares.tolist() == [0.75, 0.25]
     assert recent.picks_per_second == 2.0
@@ -157,11 +156,11 @@ def test_shares_and_hits_of_the_last_minutes() -> None:
 
 
 def test_a_producer_that_was_replaced_counts_anew() -> None:
-    credits = [{("a", "1"): Credit(500, 1000)}]
+    credits = [{("a", "a"): Credit(500, 1000)}]
     history = PickHistory({}, lambda: credits[0])
-    history.sample([endpoint("a")], 0.0)
-    credits[0] = {("a", "1"): Credit(1, 2)}
-    assert np.isnan(history.recent([endpoint("a")], 1.0).hits).all()
+    history.sample([make_endpoint("a")], 0.0)
+    credits[0] = {("a", "a"): Credit(1, 2)}
+    assert np.isnan(history.recent([make_endpoint("a")], 1.0).hits).all()
 
 
 def test_of_many_absent_workers_some_are_named() -> None:
