@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import ClassVar, Final, Protocol
+from typing import Final, Protocol
 
 from epp.flow_control.flow_queue import QueuedRequest
 from epp.plugins.declaration import Role, without_parameters
@@ -105,7 +105,9 @@ class RoundRobin:
     behind the last one: otherwise the first ids would get more than their share.
     """
 
-    shares_places: ClassVar[bool] = True
+    @property
+    def shares_places(self) -> bool:  # as that of GlobalStrict
+        return True
 
     def selector(self) -> FlowSelector:
         return _Turns()
