@@ -10,7 +10,7 @@ from typing import ClassVar, Final, Literal
 from pydantic import Field, model_validator
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool
-from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
+from epp.plugins.declaration import PluginDeclaration, Role
 from epp.plugins.section import Section
 from epp.request.inference_request import InferenceRequest, PrefixChain, RequestData
 from epp.request.rejection import Rejection
@@ -26,18 +26,46 @@ _ONE_UNIT_EACH: Final = 1 << 30
 """The grain of blocks that do not grow: their number is a parameter here."""
 
 
+class BurstPrefixParameters(Section):
+    window_duration_ms: int = Field(default=100, ge=1, le=10_000)
+    """Prompts wait this many milliseconds for each other."""
+    max_per_replica: int = Field(default=UNLIMITED, ge=UNLIMITED)
+    """This many equal prompts go to one worker; -1: all."""
+    block_size_tokens: int = Field(default=64, ge=1)
+    """The tokens of a block, 4 bytes each."""
+    max_prefix_tokens_to_match: int = Field(default=0, ge=0)
+    """This many tokens of a prompt are compared; 0: 2,048 blocks."""
+    min_colocate_blocks: int = Field(default=0, ge=0)
+    """Prompts with so many blocks in common may go together too; 0: equal ones alone."""
+    max_batch_size: int = Field(default=1000, ge=UNLIMITED)
+    """This many prompts of one window wait; later ones do not. -1: all."""
+    balance_by: Literal["", "requests", "tokens"] = "requests"
+    """Spread requests or their tokens over the workers; empty: requests."""
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> "BurstPrefixParameters":
+        for name, limit in (("maxPerReplica", self.max_per_replica), ("maxBatchSize", self.max_batch_size)):
+            if limit == 0:
+                raise ValueError(f"{name} must be at least 1, or -1 for no limit")
+        if 0 < self.max_prefix_tokens_to_match < self.block_size_tokens:
+            raise ValueError("maxPrefixTokensToMatch must be 0, or at least blockSizeTokens")
+        return self
+
+
 class BurstPrefixProducer(RequestFollower):
     """`window`: seconds; `most_requests`: in one window, None: no limit. `BurstWindow` collects them and calls `place`."""
 
-    def __init__(
-        self, *, window: float = 0.1, block_tokens: int = 64, max_blocks: int = DEFAULT_BLOCKS,
-        most_requests: int | None = 1000, rules: PlacementRules | None = None, seed: int = 0,
-    ) -> None:  # fmt: skip
-        self.window = window
-        self.most_requests = most_requests
-        self._rules = rules or PlacementRules()
+    def __init__(self, given: BurstPrefixParameters, seed: int) -> None:
+        self.window = given.window_duration_ms / 1000.0
+        self.most_requests = None if given.max_batch_size == UNLIMITED else given.max_batch_size
+        self._rules = PlacementRules(
+            given.max_per_replica, given.min_colocate_blocks, given.balance_by == "tokens"
+        )
         self._hashes = PrefixCacheProducer(
-            block_tokens=block_tokens, max_blocks=max_blocks, grain=_ONE_UNIT_EACH, seed=seed
+            block_tokens=given.block_size_tokens,
+            max_blocks=given.max_prefix_tokens_to_match // given.block_size_tokens or DEFAULT_BLOCKS,
+            grain=_ONE_UNIT_EACH,
+            seed=seed,
         )
         self._placed: RequestData[tuple[str, str]] = RequestData()
         """The key of the endpoint."""
@@ -154,49 +182,11 @@ class BurstWindow:
             self._producer.place(requests, pool if late is None else pool.select(~late))
 
 
-class BurstPrefixParameters(Section):
-    window_duration_ms: int = Field(default=100, ge=1, le=10_000)
-    """Prompts wait this many milliseconds for each other."""
-    max_per_replica: int = Field(default=UNLIMITED, ge=UNLIMITED)
-    """This many equal prompts go to one worker; -1: all."""
-    block_size_tokens: int = Field(default=64, ge=1)
-    """The tokens of a block, 4 bytes each."""
-    max_prefix_tokens_to_match: int = Field(default=0, ge=0)
-    """This many tokens of a prompt are compared; 0: 2,048 blocks."""
-    min_colocate_blocks: int = Field(default=0, ge=0)
-    """Prompts with so many blocks in common may go together too; 0: equal ones alone."""
-    max_batch_size: int = Field(default=1000, ge=UNLIMITED)
-    """This many prompts of one window wait; later ones do not. -1: all."""
-    balance_by: Literal["", "requests", "tokens"] = "requests"
-    """Spread requests or their tokens over the workers; empty: requests."""
-
-    @model_validator(mode="after")
-    def _check_limits(self) -> "BurstPrefixParameters":
-        for name, limit in (("maxPerReplica", self.max_per_replica), ("maxBatchSize", self.max_batch_size)):
-            if limit == 0:
-                raise ValueError(f"{name} must be at least 1, or -1 for no limit")
-        if 0 < self.max_prefix_tokens_to_match < self.block_size_tokens:
-            raise ValueError("maxPrefixTokensToMatch must be 0, or at least blockSizeTokens")
-        return self
-
-
-def _build(given: BurstPrefixParameters, context: PluginContext) -> BurstPrefixProducer:
-    by_blocks = given.balance_by == "tokens"
-    return BurstPrefixProducer(
-        window=given.window_duration_ms / 1000.0,
-        block_tokens=given.block_size_tokens,
-        max_blocks=given.max_prefix_tokens_to_match // given.block_size_tokens or DEFAULT_BLOCKS,
-        most_requests=None if given.max_batch_size == UNLIMITED else given.max_batch_size,
-        rules=PlacementRules(given.max_per_replica, given.min_colocate_blocks, by_blocks),
-        seed=context.rng.getrandbits(64),
-    )
-
-
 BURST_PREFIX_CACHE_PRODUCER: Final = PluginDeclaration(
     type=PRODUCER,
     role=Role.PRODUCER,
     parameters=BurstPrefixParameters,
-    build=_build,
+    build=lambda given, context: BurstPrefixProducer(given, context.rng.getrandbits(64)),
     single="a request waits in one window: only one burst-prefix-cache-producer is possible",
     flow_control_limit="has no window with flow control: prompts are not placed together",
 )

@@ -66,10 +66,7 @@ class DisaggProfileHandler:
         self.name = name
         self.counts = StageDecisions()
         self._prefixes = prefixes
-
-    @property
-    def producers(self) -> tuple[DataProducer, ...]:
-        return (self._prefixes,)
+        self.producers: tuple[DataProducer, ...] = (prefixes,)
 
     def check(self, profiles: Collection[str]) -> None:
         if self.stages.decode not in profiles:

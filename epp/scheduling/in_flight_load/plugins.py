@@ -113,11 +113,8 @@ class TokenLoadScorer:
 
     def __init__(self, load: InFlightLoadProducer, queue_tokens: int = DEFAULT_QUEUE_TOKENS) -> None:
         self._load = load
+        self.producers: tuple[DataProducer, ...] = (load,)
         self._queue_tokens = float(queue_tokens)
-
-    @property
-    def producers(self) -> tuple[DataProducer, ...]:
-        return (self._load,)
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         tokens = self._load.tokens(pool) + self._load.uncached(request, pool)

@@ -32,15 +32,12 @@ class NoHitLruScorer(RequestFollower):
 
     def __init__(self, producer: SharedPrefixProducer, size: int = DEFAULT_SIZE) -> None:
         self.producer = producer
+        self.producers: tuple[DataProducer, ...] = (producer,)
         self._size = size
         self._used: OrderedDict[str, None] = OrderedDict()
         """The ids of the endpoints that got a cold request, the one that got its last one longest ago first."""
         self._is_cold = False
         """Whether the request being scheduled is cold: a pick is atomic, from `prepare` to `picked`."""
-
-    @property
-    def producers(self) -> tuple[DataProducer, ...]:
-        return (self.producer,)
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         self._is_cold = False
