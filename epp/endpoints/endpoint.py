@@ -85,6 +85,17 @@ class Endpoint:
         object.__setattr__(self, "destination", f"{host}:{self.port}")
         object.__setattr__(self, "key", (self.id, self.incarnation))
 
+    @property
+    def decodes(self) -> bool:
+        """Whether its role is, or has, decode; one without a role decodes."""
+        role = self.labels.get(ROLE_LABEL)
+        return not role or role in DECODE_ROLES
+
+    @property
+    def prefills(self) -> bool:
+        """Whether its role is, or has, prefill."""
+        return self.labels.get(ROLE_LABEL) in PREFILL_ROLES
+
 
 class Column(IntEnum):
     """The rows of an EndpointPool's matrix, each a column over the endpoints."""

@@ -6,17 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from epp.endpoints.endpoint import (
-    DECODE_ROLES,
-    PREFILL_ROLES,
-    ROLE_LABEL,
-    UNKNOWN_TIME,
-    Column,
-    Endpoint,
-    EndpointPool,
-    Floats,
-    Mask,
-)
+from epp.endpoints.endpoint import ROLE_LABEL, UNKNOWN_TIME, Column, Endpoint, EndpointPool, Floats, Mask
 from epp.scheduling.saturation import DispatchDetector, SaturationDetector
 
 PREFILL: Final = "prefill"
@@ -42,11 +32,10 @@ class Stages:
 
 
 def _masks(endpoints: Sequence[Endpoint]) -> Mapping[str, Mask]:
-    roles = [endpoint.labels.get(ROLE_LABEL) or "" for endpoint in endpoints]
-    if not any(roles):
+    if not any(endpoint.labels.get(ROLE_LABEL) for endpoint in endpoints):
         return {}
-    prefill: Mask = np.array([role in PREFILL_ROLES for role in roles], dtype=np.bool_)
-    decode: Mask = np.array([not role or role in DECODE_ROLES for role in roles], dtype=np.bool_)
+    prefill: Mask = np.array([endpoint.prefills for endpoint in endpoints])
+    decode: Mask = np.array([endpoint.decodes for endpoint in endpoints])
     return {name: mask for name, mask in ((PREFILL, prefill), (DECODE, decode)) if mask.any()}
 
 

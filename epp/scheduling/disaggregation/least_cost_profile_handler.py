@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from epp.endpoints.endpoint import DECODE_ROLES, PREFILL_ROLES, ROLE_LABEL, Endpoint, EndpointPool, Mask
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
 from epp.plugins.declaration import PluginContext, PluginDeclaration, Role
 from epp.plugins.section import NoParameters
 from epp.request.inference_request import InferenceRequest
@@ -55,15 +55,17 @@ class LeastCostProfileHandler(SingleProfileHandler):
         """Whether some workers decode and others do not; if none does, this picker is one of the others' alone."""
         everyone = pool.endpoints if pool.selected_from is None else pool.selected_from[0]
         if everyone is not self._everyone:  # the same tuple as long as no endpoint changes
-            decode = [_decodes(endpoint) for endpoint in everyone]
+            decode = [endpoint.decodes for endpoint in everyone]
             self._everyone, self._has_stages = everyone, any(decode) and not all(decode)
         return self._has_stages
 
     def of_stage(self, name: str, pool: EndpointPool) -> EndpointPool:
-        able = _prefills if name == PREFILL else _decodes
+        prefill = name == PREFILL
         mask: Mask = pool.note(
-            ("stage", name == PREFILL),
-            lambda: np.array([able(one) for one in pool.endpoints], dtype=np.bool_),
+            ("stage", prefill),
+            lambda: np.array(
+                [one.prefills if prefill else one.decodes for one in pool.endpoints], dtype=np.bool_
+            ),
         )
         return pool.select(mask)
 
@@ -121,15 +123,6 @@ def _why_nobody(prefill: ProfileResult | Rejection | None) -> tuple[str, str]:
         return f"no worker for prefill: {prefill.message}", NO_WORKER
     why = f"the numbers of {prefill.endpoints[0].id} are too old, or nothing says what a prompt costs"
     return why, OLD_NUMBERS
-
-
-def _decodes(endpoint: Endpoint) -> bool:
-    role = endpoint.labels.get(ROLE_LABEL)
-    return role is None or role in DECODE_ROLES
-
-
-def _prefills(endpoint: Endpoint) -> bool:
-    return endpoint.labels.get(ROLE_LABEL) in PREFILL_ROLES
 
 
 def _build(given: NoParameters, context: PluginContext) -> LeastCostProfileHandler:

@@ -13,16 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from epp.endpoints.endpoint import (
-    DECODE_ROLES,
-    ROLE_LABEL,
-    Endpoint,
-    EndpointPool,
-    Floats,
-    Indices,
-    Key,
-    Mask,
-)
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Key, Mask
 from epp.request.inference_request import RequestData
 from epp.scheduling.pairing import REVISION_LABEL
 
@@ -119,6 +110,5 @@ def decodes(pool: EndpointPool) -> Floats | None:
 
 
 def _decodes(pool: EndpointPool) -> Floats | None:
-    roles = [one.labels.get(ROLE_LABEL) for one in pool.endpoints]
-    column = np.array([float(role is None or role in DECODE_ROLES) for role in roles])
+    column = np.array([float(one.decodes) for one in pool.endpoints])
     return None if column.all() else column
