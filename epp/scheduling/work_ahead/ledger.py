@@ -12,7 +12,7 @@ from statistics import median
 from typing import Final
 
 from epp.scheduling.work_ahead.cost_model import WorkerPace
-from epp.scheduling.work_ahead.counter_kind import CountedEnds, CounterKind, KindSums
+from epp.scheduling.work_ahead.prompt_counter import CountedEnds, CounterKind, KindSums
 from epp.scheduling.work_ahead.savepoint import Savepoint
 
 TRANSIT: Final = 0.25

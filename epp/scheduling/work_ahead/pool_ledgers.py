@@ -8,8 +8,8 @@ import numpy as np
 from epp.endpoints.endpoint import Column, Endpoint, EndpointPool, Indices, Key
 from epp.scheduling.work_ahead.columns import PoolColumns
 from epp.scheduling.work_ahead.cost_model import CostModel
-from epp.scheduling.work_ahead.counter_kind import CountedEnds, KindSums
 from epp.scheduling.work_ahead.ledger import PoolTotals, SentPrompt, WorkLedger
+from epp.scheduling.work_ahead.prompt_counter import CountedEnds, KindSums
 from epp.scheduling.work_ahead.savepoint import Savepoint
 
 _SCRAPED_AT: Final = int(Column.SCRAPED_AT)  # numpy takes an int faster than an enumeration's member

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.scheduling.work_ahead.counter_kind import CountedEnds
 from epp.scheduling.work_ahead.ledger import TRANSIT, PoolTotals, SentPrompt, WorkLedger
+from epp.scheduling.work_ahead.prompt_counter import CountedEnds
 from epp.scheduling.work_ahead.savepoint import Savepoint
 
 MANY = 1000.0

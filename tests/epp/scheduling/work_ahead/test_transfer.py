@@ -6,7 +6,7 @@ import pytest
 
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Adapters, Column, EndpointPool
 from epp.scheduling.work_ahead.adapters import LoadedAdapters
-from epp.scheduling.work_ahead.counter_kind import CounterKind, KindSums
+from epp.scheduling.work_ahead.prompt_counter import CounterKind, KindSums
 from epp.scheduling.work_ahead.transfer import (
     TRANSFER_SECONDS,
     TRANSFER_TOKEN_SECONDS,
