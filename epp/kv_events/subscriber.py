@@ -20,7 +20,7 @@ from zmq.utils.monitor import parse_monitor_message
 from adsum.tasks import wait_at_most
 from epp.kv_events.loads import LoadStat, read_load
 from epp.kv_events.publishers import KvPublisher
-from epp.kv_events.slices import Slices
+from epp.kv_events.time_slices import TimeSlices
 from epp.scheduling.kv_events.batches import MOST_BYTES
 from epp.scheduling.kv_events.event_stream import Knowledge, KvEventStream
 from epp.scheduling.kv_events.snapshot import CacheSnapshot
@@ -70,7 +70,7 @@ class BoundSubscriber:
                 except zmq.ZMQError as error:
                     log.warning("no KV events are received at %s: %s", self.address, error)
                     await asyncio.sleep(_RETRY)
-            slices = Slices()
+            slices = TimeSlices()
             while True:
                 frames: list[bytes] = await socket.recv_multipart()
                 if len(frames) == 3 and len(frames[1]) == _NUMBER_BYTES:
@@ -105,7 +105,7 @@ class KvSubscriber:
         self._ask_peers = ask_peers
         self._ask_pause = _ASK_PEERS
         self._replays = replays
-        self.slices = Slices()
+        self.slices = TimeSlices()
         """Whatever changes the stream in steps runs here."""
         self._context = context
         self._publisher = publisher

@@ -18,7 +18,7 @@ from xxhash import xxh3_128_digest
 from adsum.tasks import BackgroundTasks
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, Key
-from epp.kv_events.slices import Slices
+from epp.kv_events.time_slices import TimeSlices
 from epp.request.inference_api import api_of
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.kv_events.batches import Steps
@@ -224,7 +224,7 @@ class WorkerTokens:
                 read += chunk
                 if len(read) > _MOST_ANSWER:
                     return None
-        return await Slices().run(read_tokens(bytes(read)))
+        return await TimeSlices().run(read_tokens(bytes(read)))
 
     def _keep(self, key: bytes, tokens: bytes) -> None:
         if key not in self._kept:

@@ -13,7 +13,7 @@ EPP = Path(__file__).parents[2] / "epp"
 NAMING = {
     "extension": "what others may import",
     "kv_events.feed": "follows what precise-prefix-cache-producer reads",
-    "kv_events.slices": "does the steps of its batches",
+    "kv_events.time_slices": "does the steps of its batches",
     "kv_events.subscriber": "applies batches to its index",
     "kv_events.subscriptions": "opens the streams of its batches",
     "kv_events.tokens": "asks for the tokens of its prompts",

@@ -12,7 +12,7 @@ _SLICE: Final = 0.001
 """Seconds."""
 
 
-class Slices:
+class TimeSlices:
     """One thing after the other."""
 
     def __init__(self) -> None:
