@@ -157,6 +157,6 @@ def arrivals(rng: random.Random, rate: float, seconds: float) -> Iterator[float]
         at += rng.expovariate(rate)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def text(name: str, tokens: int) -> str:
     return "".join(random.Random(name).choices(_LETTERS, k=4 * tokens))
