@@ -21,6 +21,7 @@ from adsum.tasks import ResourceOwner, background, first_of
 from discovery import AdsumError
 from epp.config.declared_flags import MOST_PROCESSES
 from epp.config.siblings import Siblings
+from epp.endpoints.change_hooks import unheard
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Key
 from epp.endpoints.worker_facts import Fact, FactCodec, WorkerFacts
@@ -140,7 +141,7 @@ class WorkerSharing(ResourceOwner):
         self._signs.begin()
         self._start(self._beat())
         self._start(self._run())
-        self._stack.callback(lambda: setattr(self._datastore, "on_fact", None))
+        self._stack.callback(lambda: setattr(self._datastore, "on_fact", unheard))
         ready = asyncio.create_task(self._ready.wait())
         try:
             # whichever fails at the start says why

@@ -11,6 +11,10 @@ from epp.endpoints.endpoint import Endpoint, Key
 logger = logging.getLogger(__name__)
 
 
+def unheard(method: str, key: Key, given: tuple[Any, ...]) -> None:
+    """What nobody follows."""
+
+
 class ChangeHooks:
     """The hooks of a datastore.
 
@@ -37,7 +41,7 @@ class ChangeHooks:
         """By endpoint: called once, when the next request is sent there."""
         self.on_suspect: dict[Key, Callable[[], None]] = {}
         """By endpoint: called once, when the data plane could not reach it. The listener finds out and calls `set_lost`."""
-        self.on_fact: Callable[[str, Key, tuple[Any, ...]], None] | None = None
+        self.on_fact: Callable[[str, Key, tuple[Any, ...]], None] = unheard
         """Called with all that discovery or a scrape says of a worker: the name of the method, and what it is given."""
         self._untold = False
         """Whether endpoints changed since `on_change` was called."""

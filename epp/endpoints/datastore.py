@@ -79,8 +79,7 @@ class Datastore(ChangeHooks):
             endpoint = self._remove(event)
         else:
             endpoint = self._upsert(event.instance, document)
-        if self.on_fact is not None:
-            self.on_fact("apply", (event.instance.id, event.instance.incarnation), (event, document))
+        self.on_fact("apply", (event.instance.id, event.instance.incarnation), (event, document))
         self._tell_change(endpoint)
         return endpoint
 
@@ -120,8 +119,7 @@ class Datastore(ChangeHooks):
         """Store what its `/v1/models` lists; empty: unknown."""
         changed = self._members.set_listed_models(endpoint.key, models)
         if changed is not None:
-            if self.on_fact is not None:
-                self.on_fact("set_listed_models", endpoint.key, (models,))
+            self.on_fact("set_listed_models", endpoint.key, (models,))
             self._tell_change(changed)
 
     def reread(self, defaults: EndpointDefaults) -> None:
@@ -146,8 +144,7 @@ class Datastore(ChangeHooks):
     def process_replaced(self, endpoint: Endpoint) -> None:
         """Nothing accepted connections there, and now it answers: another process, whose cache is empty."""
         if endpoint.key in self._members.endpoints:
-            if self.on_fact is not None:
-                self.on_fact("process_replaced", endpoint.key, ())
+            self.on_fact("process_replaced", endpoint.key, ())
             self._forget_process(endpoint)
             self._columns.members_changed()
             self._call_hooks(self.on_load_change, endpoint)
@@ -176,8 +173,7 @@ class Datastore(ChangeHooks):
         implausible value is dropped as a whole, and the endpoint counts as never scraped: it ranks last and counts as full.
         The last good numbers would be a guess that nothing bounds.
         """
-        if self.on_fact is not None:
-            self.on_fact("observe", endpoint.key, (load, now, period))
+        self.on_fact("observe", endpoint.key, (load, now, period))
         if self._pushed_at and now - self._pushed_at.get(endpoint.key, NEVER) < PUSHED_COUNTS:
             # SGLang's page is behind: it is written anew after many steps
             load = Load(max_lora=load.max_lora, adapters=load.adapters, others=load.others)
@@ -194,14 +190,12 @@ class Datastore(ChangeHooks):
 
     def expect_page(self, endpoint: Endpoint, by: float) -> None:
         """Its next page is expected by then, and it is late after that; for an endpoint that was scraped before."""
-        if self.on_fact is not None:
-            self.on_fact("expect_page", endpoint.key, (by,))
+        self.on_fact("expect_page", endpoint.key, (by,))
         self._columns.expect_page(endpoint.key, by)
 
     def record_failed_scrape(self, endpoint: Endpoint, *, has_page: bool) -> None:
         """A scrape failed: the worker has no metrics page, or (`has_page`) for another reason."""
-        if self.on_fact is not None:
-            self.on_fact("record_failed_scrape", endpoint.key, (has_page,))
+        self.on_fact("record_failed_scrape", endpoint.key, (has_page,))
         if self._columns.scrape_failed(endpoint.key, has_page=has_page):
             self._call_hooks(self.on_load_change, endpoint)
 
@@ -213,8 +207,7 @@ class Datastore(ChangeHooks):
         """Store the size of its KV cache, which its metrics page has."""
         if endpoint.key in self._members.endpoints:
             self._cache_tokens[endpoint.key] = tokens
-            if self.on_fact is not None:
-                self.on_fact("set_cache_tokens", endpoint.key, (tokens,))
+            self.on_fact("set_cache_tokens", endpoint.key, (tokens,))
             for hook in self.on_cache_size:
                 hook(endpoint, tokens)
 
@@ -223,7 +216,7 @@ class Datastore(ChangeHooks):
         if not lost:
             self._reported_dead.discard(endpoint.key)
         is_new = self._mark(self._lost, endpoint, marked=lost)
-        if is_new and self.on_fact is not None:
+        if is_new:
             self.on_fact("set_lost", endpoint.key, (lost,))
         return is_new
 

@@ -6,7 +6,7 @@ that comes later is told all, and one that takes over has it all.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -176,7 +176,7 @@ class FactCodec:
             return load.waiting, load.running, load.kv_usage, load.max_lora, adapters, others, now, period
         if method == _MEMBER:
             instance, document = given
-            one = {name: getattr(instance, name) for name in _INSTANCE}
+            one = {field.name: getattr(instance, field.name) for field in fields(Instance) if field.compare}
             one |= {
                 "status": instance.status.value,
                 "labels": dict(one["labels"]),
@@ -208,9 +208,3 @@ class FactCodec:
         if method == "set_listed_models":
             return (tuple(ServedModel(**one) for one in plain[0]),)
         return tuple(plain)
-
-
-_INSTANCE: Final = (
-    "id", "namespace", "component", "address", "port", "incarnation", "status", "labels", "zone", "node", "ports", "revision",
-    "serving_port", "reachable", "rank",
-)  # fmt: skip
