@@ -1,7 +1,7 @@
 """The default profile handler: one worker for a request, or where workers have roles the cheapest pair of two.
 
 Without roles it is single-profile-handler. With them, the only profile runs over the workers for prefill first, then over those that
-decode, whose least-cost-scorer knows what the prompt costs with the worker that was chosen (`work_ahead/elsewhere.py`): so
+decode, whose least-cost-scorer knows what the prompt costs with the worker that was chosen (`work_ahead/remote_prefill.py`): so
 decode worker, and whether to be apart at all, are one choice.
 """
 
@@ -28,7 +28,7 @@ from epp.scheduling.pairing import COMPUTED_AT, pairs
 from epp.scheduling.pick import Pick
 from epp.scheduling.profile_handlers import SingleProfileHandler
 from epp.scheduling.profile_result import ProfileResult, Results
-from epp.scheduling.work_ahead.elsewhere import CANDIDATE, Elsewhere
+from epp.scheduling.work_ahead.remote_prefill import CANDIDATE, RemotePrefill
 
 
 class LeastCostProfileHandler(SingleProfileHandler):
@@ -74,28 +74,28 @@ class LeastCostProfileHandler(SingleProfileHandler):
         if decode in results:
             return ()
         if not results and request.prompt_size:
-            CANDIDATE.keep(request, Elsewhere())
+            CANDIDATE.keep(request, RemotePrefill())
             return (PREFILL,)
-        elsewhere, found = CANDIDATE.of(request), results.get(PREFILL)
-        if elsewhere is not None and isinstance(found, ProfileResult):
-            elsewhere.choose(found.endpoints[0])
+        remote_prefill, found = CANDIDATE.of(request), results.get(PREFILL)
+        if remote_prefill is not None and isinstance(found, ProfileResult):
+            remote_prefill.choose(found.endpoints[0])
         return (decode,)
 
     def result(self, request: InferenceRequest, results: Results) -> Pick:
         prefill = results.get(PREFILL)
         pick = super().result(request, _without(results, PREFILL))
-        elsewhere = CANDIDATE.of(request)
-        if elsewhere is None or elsewhere.worker is None:
+        remote_prefill = CANDIDATE.of(request)
+        if remote_prefill is None or remote_prefill.worker is None:
             return self._alone(pick, *_why_nobody(prefill))
         decode = pick.endpoints[0]
-        worker, row = elsewhere.worker_for(decode), elsewhere.row(decode)
+        worker, row = remote_prefill.worker_for(decode), remote_prefill.row(decode)
         if row is None:
             return self._alone(pick, f"the numbers of {decode.id} are too old", OLD_NUMBERS)
         if worker is None:
             return self._alone(pick, NOBODY_PAIRS, OTHER_REVISION)
-        local, remote = elsewhere.local.item(row), elsewhere.remote.item(row)
+        local, remote = remote_prefill.local.item(row), remote_prefill.remote.item(row)
         costs = f"the prompt costs {remote:,.0f} tokens with {worker.id}, {local:,.0f} without"
-        if not elsewhere.apart.item(row):
+        if not remote_prefill.apart.item(row):
             return self._alone(pick, SAME_WORKER if worker.key == decode.key else costs)
         COMPUTED_AT.keep(request, worker.key)
         fallbacks = tuple([one for one in pick.endpoints if pairs(one, worker)])

@@ -26,8 +26,8 @@ from epp.request.inference_request import InferenceRequest
 from epp.scheduling.plugin import DataProducer
 from epp.scheduling.prefix.scorer import units_of_all
 from epp.scheduling.work_ahead.columns import PoolColumns, of_rows, prompt_tokens, requests_at
-from epp.scheduling.work_ahead.elsewhere import CANDIDATE, decodes
 from epp.scheduling.work_ahead.producer import WorkAheadProducer
+from epp.scheduling.work_ahead.remote_prefill import CANDIDATE, decodes
 
 REQUEST_TOKENS: Final = 150.0
 INTERFERENCE: Final = 0.3
@@ -92,9 +92,9 @@ class LeastCostScorer:
         ahead = self.ahead(columns, rows, pool) if busy else of_rows(columns.ahead_cost, rows)
         if busy:
             cost += ahead
-        elsewhere = CANDIDATE.of(request)
-        if elsewhere is not None:
-            cost = elsewhere.compare(cost, ahead, missing, slowness, pool)
+        remote_prefill = CANDIDATE.of(request)
+        if remote_prefill is not None:
+            cost = remote_prefill.compare(cost, ahead, missing, slowness, pool)
         beyond = self.producer.model.beyond
         if beyond and columns.limited:
             over: Floats = requests - of_rows(columns.room, rows)
@@ -106,8 +106,8 @@ class LeastCostScorer:
         if loads is not None:
             cost += loads * (self.adapter_load_seconds * self.producer.speed)
         cost *= slowness
-        if elsewhere is not None and elsewhere.worker is None:
-            elsewhere.offer(cost, pool, self.producer.transfers.in_tokens(self.producer.speed))
+        if remote_prefill is not None and remote_prefill.worker is None:
+            remote_prefill.offer(cost, pool, self.producer.transfers.in_tokens(self.producer.speed))
         return cost
 
     def _of_prompt(

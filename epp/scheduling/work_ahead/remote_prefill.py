@@ -1,9 +1,9 @@
 """Finds what a request costs where its prompt may be computed on a worker of its own, and which worker that is.
 
-cost = slowness x max(a x ahead, elsewhere) + ..., if that is less than computing the prompt at the decode worker itself:
+cost = slowness x max(a x ahead, remote) + ..., if that is less than computing the prompt at the decode worker itself:
 slowness x (a x ahead + missing x (1 + interference x requests)) + ...
 
-`elsewhere`: the cost of the prompt at the prefill worker, while the decode worker goes on with what is ahead of it, and of the
+`remote`: the cost of the prompt at the prefill worker, while the decode worker goes on with what is ahead of it, and of the
 transfer: a fixed part and a part for each token that the decode worker lacks (`transfer.py`).
 """
 
@@ -17,11 +17,11 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Key,
 from epp.request.inference_request import RequestData
 from epp.scheduling.pairing import REVISION_LABEL
 
-CANDIDATE: Final[RequestData["Elsewhere"]] = RequestData()
+CANDIDATE: Final[RequestData["RemotePrefill"]] = RequestData()
 """A prompt could be computed on these, while the decode worker is chosen."""
 
 
-class Elsewhere:
+class RemotePrefill:
     """First hears what a prompt costs on each worker for prefill; once one is chosen, compares for each decode worker.
 
     `worker`: the one that was chosen; None: not yet. During a rollout the cheapest one of each other revision counts beside it, for the
