@@ -95,7 +95,7 @@ async def test_answers_pass_unchanged_and_their_tokens_are_counted_where_they_sa
     async with front(running_envoy, transport, way) as it:
         assert gzip.decompress(await it.ask(gzip=True)) == CHAT
         assert await it.ask(status=500) == CHAT
-        await eventually(lambda: _has(it, response_size_bytes_count=2))
+        await eventually(lambda: _has(it, response_size_bytes_count=2, request_input_tokens_count=2))
         silent = await it.counted()
         assert "request_output_tokens_count" not in silent
         assert silent["request_ttft_seconds_count"] == 1, "of the compressed one"
