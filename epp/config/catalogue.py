@@ -31,11 +31,20 @@ def _declared(module: ModuleType) -> Iterator[PluginDeclaration]:
         yield from (one for one in several if isinstance(one, PluginDeclaration))
 
 
+def by_type(modules: Iterable[ModuleType]) -> dict[str, PluginDeclaration]:
+    found: dict[str, PluginDeclaration] = {}
+    for module in modules:
+        for declared in _declared(module):
+            if found.setdefault(declared.type, declared) is not declared:
+                raise ValueError(
+                    f"{module.__name__} declares {declared.type!r}, which another module declares"
+                )
+    return found
+
+
 MODULES: Final = tuple(module for module in _modules() if any(_declared(module)))
 """Each declares plugin types."""
-PLUGINS: Final[Mapping[str, PluginDeclaration]] = {
-    declared.type: declared for module in MODULES for declared in _declared(module)
-}
+PLUGINS: Final[Mapping[str, PluginDeclaration]] = by_type(MODULES)
 DEFAULTS: Final[Mapping[Role, str]] = {one.role: one.type for one in PLUGINS.values() if one.is_default}
 """By role the plugin type that a file gets if it names none."""
 

@@ -48,12 +48,11 @@ class PluginType:
             if not self.package:
                 raise
             raise self._unusable(place, f"cannot be built: {in_one_line(error)}") from error
-        if self.package:
+        if self.declaration.role in _MEMBERS and plugin is not parameters:  # a type without code
             self._check(plugin, place)
         return plugin
 
     def _check(self, plugin: object, place: str) -> None:
-        """Check the members of what a package built."""
         role = self.declaration.role
         if missing := [member for member in _MEMBERS[role] if not hasattr(plugin, member)]:
             problem = (
@@ -67,7 +66,11 @@ class PluginType:
                 raise self._unusable(place, f"cannot be used: {error}") from error
 
     def _unusable(self, place: str, problem: str) -> ConfigError:
-        return ConfigError(f"{place}.type", str(GROUP.unusable(self.name, self.package, problem)))
+        built_in = f"the built-in {self.name!r} {problem}"
+        return ConfigError(
+            f"{place}.type",
+            str(GROUP.unusable(self.name, self.package, problem)) if self.package else built_in,
+        )
 
 
 def plugin_type(name: str) -> PluginType | None:

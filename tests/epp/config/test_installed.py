@@ -4,12 +4,18 @@ import random
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import cast
 
 import pytest
 
 from adsum.config.problems import ConfigError
+from epp.config.catalogue import by_type
+from epp.config.installed import PluginType
 from epp.config.picker_config import PickerConfig, load_config
 from epp.config.validate import validate
+from epp.plugins.declaration import PluginContext, Role, without_parameters
+from epp.plugins.section import NoParameters
 from epp.scheduling.profile import SchedulerProfile
 from tests.installed_package import install, see
 
@@ -372,3 +378,28 @@ def test_validate_refuses_a_package_that_takes_the_name_of_a_built_in(
         "error: the installed package greedy 1.0 declares the plugin type 'queue-scorer', which adsum has itself; rename "
         "its entry point in the group adsum.plugins, or uninstall the package\n"
     )
+
+
+class Scores:
+    def score(self, request: object, pool: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("role", "built", "said"),
+    [
+        (Role.FILTER, object, "built a object without filter; expected a filter"),
+        (Role.SCORER, Scores, "built a Scores without published_only; expected a scorer"),
+    ],
+)
+def test_a_built_in_is_what_its_role_says(role: Role, built: type, said: str) -> None:
+    kind = PluginType("new", without_parameters("new", role, built))
+    with pytest.raises(ConfigError, match=f"plugins\\[0\\].type: the built-in 'new' {said}"):
+        kind.build(NoParameters(), cast("PluginContext", None), "plugins[0]")
+
+
+def test_one_module_declares_a_type() -> None:
+    one, other = (ModuleType(name) for name in ("one", "other"))
+    for module in (one, other):
+        module.__dict__["DECLARATION"] = without_parameters("new", Role.SCORER, object)
+    with pytest.raises(ValueError, match="other declares 'new', which another module declares"):
+        by_type([one, other])
