@@ -8,7 +8,7 @@ from discovery.instance import Instance, InstanceStatus, find_same_address
 from discovery.metadata.client import describe_failure
 from discovery.metadata.document import read_metadata
 from discovery.metadata.known_keys import ignored_keys
-from discovery.shared import SharedWatch
+from discovery.shared_watch import SharedWatch
 from discovery.source import Candidate, ComponentKey
 from discovery.watch import WatchHealth, WatchState
 

@@ -12,7 +12,7 @@ from discovery.errors import DiscoveryError, DiscoveryTimeoutError
 from discovery.explanation import Explanation
 from discovery.instance import Instance, InstanceStatus
 from discovery.metadata.client import MetadataClient
-from discovery.shared import SharedWatch
+from discovery.shared_watch import SharedWatch
 from discovery.source import ComponentKey, Source, component_key
 from discovery.watch import InstanceEventStream, Truth
 
