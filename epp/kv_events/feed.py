@@ -421,11 +421,11 @@ def _describe(producer: PrecisePrefixCacheProducer) -> dict[str, Any]:
         "blocks": len(producer.index),
         "confidence": {
             key[0]: {
-                "confidence": round(truth.confidence, 3),
-                "believed": truth.believed,
-                "checks": truth.checks,
+                "confidence": round(trust.confidence, 3),
+                "believed": trust.believed,
+                "checks": trust.checks,
             }
-            for key, truth in producer.truths.by_key.items()
+            for key, trust in producer.trusts.by_key.items()
         },
         "tokens": {by.value: count for by, count in producer.tokens_by.items()},
         "workers": {

@@ -88,17 +88,17 @@ def _index(producers: Sequence[PrecisePrefixCacheProducer]) -> Iterator[Metric]:
 
 
 def _truth(producers: Sequence[PrecisePrefixCacheProducer]) -> Iterator[Metric]:
-    truths = [one for producer in producers for one in producer.truths.by_key.items()]
+    trusts = [one for producer in producers for one in producer.trusts.by_key.items()]
     for name, what in (
         ("confidence", "How far a worker's events agree with what its cache delivered, 0 to 1."),
         ("believed", "1: a worker's events decide; 0: they were wrong, and the estimate does."),
     ):
-        samples = [((key[0],), float(getattr(truth, name))) for key, truth in truths]
+        samples = [((key[0],), float(getattr(trust, name))) for key, trust in trusts]
         yield gauge(f"{PREFIX}kv_cache_index_{name}", what, ("model_server_endpoint",), samples)
     yield CounterMetricFamily(
         PREFIX + "kv_cache_index_checks",
         "Comparisons of what workers' events say with what their caches delivered.",
-        sum(truth.checks for _, truth in truths),
+        sum(trust.checks for _, trust in trusts),
     )
 
 

@@ -14,10 +14,10 @@ from epp.request.inference_request import InferenceRequest, PrefixChain, Request
 from epp.scheduling.decision import CacheEvidence
 from epp.scheduling.kv_events.cache_index import CacheIndex
 from epp.scheduling.kv_events.event_stream import Knowledge, KvEventStream
+from epp.scheduling.kv_events.event_trust import EventTrusts, Prediction
 from epp.scheduling.kv_events.prompt_tokens import TokensBy, given_tokens, pack_tokens, salt_of
 from epp.scheduling.kv_events.settings import KvEventSettings
 from epp.scheduling.kv_events.token_wait import TokenWait
-from epp.scheduling.kv_events.truth import CacheTruths, Prediction
 from epp.scheduling.peer_pick import PeerPick
 from epp.scheduling.pick import Credit
 from epp.scheduling.plugin import AdmissionController
@@ -100,7 +100,7 @@ class PrecisePrefixCacheProducer:
         self._key_of_bit: dict[int, Key] = {}
         self._known: dict[Key, bool] = {}
         self._reported: dict[Key, bool] = {}
-        self.truths = CacheTruths(self.index.changed)
+        self.trusts = EventTrusts(self.index.changed)
         self._is_estimating = True
         for name in _AS_ESTIMATED:
             setattr(self, name, getattr(estimate, name))
@@ -120,7 +120,7 @@ class PrecisePrefixCacheProducer:
             self._begin()
         stream = KvEventStream(self.index, self.index.add_publisher(), can_replay=can_replay)
         self._streams.setdefault(key, []).append(stream)
-        self.truths.begin(key)
+        self.trusts.begin(key)
         return stream
 
     def remove_stream(self, key: Key, stream: KvEventStream) -> None:
@@ -131,7 +131,7 @@ class PrecisePrefixCacheProducer:
             self.index.remove_publisher(stream.holdings)
         if not streams:
             self._streams.pop(key, None)
-            self.truths.end(key)
+            self.trusts.end(key)
 
     def streams(self) -> Mapping[Key, Sequence[KvEventStream]]:
         return self._streams
@@ -161,7 +161,7 @@ class PrecisePrefixCacheProducer:
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         self.estimate.prepare(request, pool)
-        self.truths.read_pages(pool)
+        self.trusts.read_pages(pool)
         self._refresh()
         if request.prompt is None or not self._masks:
             return
@@ -241,7 +241,7 @@ class PrecisePrefixCacheProducer:
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """Its worker has said by now which blocks it stored."""
-        self.truths.served(request, endpoints)
+        self.trusts.served(request, endpoints)
         self._withdraw(request)
         self.estimate.served(request, endpoints)
 
@@ -274,15 +274,15 @@ class PrecisePrefixCacheProducer:
         return known if found.known[endpoint.key] else max(known, self.estimate.held(request, endpoint))
 
     def delivered(self, request: InferenceRequest, cached: int) -> None:
-        self.truths.delivered(request, cached)
+        self.trusts.delivered(request, cached)
 
     def says(self, endpoint: Endpoint) -> CacheEvidence | None:
-        truth = self.truths.by_key.get(endpoint.key)
-        if truth is None:
+        trust = self.trusts.by_key.get(endpoint.key)
+        if trust is None:
             return None
         self._refresh()
         by = "events" if endpoint.key in self._known else "estimate"
-        return CacheEvidence(by, round(truth.confidence, 3), truth.checks)
+        return CacheEvidence(by, round(trust.confidence, 3), trust.checks)
 
     def _predict(self, request: InferenceRequest, chain: PrefixChain, endpoints: Sequence[Endpoint]) -> None:
         """Note what its worker says that it will deliver. With helpers it is another one that computes the prompt."""
@@ -293,7 +293,7 @@ class PrecisePrefixCacheProducer:
         claimed = chain.units_in(self._under_way.held(chain.hashes, key)) / max(1, chain.units)
         most = max(said, claimed * tokens) if found.reported[key] else tokens
         block = max([one.holdings.block_tokens for one in self._streams.get(key, ())], default=0)
-        self.truths.predict(request, key, Prediction(said, most, tokens, block))
+        self.trusts.predict(request, key, Prediction(said, most, tokens, block))
 
     @property
     def credits(self) -> Mapping[Key, Credit]:
@@ -305,7 +305,7 @@ class PrecisePrefixCacheProducer:
     def forget(self, endpoint: Endpoint) -> None:
         self.estimate.forget(endpoint)
         self._under_way.forget(endpoint.key)
-        self.truths.begin_anew(endpoint.key)
+        self.trusts.begin_anew(endpoint.key)
         for stream in self._streams.get(endpoint.key, ()):
             stream.interrupted()
             self.index.clear(stream.holdings)
@@ -363,6 +363,6 @@ class PrecisePrefixCacheProducer:
                 key_of_bit[holdings.bit] = key
                 if holdings.block_tokens:
                     masks[holdings.block_tokens] = masks.get(holdings.block_tokens, 0) | holdings.bit
-        known = {key: is_all for key, is_all in reported.items() if self.truths.by_key[key].believed}
+        known = {key: is_all for key, is_all in reported.items() if self.trusts.by_key[key].believed}
         self._masks, self._key_of_bit, self._known, self._reported = masks, key_of_bit, known, reported
         self._state = self.index.state

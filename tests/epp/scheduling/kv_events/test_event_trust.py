@@ -7,67 +7,67 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.kv_events.truth import CacheTruth, CacheTruths, Prediction
+from epp.scheduling.kv_events.event_trust import EventTrust, EventTrusts, Prediction
 
 HELD = Prediction(said=800.0, most=800.0, prompt=1000.0, block=16)
 NOTHING = Prediction(0.0, 0.0, 1000.0, 16)
 
 
 def test_a_worker_that_delivers_what_it_says_is_believed() -> None:
-    truth = CacheTruth()
+    trust = EventTrust()
     for _ in range(100):
-        truth.answered(HELD, 784.0)
-    assert (truth.confidence, truth.believed, truth.checks) == (1.0, True, 100)
+        trust.answered(HELD, 784.0)
+    assert (trust.confidence, trust.believed, trust.checks) == (1.0, True, 100)
 
 
 def test_one_wrong_answer_changes_nothing_and_some_in_a_row_do() -> None:
-    truth = CacheTruth()
-    truth.answered(HELD, 0.0)
-    assert truth.believed
+    trust = EventTrust()
+    trust.answered(HELD, 0.0)
+    assert trust.believed
     wrong = 1
-    while truth.believed:
-        truth.answered(HELD, 0.0)
+    while trust.believed:
+        trust.answered(HELD, 0.0)
         wrong += 1
     assert 3 < wrong < 10
     right = 0
-    while not truth.believed:
-        truth.answered(HELD, 800.0)
+    while not trust.believed:
+        trust.answered(HELD, 800.0)
         right += 1
     assert 5 < right < 60, "it is believed again, not at once"
 
 
 def test_a_worker_that_holds_more_than_it_says_is_wrong_too_but_not_for_what_is_under_way() -> None:
-    truth = CacheTruth()
+    trust = EventTrust()
     for _ in range(20):
-        truth.answered(NOTHING._replace(most=800.0), 800.0)
-    assert truth.confidence == 1.0
+        trust.answered(NOTHING._replace(most=800.0), 800.0)
+    assert trust.confidence == 1.0
     for _ in range(20):
-        truth.answered(NOTHING, 800.0)
-    assert not truth.believed
+        trust.answered(NOTHING, 800.0)
+    assert not trust.believed
 
 
 def test_prompts_of_which_nothing_is_held_prove_nothing() -> None:
-    truth = CacheTruth()
+    trust = EventTrust()
     for _ in range(100):
-        truth.answered(NOTHING, 0.0)
-        truth.answered(NOTHING, 32.0)
-    assert truth.checks == 0
+        trust.answered(NOTHING, 0.0)
+        trust.answered(NOTHING, 32.0)
+    assert trust.checks == 0
 
 
-def feed(truth: CacheTruth, count: int, share: float, *, others: float = 0.0) -> tuple[float, float]:
+def feed(trust: EventTrust, count: int, share: float, *, others: float = 0.0) -> tuple[float, float]:
     """Pages after every few prompts of a worker that delivers this share. `others`: tokens that someone else asks for."""
     queries = hits = 0.0
     for number in range(count):
-        truth.served(HELD)
+        trust.served(HELD)
         queries += HELD.prompt + others
         hits += share * HELD.prompt
         if number % 5 == 0:
-            truth.page(queries, hits)
+            trust.page(queries, hits)
     return queries, hits
 
 
 def test_the_page_says_it_where_no_answer_does() -> None:
-    right, wrong = CacheTruth(), CacheTruth()
+    right, wrong = EventTrust(), EventTrust()
     feed(right, 200, 0.78)
     feed(wrong, 200, 0.0)
     assert (right.confidence, right.believed, right.checks > 5) == (1.0, True, True)
@@ -75,7 +75,7 @@ def test_the_page_says_it_where_no_answer_does() -> None:
 
 
 def test_a_page_that_tells_of_others_too_or_of_nothing_is_not_compared() -> None:
-    shared, silent, anew = CacheTruth(), CacheTruth(), CacheTruth()
+    shared, silent, anew = EventTrust(), EventTrust(), EventTrust()
     feed(shared, 200, 0.0, others=500.0)
     for _ in range(100):
         silent.served(HELD)
@@ -87,46 +87,46 @@ def test_a_page_that_tells_of_others_too_or_of_nothing_is_not_compared() -> None
 
 
 def test_where_answers_say_it_the_page_is_not_asked() -> None:
-    truth = CacheTruth()
+    trust = EventTrust()
     for _ in range(100):
-        truth.answered(HELD, 800.0)
-        feed(truth, 20, 0.0)
-    assert truth.believed
-    feed(truth, 400, 0.0)
-    assert not truth.believed, "no answer says it any longer"
+        trust.answered(HELD, 800.0)
+        feed(trust, 20, 0.0)
+    assert trust.believed
+    feed(trust, 400, 0.0)
+    assert not trust.believed, "no answer says it any longer"
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e8), st.floats(0, 1e8), st.floats(0, 1e8)), max_size=60))
 def test_whatever_is_delivered_the_confidence_is_bounded(answers: list[tuple[float, float, float]]) -> None:
-    one, other = CacheTruth(), CacheTruth()
+    one, other = EventTrust(), EventTrust()
     for said, more, delivered in answers:
-        for truth in (one, other):
-            truth.answered(Prediction(said, said + more, 1000.0, 16), delivered)
-            truth.served(HELD)
-            truth.page(delivered, more)
+        for trust in (one, other):
+            trust.answered(Prediction(said, said + more, 1000.0, 16), delivered)
+            trust.served(HELD)
+            trust.page(delivered, more)
         assert 0.15 < one.confidence <= 1.0
     assert one.confidence == other.confidence
 
 
 def test_who_is_waited_for_is_bounded_and_each_worker_is_judged_by_itself() -> None:
     changes: list[int] = []
-    truths = CacheTruths(lambda: changes.append(1))
+    trusts = EventTrusts(lambda: changes.append(1))
     requests = [InferenceRequest(str(number), "/v1/completions", {}) for number in range(6000)]
     keys = [("a", "1"), ("b", "1")]
     rng = random.Random(1)
     for key in keys:
-        truths.begin(key)
+        trusts.begin(key)
     for request in requests:
         key = rng.choice(keys)
-        truths.predict(request, key, HELD)
-        truths.served(request, [SimpleNamespace(key=key)])  # type: ignore[list-item]
+        trusts.predict(request, key, HELD)
+        trusts.served(request, [SimpleNamespace(key=key)])  # type: ignore[list-item]
         if rng.random() < 0.5:
-            truths.delivered(request, 800 if key == keys[0] else 0)
-    assert (truths.by_key[keys[0]].believed, truths.by_key[keys[1]].believed) == (True, False)
+            trusts.delivered(request, 800 if key == keys[0] else 0)
+    assert (trusts.by_key[keys[0]].believed, trusts.by_key[keys[1]].believed) == (True, False)
     assert len(changes) == 1
-    assert len(truths._awaited) <= 4096
-    truths.begin_anew(keys[1])
-    assert truths.by_key[keys[1]].believed
+    assert len(trusts._awaited) <= 4096
+    trusts.begin_anew(keys[1])
+    assert trusts.by_key[keys[1]].believed
 
 
 def test_a_pick_looks_at_no_page_of_a_worker_that_served_nothing_since() -> None:
@@ -141,13 +141,13 @@ def test_a_pick_looks_at_no_page_of_a_worker_that_served_nothing_since() -> None
         def metric(self, metric: object) -> list[float]:
             return [-1.0, -1.0]  # an engine without such counters
 
-    truths, pool = CacheTruths(lambda: None), Pool()
-    truths.begin(("a", "1"))
-    truths.begin(("b", "1"))
+    trusts, pool = EventTrusts(lambda: None), Pool()
+    trusts.begin(("a", "1"))
+    trusts.begin(("b", "1"))
     for number in range(5):
         request = InferenceRequest(str(number), "/v1/completions", {})
-        truths.predict(request, ("a", "1"), HELD)
-        truths.served(request, [SimpleNamespace(key=("a", "1"))])  # type: ignore[list-item]
+        trusts.predict(request, ("a", "1"), HELD)
+        trusts.served(request, [SimpleNamespace(key=("a", "1"))])  # type: ignore[list-item]
         for _ in range(10):
-            truths.read_pages(pool)  # type: ignore[arg-type]
+            trusts.read_pages(pool)  # type: ignore[arg-type]
     assert pool.looks == 5

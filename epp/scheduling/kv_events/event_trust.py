@@ -43,7 +43,7 @@ class Prediction(NamedTuple):
     block: int
 
 
-class CacheTruth:
+class EventTrust:
     """How far one worker's events are true. `confidence`: 1 for events that were always right; `believed`: whether they decide, or the estimate does.
 
     `checks`: comparisons that said something; two that hold nothing of a prompt agree by chance.
@@ -116,15 +116,15 @@ class CacheTruth:
         self.believed = self.confidence >= (_DOUBTED if self.believed else _BELIEVED)
 
 
-class CacheTruths:
-    """The truth of all workers that publish events. `changed`: called when one is believed no longer, or again."""
+class EventTrusts:
+    """The trust in all workers that publish events. `changed`: called when one is believed no longer, or again."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
         # bounded: by the workers
-        self.by_key: dict[Key, CacheTruth] = {}
+        self.by_key: dict[Key, EventTrust] = {}
         # bounded: the same
-        self._awaiting: dict[Key, CacheTruth] = {}
+        self._awaiting: dict[Key, EventTrust] = {}
         """Workers whose next page may say something: a pick looks at no other worker."""
         self._predictions: RequestData[tuple[Key, Prediction]] = RequestData()
         # bounded: _MOST_AWAITED
@@ -133,12 +133,12 @@ class CacheTruths:
         self._reads_usage = False
 
     def begin(self, key: Key) -> None:
-        self.by_key.setdefault(key, CacheTruth())
+        self.by_key.setdefault(key, EventTrust())
 
     def begin_anew(self, key: Key) -> None:
         """Forget what another process at this address was right about."""
         if key in self.by_key:
-            self.by_key[key] = CacheTruth()
+            self.by_key[key] = EventTrust()
             self._awaiting.pop(key, None)
 
     def end(self, key: Key) -> None:
@@ -153,10 +153,10 @@ class CacheTruths:
         predicted = self._predictions.of(request)
         if predicted is None or not endpoints or endpoints[0].key != predicted[0]:
             return
-        if (truth := self.by_key.get(predicted[0])) is not None:
-            truth.served(predicted[1])
-            if truth.awaits_page:
-                self._awaiting[predicted[0]] = truth
+        if (trust := self.by_key.get(predicted[0])) is not None:
+            trust.served(predicted[1])
+            if trust.awaits_page:
+                self._awaiting[predicted[0]] = trust
             if self._reads_usage:
                 self._awaited[request] = predicted
                 if len(self._awaited) > _MOST_AWAITED:
@@ -165,26 +165,26 @@ class CacheTruths:
     def delivered(self, request: InferenceRequest, cached: int) -> None:
         self._reads_usage = True
         predicted = self._awaited.pop(request, None) or self._predictions.of(request)
-        if predicted is not None and (truth := self.by_key.get(predicted[0])) is not None:
-            self._hear(truth, partial(truth.answered, predicted[1], float(cached)))
+        if predicted is not None and (trust := self.by_key.get(predicted[0])) is not None:
+            self._hear(trust, partial(trust.answered, predicted[1], float(cached)))
 
     def read_pages(self, pool: EndpointPool) -> None:
         """Compare the newest pages with what was served since an earlier one."""
         if not self._awaiting:
             return
         rows, asked, found = pool.row_by_key(), pool.metric(PREFIX_QUERIES), pool.metric(PREFIX_HITS)
-        for key, truth in list(self._awaiting.items()):
+        for key, trust in list(self._awaiting.items()):
             queries = hits = -1.0
-            if truth.awaits_page and (row := rows.get(key)) is not None:
+            if trust.awaits_page and (row := rows.get(key)) is not None:
                 queries, hits = float(asked[row]), float(found[row])
-                self._hear(truth, partial(truth.page, queries, hits))
-            if min(queries, hits) < 0.0 or not truth.awaits_page:  # else the page is behind
+                self._hear(trust, partial(trust.page, queries, hits))
+            if min(queries, hits) < 0.0 or not trust.awaits_page:  # else the page is behind
                 del self._awaiting[key]
 
-    def _hear(self, truth: CacheTruth, hear: Callable[[], None]) -> None:
-        before = truth.believed
+    def _hear(self, trust: EventTrust, hear: Callable[[], None]) -> None:
+        before = trust.believed
         hear()
-        if truth.believed != before:
+        if trust.believed != before:
             self._changed()
 
 
