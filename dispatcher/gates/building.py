@@ -17,8 +17,8 @@ from dispatcher.gates.built_in.ledger_gate import LedgerGate, count_bytes, count
 from dispatcher.gates.built_in.limits import AllOfGate, LocalConcurrencyGate, TenantQuotaGate
 from dispatcher.gates.catalogue import INSTALLED, GateSpec
 from dispatcher.gates.gate import DispatchGate, GateContext, GateDeclaration
+from dispatcher.gates.metering import metric_sources
 from dispatcher.gates.metering.meter import Meter, Meters, MeterSource, MeterState
-from dispatcher.gates.metering.sources import budget_source, query_source, saturation_source, scrape_source
 from dispatcher.gates.parameters import (
     BudgetParameters,
     LocalParameters,
@@ -163,10 +163,10 @@ def _check_closable(spec: GateSpec, given: MetricParameters, concurrency: int | 
 
 SOURCES: Final[Mapping[str, SourceBuilder | None]] = {
     "constant": None,
-    "prometheus-saturation": saturation_source,
-    "prometheus-budget": budget_source,
-    "prometheus-query": query_source,
-    "endpoint-scrape": scrape_source,
+    "prometheus-saturation": metric_sources.saturation_source,
+    "prometheus-budget": metric_sources.budget_source,
+    "prometheus-query": metric_sources.query_source,
+    "endpoint-scrape": metric_sources.scrape_source,
 }
 """The gates that count in the target's ledger, and what their meters read. None: they have no meter."""
 

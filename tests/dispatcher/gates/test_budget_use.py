@@ -15,8 +15,8 @@ from dispatcher.broker.memory.broker import MemoryLedger
 from dispatcher.gates.built_in.ledger_gate import LedgerGate
 from dispatcher.gates.gate import Outcome, RefusedError
 from dispatcher.gates.metering.meter import Meter
+from dispatcher.gates.metering.metric_sources import LOAD, ConstantReader, TargetSource
 from dispatcher.gates.metering.readers import Sample
-from dispatcher.gates.metering.sources import LOAD, ConstantReader, TargetSource
 from dispatcher.gates.parameters import MetricParameters
 from tests.dispatcher.gates.gate_tools import candidate
 from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
