@@ -50,7 +50,7 @@ def _run(given: Sequence[str]) -> int:
             f"{problem}, without a command the picker starts; see {program('epp')} --help", WRONG_INPUT
         )
     settings, log_settings, ignored = flags.parse(given)
-    from epp.config.siblings import inherited
+    from epp.config.sibling_processes import inherited
 
     siblings = inherited()
     if settings.processes > 1 and siblings is None:

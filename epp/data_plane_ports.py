@@ -16,7 +16,7 @@ from adsum.tasks import ResourceOwner
 from adsum.tracing.span import Tracer
 from epp.config.picker_config import PickerConfig
 from epp.config.settings import LAME_DUCK, Settings
-from epp.config.siblings import Siblings
+from epp.config.sibling_processes import Siblings
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.ext_proc.outcomes import TICK, OutcomeLedger

@@ -12,7 +12,7 @@ from aiohttp import web
 from adsum.tasks import ResourceOwner
 from discovery.opening import default_url
 from epp.config.settings import Settings
-from epp.config.siblings import Siblings
+from epp.config.sibling_processes import Siblings
 from epp.config.worker_source import asks_for_tokens
 from epp.decisions.query import DecisionReader
 from epp.decisions.ring import DecisionRing

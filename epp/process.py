@@ -18,7 +18,7 @@ from discovery.errors import AdsumError
 from epp.config import go_flags
 from epp.config.log_flags import LogSettings
 from epp.config.settings import Settings, TransportKind
-from epp.config.siblings import Siblings
+from epp.config.sibling_processes import Siblings
 
 log = logging.getLogger("epp")
 

@@ -13,7 +13,7 @@ from adsum.tracing.opening import Tracing
 from discovery.opening import default_url
 from epp.config.picker_config import PickerConfig
 from epp.config.settings import Settings
-from epp.config.siblings import Siblings
+from epp.config.sibling_processes import Siblings
 from epp.config.worker_source import WorkerSource, choose_source, metrics_pool_name
 from epp.configuration import Configuration
 from epp.data_plane_ports import DataPlanePorts

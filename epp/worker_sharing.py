@@ -20,7 +20,7 @@ import msgspec
 from adsum.tasks import ResourceOwner, background, first_of
 from discovery import AdsumError
 from epp.config.declared_flags import MOST_PROCESSES
-from epp.config.siblings import Siblings
+from epp.config.sibling_processes import Siblings
 from epp.endpoints.change_hooks import unheard
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Key

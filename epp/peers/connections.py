@@ -15,7 +15,7 @@ from adsum.logs import RateLimitedLog
 from adsum.serving.sockets import ListenError
 from adsum.tasks import BackgroundTasks, ResourceOwner, background
 from epp.config.settings import Settings
-from epp.config.siblings import Siblings
+from epp.config.sibling_processes import Siblings
 from epp.peers.credentials import PeerCredentials
 from epp.peers.finding import PeerFinder
 from epp.peers.link import (

@@ -8,7 +8,7 @@ from typing import Final, Never
 from adsum.tasks import ResourceOwner
 from epp.config.picker_config import PickerConfig
 from epp.config.settings import Settings
-from epp.config.siblings import Siblings
+from epp.config.sibling_processes import Siblings
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
 from epp.ext_proc.outcomes import OutcomeLedger

@@ -22,7 +22,7 @@ from adsum.serving.sockets import listening_sockets, raise_descriptor_limit
 from adsum.tasks import cancel_and_wait
 from epp.config.log_flags import LogSettings
 from epp.config.settings import Settings
-from epp.config.siblings import HandedFrom, describe
+from epp.config.sibling_processes import HandedFrom, describe
 from epp.serve.group import supervise
 from epp.serve.part import Part, PartError
 

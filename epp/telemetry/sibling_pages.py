@@ -21,7 +21,7 @@ from prometheus_client.samples import Sample
 
 from adsum.logs import RateLimitedLog
 from adsum.tasks import ResourceOwner
-from epp.config.siblings import SharedTopic, Siblings
+from epp.config.sibling_processes import SharedTopic, Siblings
 from epp.endpoints.endpoint import Key
 from epp.scheduling.pick import Credit
 from epp.telemetry.decision_pages import DECISIONS_PATH, DecisionPages, DecisionsOfOther

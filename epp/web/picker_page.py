@@ -20,7 +20,7 @@ from adsum.logs import RateLimitedLog
 from adsum.web.live_feed import LiveFeed
 from adsum.web.program_page import ProgramPage
 from discovery import InstanceEvent, InstanceRemovedEvent
-from epp.config.siblings import SharedTopic
+from epp.config.sibling_processes import SharedTopic
 from epp.decisions.ring import DecisionRing
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Key
 from epp.flow_control.controller import FlowController

@@ -17,7 +17,7 @@ import pytest
 from grpc import aio
 
 from epp.__main__ import main
-from epp.config.siblings import VARIABLE
+from epp.config.sibling_processes import VARIABLE
 from epp.serve.processes import private_folder
 from tests.epp.epp_program import LOCAL, epp_program
 from tests.epp.local_picker import stream_over

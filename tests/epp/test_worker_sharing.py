@@ -15,7 +15,7 @@ from aiohttp import web
 from epp import worker_sharing
 from epp.config.picker_config import load_config
 from epp.config.settings import Settings
-from epp.config.siblings import Siblings
+from epp.config.sibling_processes import Siblings
 from epp.config.worker_source import WorkerSource
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.worker_facts import FactCodec
