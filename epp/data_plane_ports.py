@@ -19,7 +19,7 @@ from epp.config.settings import LAME_DUCK, Settings
 from epp.config.sibling_processes import Siblings
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.ext_proc.outcomes import TICK, OutcomeLedger
+from epp.ext_proc.outcome_ledger import TICK, OutcomeLedger
 from epp.ext_proc.response_body import EarlyEnds
 from epp.health import Health
 from epp.picking import Picking

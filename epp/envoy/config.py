@@ -14,10 +14,10 @@ from adsum.units import write_duration
 from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL
 from epp.envoy import workers
 from epp.envoy.access_log import access_log, served_header
+from epp.envoy.access_logs import at_the_end, outcome_clusters, outcome_header, outcome_logs, report_interval
 from epp.envoy.endpoint_discovery import eds_cluster, eds_from_file, eds_over_grpc
 from epp.envoy.json_values import Json, socket_address, static_hosts, typed_config, unlimited_circuit_breakers
 from epp.envoy.local_replies import local_replies
-from epp.envoy.outcomes import at_the_end, outcome_clusters, outcome_header, outcome_logs, report_interval
 from epp.envoy.overload import overload_manager
 from epp.envoy.picker_tls import picker_tls
 from epp.envoy.settings import EnvoySettings

@@ -15,7 +15,7 @@ from epp.ext_proc.answers import Answer
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.ext_proc.exchange_state import ExchangeState
 from epp.ext_proc.held_request import DUPLEX, HeldRequest
-from epp.ext_proc.outcomes import OutcomeLedger
+from epp.ext_proc.outcome_ledger import OutcomeLedger
 from epp.ext_proc.request_report import Deferral, Observer, RequestDirector, RequestReport
 from epp.ext_proc.response_phase import UNSTATED, ResponsePhase
 from epp.request.body import Buffer, MemoryBudget

@@ -11,7 +11,7 @@ from epp.config.settings import Settings
 from epp.config.sibling_processes import Siblings
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
-from epp.ext_proc.outcomes import OutcomeLedger
+from epp.ext_proc.outcome_ledger import OutcomeLedger
 from epp.kv_events.feed import KvEventFeed, no_peers
 from epp.peers import caches
 from epp.peers.caches import PeerCaches

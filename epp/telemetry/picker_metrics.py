@@ -13,7 +13,7 @@ from adsum.histogram import Histogram
 from adsum.logs import RateLimitedLog
 from adsum.metric_families import counter, gauge, histogram
 from epp.config.live_config import LiveConfig
-from epp.ext_proc.outcomes import OutcomeLedger
+from epp.ext_proc.outcome_ledger import OutcomeLedger
 from epp.plugins.declaration import PluginDeclaration
 from epp.plugins.labels import EXTENSION_PREFIX, OTHER, PREFIX, label_value
 from epp.scheduling.decision import Decision, PluginLabels

@@ -23,7 +23,7 @@ from discovery.eds.subscription import Publication
 from epp.ext_proc.access_log_entry import ACCESS_LOG, BY_ACCESS_LOG, OUTCOMES_HEADER
 from epp.ext_proc.answers import Answer, to_bytes
 from epp.ext_proc.exchange import Exchange, ExchangeError
-from epp.ext_proc.outcomes import OutcomeLedger
+from epp.ext_proc.outcome_ledger import OutcomeLedger
 from epp.ext_proc.protocol import EXT_PROC
 from epp.health import SERVICE, Health, UnknownServiceError
 from epp.request.rejection import UnreadableError

@@ -9,7 +9,7 @@ from adsum.serving.handing import HandedSocket
 from adsum.serving.sockets import ListenError
 from discovery.eds.subscription import Publication
 from epp.config.tls_rules import TlsRules
-from epp.ext_proc.outcomes import OutcomeLedger
+from epp.ext_proc.outcome_ledger import OutcomeLedger
 from epp.wire.certificate import Certificate
 
 StreamEnded: TypeAlias = Callable[[str, float], None]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from epp.ext_proc.access_log_entry import ACCESS_LOG
-from epp.ext_proc.outcomes import OutcomeLedger
+from epp.ext_proc.outcome_ledger import OutcomeLedger
 from epp.wire.server.grpc_call import Call, Method
 from epp.wire.server.grpc_messages import GrpcStatus
 

@@ -16,7 +16,7 @@ from adsum.logs import RateLimitedLog
 from epp.ext_proc.access_log_entry import BY_ACCESS_LOG
 from epp.ext_proc.answers import Answer, field_head
 from epp.ext_proc.exchange import Exchange, ExchangeError
-from epp.ext_proc.outcomes import OutcomeLedger
+from epp.ext_proc.outcome_ledger import OutcomeLedger
 from epp.ext_proc.protocol import EXT_PROC
 from epp.request.rejection import UnreadableError
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest

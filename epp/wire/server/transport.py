@@ -12,7 +12,7 @@ from adsum.serving.sockets import connection_limit, listening_socket, set_tcp_op
 from discovery.eds import CLUSTER
 from discovery.eds.subscription import Publication
 from epp.ext_proc.exchange import Exchange
-from epp.ext_proc.outcomes import OutcomeLedger
+from epp.ext_proc.outcome_ledger import OutcomeLedger
 from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.wire.certificate import server_context

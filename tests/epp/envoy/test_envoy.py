@@ -31,7 +31,7 @@ from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.ext_proc.outcomes import OutcomeLedger
+from epp.ext_proc.outcome_ledger import OutcomeLedger
 from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.request.rejection import Rejection

@@ -10,7 +10,7 @@ from epp.config.settings import Settings
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Key
 from epp.endpoints.load import Load
-from epp.ext_proc.outcomes import OutcomeLedger
+from epp.ext_proc.outcome_ledger import OutcomeLedger
 from epp.kv_events.feed import KvEventFeed
 from epp.peers.connections import PeerConnections
 from epp.peers.messages.peers_pb2 import News

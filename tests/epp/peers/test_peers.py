@@ -19,7 +19,7 @@ from epp.ext_proc.access_log_entry import ACCESS_LOG
 from epp.ext_proc.protocol import EXT_PROC
 from epp.peers.messages.peers_pb2 import Hello, News
 from tests.epp.epp_program import LOCAL, epp_program
-from tests.epp.ext_proc.test_outcomes import entry, message
+from tests.epp.ext_proc.test_outcome_ledger import entry, message
 from tests.epp.local_picker import stream_over
 from tests.epp.peers.test_subscriber import add
 from tests.epp.picker_programs import PickerProgram, picker_programs

@@ -16,7 +16,7 @@ from epp.config.live_config import LiveConfig
 from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
-from epp.ext_proc.outcomes import OutcomeLedger
+from epp.ext_proc.outcome_ledger import OutcomeLedger
 from epp.ext_proc.request_report import RequestReport
 from epp.ext_proc.response_body import ResponseHead
 from epp.flow_control.controller import FlowController

@@ -16,7 +16,7 @@ from epp.config.settings import TransportKind
 from epp.ext_proc.access_log_entry import ACCESS_LOG
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.ext_proc.outcomes import OutcomeLedger
+from epp.ext_proc.outcome_ledger import OutcomeLedger
 from epp.ext_proc.protocol import EXT_PROC
 from epp.health import Health
 from epp.request.body import MemoryBudget
@@ -27,8 +27,8 @@ from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
-from tests.epp.ext_proc.test_outcomes import entry
-from tests.epp.ext_proc.test_outcomes import message as log_message
+from tests.epp.ext_proc.test_outcome_ledger import entry
+from tests.epp.ext_proc.test_outcome_ledger import message as log_message
 from tests.epp.local_picker import health_over
 from tests.eventually import eventually
 from tests.free_port import free_port

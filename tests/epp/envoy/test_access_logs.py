@@ -18,9 +18,9 @@ from aiohttp import web
 from epp.__main__ import main
 from epp.config.settings import TransportKind
 from epp.envoy import flags as envoy_flags
+from epp.envoy.access_logs import outcome_logs
 from epp.envoy.config import bootstrap, render
 from epp.envoy.json_values import Address, static_hosts
-from epp.envoy.outcomes import outcome_logs
 from tests.epp.envoy.picker_stage import picker_behind_envoy, started_worker
 from tests.epp.picker_programs import PickerProgram, picker_programs
 from tests.eventually import eventually

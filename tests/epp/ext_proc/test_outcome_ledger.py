@@ -22,7 +22,7 @@ from epp.ext_proc.access_log_entry import (
 )
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.ext_proc.outcomes import FIRST_LEASE, LEASE, LOST, OutcomeLedger
+from epp.ext_proc.outcome_ledger import FIRST_LEASE, LEASE, LOST, OutcomeLedger
 from epp.ext_proc.request_report import RequestReport
 from epp.outliers.settings import Failure
 from epp.request.rejection import UnreadableError
