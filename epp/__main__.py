@@ -21,14 +21,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The picker's flags, and the commands with theirs; shell completion reads this parser."""
+    from epp.decision_commands import flags as decision_flags
     from epp.envoy import flags as envoy_flags
-    from epp.questions import flags as question_flags
 
     commands = {
         "envoy-config": envoy_flags.build_parser(),
         "validate": flags.validate_parser(),
-        "decisions": question_flags.decisions_parser(),
-        "explain": question_flags.explain_parser(),
+        "decisions": decision_flags.decisions_parser(),
+        "explain": decision_flags.explain_parser(),
     }
     return with_commands(flags.build_parser(), commands)
 
@@ -63,11 +63,11 @@ def _run(given: Sequence[str]) -> int:
 
 
 def _question(name: str, given: Sequence[str]) -> int:
-    from epp.questions import flags as question_flags
+    from epp.decision_commands import flags as decision_flags
 
-    parser = question_flags.decisions_parser() if name == "decisions" else question_flags.explain_parser()
+    parser = decision_flags.decisions_parser() if name == "decisions" else decision_flags.explain_parser()
     options = parser.parse_args(given)
-    from epp.questions import commands
+    from epp.decision_commands import commands
 
     return commands.run(commands.decisions if name == "decisions" else commands.explain, options)
 

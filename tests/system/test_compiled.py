@@ -20,7 +20,7 @@ _LEFT_OUT: Final = (
     # Python, as programs start and what they print; the others have a picker killed behind Envoy, EDS, and peers too.
     *("config/test_security_flags.py", "config/test_worker_source.py", "serve", "telemetry/test_metrics_auth.py"),
     *("envoy/test_config.py", "envoy/test_eds.py", "envoy/test_failures.py", "peers/test_peers.py"),
-    *("decisions/test_questions.py", "scheduling/kv_events/test_batches.py", "scheduling/test_routing_workloads.py"),
+    *("decisions/test_decision_commands.py", "scheduling/kv_events/test_batches.py", "scheduling/test_routing_workloads.py"),
     *("scheduling/kv_events/test_cache_index.py", "scheduling/kv_events/test_event_stream.py", "test_chart_schema.py"),
     *("test_docs.py", "test_many_connections.py", "test_process_flags.py", "test_validate.py", "test_wire_messages.py"),
 )  # fmt: skip

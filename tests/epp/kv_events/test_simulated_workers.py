@@ -13,10 +13,10 @@ import pytest
 from aiohttp import web
 
 from discovery.instance import InstanceStatus
+from epp.decision_commands.decision_text import details
 from epp.decisions.document import describe
 from epp.endpoints.load import Load
 from epp.endpoints.worker_metrics import PREFIX_HITS, PREFIX_QUERIES
-from epp.questions.decision_text import details
 from epp.scheduling.kv_events.event_stream import Knowledge
 from examples.simulator.app import ModelServer
 from examples.simulator.faults import Faults

@@ -10,10 +10,10 @@ import yaml
 
 from adsum.config.problems import ConfigError
 from epp.config.picker_config import PickerConfig, load_config
+from epp.decision_commands.decision_text import details
 from epp.decisions.document import describe
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.load import Load
-from epp.questions.decision_text import details
 from epp.request.rejection import Rejection
 from epp.scheduling.director import Director
 from epp.scheduling.disaggregation.decisions import disagg_metrics

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from msgspec import Raw
 
+from epp.decision_commands.decision_text import details
 from epp.decisions.document import describe
-from epp.questions.decision_text import details
 from epp.request.inference_api import CompletionBody
 from epp.request.inference_request import InferenceRequest, PrefixChain
 from epp.scheduling.pick import Pick

@@ -11,9 +11,9 @@ from typing import Any, Final
 from adsum.command_line import INTERRUPTED, SUCCEEDED, on_broken_pipe, print_error
 from adsum.units import write_duration
 from discovery.errors import AdsumError
-from epp.questions.decision_text import details, line, told_by
-from epp.questions.picker_client import PickerClient, picker_client
-from epp.questions.request_file import explained_request
+from epp.decision_commands.decision_text import details, line, told_by
+from epp.decision_commands.picker_client import PickerClient, picker_client
+from epp.decision_commands.request_file import explained_request
 
 _POLL: Final = 0.5
 """Seconds between two questions for new decisions."""

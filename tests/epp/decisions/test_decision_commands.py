@@ -15,10 +15,10 @@ import pytest
 from aiohttp import web
 
 from epp.__main__ import main
-from epp.questions.commands import decisions
-from epp.questions.decision_text import details, line, told_by
-from epp.questions.flags import decisions_parser
-from epp.questions.request_file import explained_request
+from epp.decision_commands.commands import decisions
+from epp.decision_commands.decision_text import details, line, told_by
+from epp.decision_commands.flags import decisions_parser
+from epp.decision_commands.request_file import explained_request
 from tests.epp.decisions.test_decisions import BY_QUEUE, FILTERED, Picker, store_of
 from tests.epp.envoy.picker_stage import picker_behind_envoy, started_worker
 from tests.epp.epp_program import epp_program
