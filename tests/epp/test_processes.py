@@ -168,7 +168,7 @@ async def shown(picker: PickerProgram, count: int) -> list[int]:
     raise AssertionError("the stream ended")
 
 
-async def test_a_decision_is_found_whoever_made_it(messages: Any) -> None:
+async def test_a_decision_is_found_whoever_made_it_and_none_outlives_who_started_them(messages: Any) -> None:
     async with workers(2) as ports, group(2, ports) as picker, AsyncExitStack() as stack:
         for _ in range(4):
             await open_stream(stack, picker, messages)
@@ -180,6 +180,9 @@ async def test_a_decision_is_found_whoever_made_it(messages: Any) -> None:
         assert [one["sequence"] for one in after["decisions"]] == sequences[2:3]
         assert page["last"] == sequences[-1]
         assert await shown(picker, 4) == sequences[::-1]
+        there = processes(picker)
+        picker.send(signal.SIGKILL)
+        await eventually(lambda: not any(map(is_there, there.values())))
 
 
 async def test_signals_are_for_all_of_them(tmp_path: Path) -> None:
@@ -203,13 +206,6 @@ async def test_signals_are_for_all_of_them(tmp_path: Path) -> None:
         assert picker.returncode == 0
         assert said.count(b"draining: serving") == 2
         assert not any(map(is_there, there.values()))
-
-
-async def test_none_outlives_the_process_that_started_them() -> None:
-    async with workers(1) as ports, group(2, ports) as picker:
-        there = processes(picker)
-        picker.send(signal.SIGKILL)
-        await eventually(lambda: not any(map(is_there, there.values())))
 
 
 def test_the_folder_of_one_that_was_killed_is_removed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

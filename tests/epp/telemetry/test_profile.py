@@ -25,7 +25,7 @@ def work_for_nothing() -> None:
 async def work_without_end() -> None:
     while True:
         work_for_nothing()
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
 
 
 async def test_it_is_off_unless_it_is_asked_for() -> None:
@@ -65,22 +65,11 @@ async def test_it_names_what_takes_the_time() -> None:
     work.cancel()
 
 
-async def test_what_makes_no_sense_is_refused() -> None:
+async def test_what_makes_no_sense_is_refused_and_so_is_a_second_profile_unless_its_client_left() -> None:
     async with page("--enable-pprof") as url:
-        for query in (
-            "seconds=0",
-            "seconds=61",
-            "seconds=x",
-            "seconds=-1",
-            "seconds=1e9",
-            "seconds=1&format=svg",
-        ):
-            status, said = await get(f"{url}/debug/profile?{query}")
-            assert (status, said[:20]) == (400, "expected ?seconds=1 "), query
-
-
-async def test_one_profile_at_a_time_and_none_for_a_client_that_left() -> None:
-    async with page("--enable-pprof") as url:
+        for query in ("=0", "=61", "=x", "=-1", "=1e9", "=1&format=svg"):
+            found, said = await get(f"{url}/debug/profile?seconds{query}")
+            assert (found, said[:20]) == (400, "expected ?seconds=1 "), query
 
         async def profile_long() -> None:
             while (await get(f"{url}/debug/profile?seconds=60"))[0] == 409:
