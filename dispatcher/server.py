@@ -1,4 +1,4 @@
-"""Composes the dispatcher from its configuration: broker, pages, front door, lanes."""
+"""Composes the dispatcher from its configuration: broker, pages, front door, queues."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ from dispatcher.config.config_file import Config
 from dispatcher.delivery.sender import DispatchObserver
 from dispatcher.gates.building import meter_states
 from dispatcher.gates.metering.meter import Meters
-from dispatcher.pump.lanes import LaneContext, Lanes, RunningLane
+from dispatcher.pump.running_queues import RunnerContext, RunningQueue, RunningQueues
 from dispatcher.telemetry.metrics import BrokerMetrics, DispatcherTelemetry, QueueStatus
 from dispatcher.telemetry.recent_results import STEP, RecentResults
 from dispatcher.web.front_door import FrontDoor, FrontDoorQueue
@@ -77,7 +77,7 @@ class DispatcherServer(ResourceOwner):
         """Printed when the process is ready, for programs that start it."""
         further = {"health": self._addresses.health, "debug": self._addresses.debug}
         ports = "".join(f" {name}={address}" for name, address in further.items() if address)
-        return f"ready http={self._addresses.http} queues={','.join(self._lanes.running) or 'none'}{ports}"
+        return f"ready http={self._addresses.http} queues={','.join(self._queues.running) or 'none'}{ports}"
 
     async def reconfigure(self, config: Config) -> None:
         """Apply `config`; requests in flight go on. Raises ConfigError and QueueError; then the old one stays in force."""
@@ -85,7 +85,7 @@ class DispatcherServer(ResourceOwner):
             name for name in ("broker", "http") if getattr(config, name) != getattr(self._config, name)
         ]
         try:
-            await self._lanes.apply(config)
+            await self._queues.apply(config)
         except ConfigError as error:
             if "broker" not in restart:
                 raise
@@ -103,9 +103,9 @@ class DispatcherServer(ResourceOwner):
     async def drain(self) -> None:
         """Report not ready, claim nothing more, and give requests in flight the drain timeout to end."""
         self._unready = "draining"
-        in_flight = sum(running.lane.in_flight for running in self._lanes.running.values())
+        in_flight = sum(running.runner.in_flight for running in self._queues.running.values())
         log.info("draining, %d requests are in flight", in_flight)
-        await self._lanes.drain(self._config.drain_timeout)
+        await self._queues.drain(self._config.drain_timeout)
 
     async def _open(self) -> None:
         broker = await self._stack.enter_async_context(open_broker(self._config.broker))
@@ -117,7 +117,7 @@ class DispatcherServer(ResourceOwner):
         self._start(self._ping(broker))
         self._start(self._sample_results())
         await self._open_pages()
-        shared = LaneContext(
+        shared = RunnerContext(
             broker=broker,
             quotas=await self._stack.enter_async_context(broker.quotas()),
             meters=await self._stack.enter_async_context(Meters()),
@@ -126,8 +126,8 @@ class DispatcherServer(ResourceOwner):
             tracer=self._tracer,
             owner=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
         )
-        self._lanes = await self._stack.enter_async_context(Lanes(shared))
-        await self._lanes.apply(self._config)
+        self._queues = await self._stack.enter_async_context(RunningQueues(shared))
+        await self._queues.apply(self._config)
         self._unready = ""
 
     async def _open_pages(self) -> None:
@@ -153,15 +153,15 @@ class DispatcherServer(ResourceOwner):
                 self._addresses.http,
             )
 
-    def _running(self) -> Mapping[str, RunningLane]:
-        return {} if self._unready == "starting" else self._lanes.running
+    def _running(self) -> Mapping[str, RunningQueue]:
+        return {} if self._unready == "starting" else self._queues.running
 
     def _front_door_name(self) -> str | None:
         door = self._config.front_door
         return door.queue if door is not None else None
 
     def _unready_reason(self) -> str:
-        return self._unready or self._broker_away or self._lanes.unready_reason()
+        return self._unready or self._broker_away or self._queues.unready_reason()
 
     async def _ping(self, broker: Broker) -> Never:
         """Readiness must fail during an outage even if no queue has work."""
@@ -203,11 +203,11 @@ class DispatcherServer(ResourceOwner):
         )
         return [BrokerMetrics(readings)]
 
-    async def _queue_status(self, running: RunningLane) -> QueueStatus:
-        spec, lane = running.spec, running.lane
+    async def _queue_status(self, running: RunningQueue) -> QueueStatus:
+        spec, runner = running.spec, running.runner
         try:
             async with asyncio.timeout(TOTALS_TIMEOUT):
-                totals = await lane.queue.totals()
+                totals = await runner.queue.totals()
         except (QueueError, TimeoutError):
             totals = None
         except Exception as error:  # noqa: BLE001  # as above: the scrape shows all else
@@ -218,20 +218,20 @@ class DispatcherServer(ResourceOwner):
         return QueueStatus(
             spec.queue.name,
             spec.target.name,
-            lane.gate.budget(),
+            runner.gate.budget(),
             totals,
             spec.target.concurrency,
-            meter_states(lane.gate),
+            meter_states(runner.gate),
         )
 
     def _front_door_queue(self) -> FrontDoorQueue | None:
         door = self._config.front_door
-        if door is None or self._unready or door.queue not in self._lanes.running:
+        if door is None or self._unready or door.queue not in self._queues.running:
             return None
-        running = self._lanes.running[door.queue]
+        running = self._queues.running[door.queue]
         spec = running.spec
         return FrontDoorQueue(
-            running.lane.queue,
+            running.runner.queue,
             spec.queue.route(spec.target),
             door.deadline,
             door.tokens,

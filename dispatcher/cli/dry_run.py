@@ -15,7 +15,7 @@ from dispatcher.gates.admission import HeldAdmissions
 from dispatcher.gates.building import GateDependencies, build_gate, meter_states
 from dispatcher.gates.gate import DispatchGate, RefusedError
 from dispatcher.gates.metering.meter import Meters
-from dispatcher.pump.lanes import target_tls
+from dispatcher.pump.running_queues import target_tls
 
 MAX_SHOWN = 10
 """Requests of one queue that are printed."""

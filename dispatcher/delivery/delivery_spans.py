@@ -123,7 +123,7 @@ class DeliverySpans:
             self._processing.fail("inference request failed")
 
     def aborted(self, state: str, *, requeued: bool) -> None:
-        """Nothing more is sent; `requeued`: its lane puts the claim back, together with others."""
+        """Nothing more is sent; `requeued`: its runner puts the claim back, together with others."""
         if self._processing is not None:
             self._processing.fail(state)
             if requeued:

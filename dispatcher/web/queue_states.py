@@ -11,7 +11,7 @@ from adsum.logs import RateLimitedLog
 from adsum.tasks import cancel_and_wait
 from dispatcher.broker.contract.queue import QueueError, TenantBacklog, Totals
 from dispatcher.gates.building import meter_states
-from dispatcher.pump.lanes import RunningLane
+from dispatcher.pump.running_queues import RunningQueue
 from dispatcher.telemetry.recent_results import RecentCounts, RecentResults
 from dispatcher.web.queue_page import MOST_TENANTS, QueueState
 
@@ -35,15 +35,15 @@ class _BrokerAnswer(NamedTuple):
 
 
 class QueueStates:
-    """`lanes`: the queues that run. `front_door`: the queue behind the front door; None: there is none."""
+    """`queues`: the queues that run. `front_door`: the queue behind the front door; None: there is none."""
 
     def __init__(
         self,
-        lanes: Callable[[], Mapping[str, RunningLane]],
+        queues: Callable[[], Mapping[str, RunningQueue]],
         recent: RecentResults,
         front_door: Callable[[], str | None],
     ) -> None:
-        self._lanes = lanes
+        self._queues = queues
         self._recent = recent
         self._front_door = front_door
         self._answers: dict[str, _BrokerAnswer] = {}
@@ -69,26 +69,26 @@ class QueueStates:
 
     def states(self) -> list[QueueState]:
         """The present state, without I/O."""
-        return [self._state(running) for _, running in sorted(self._lanes().items())]
+        return [self._state(running) for _, running in sorted(self._queues().items())]
 
     def _in_flight_to(self, target: str) -> int:
         """Slots in use, without those that a pump holds for a moment while it asks its gate."""
-        return sum(one.lane.in_flight for one in self._lanes().values() if one.spec.target.name == target)
+        return sum(one.runner.in_flight for one in self._queues().values() if one.spec.target.name == target)
 
     async def _ask(self) -> None:
         started = time.monotonic()
-        lanes = dict(self._lanes())
+        queues = dict(self._queues())
         try:
-            found = await asyncio.gather(*(self._ask_one(running) for running in lanes.values()))
-            self._answers = {name: one for name, one in zip(lanes, found, strict=True) if one is not None}
-            self._away = lanes.keys() - self._answers.keys()
+            found = await asyncio.gather(*(self._ask_one(running) for running in queues.values()))
+            self._answers = {name: one for name, one in zip(queues, found, strict=True) if one is not None}
+            self._away = queues.keys() - self._answers.keys()
         finally:
             now = time.monotonic()
             self._next = now + min(max(_EVERY, _SHARE * (now - started)), _AT_LEAST_EVERY)
             self._task = None
 
-    async def _ask_one(self, running: RunningLane) -> _BrokerAnswer | None:
-        queue = running.lane.queue
+    async def _ask_one(self, running: RunningQueue) -> _BrokerAnswer | None:
+        queue = running.runner.queue
         recent = self._recent_of(running)  # before the broker counts, so none of these is missing there
         try:
             async with asyncio.timeout(_TIMEOUT):
@@ -101,28 +101,28 @@ class QueueStates:
             )
             return None
 
-    def _recent_of(self, running: RunningLane) -> RecentCounts:
+    def _recent_of(self, running: RunningQueue) -> RecentCounts:
         return self._recent.of(running.spec.queue.name, running.spec.target.name)
 
-    def _state(self, running: RunningLane) -> QueueState:
-        spec, lane = running.spec, running.lane
+    def _state(self, running: RunningQueue) -> QueueState:
+        spec, runner = running.spec, running.runner
         answer = self._answers.get(spec.queue.name)
         return QueueState(
             name=spec.queue.name,
             target=spec.target.name,
             gate=_types(spec.queue.gate),
-            budget=lane.gate.budget(),
+            budget=runner.gate.budget(),
             slots=(self._in_flight_to(spec.target.name), spec.target.concurrency),
-            in_flight=lane.in_flight,
+            in_flight=runner.in_flight,
             recent=self._recent_of(running) if answer is None else answer.recent,
-            meters=meter_states(lane.gate),
+            meters=meter_states(runner.gate),
             away=spec.queue.name in self._away,
             totals=None if answer is None else answer.totals,
             backlog=None if answer is None else answer.backlog,
             weights=spec.queue.weights,
-            blocked_by=lane.pump.blocked_by,
-            blocked_for=lane.pump.closed_gate_log.closed_for,
-            blocked_tenants=lane.pump.blocked_tenants,
+            blocked_by=runner.pump.blocked_by,
+            blocked_for=runner.pump.closed_gate_log.closed_for,
+            blocked_tenants=runner.pump.blocked_tenants,
             front_door=self._front_door() == spec.queue.name,
         )
 

@@ -14,7 +14,7 @@ from dispatcher.broker.contract.queue import Broker, Queue
 from dispatcher.config.config_file import Config, read_config
 from dispatcher.delivery.sender import DispatchObserver
 from dispatcher.gates.metering.meter import Meters
-from dispatcher.pump.lanes import LaneContext, Lanes
+from dispatcher.pump.running_queues import RunnerContext, RunningQueues
 from dispatcher.telemetry.metrics import DispatcherTelemetry
 
 OPEN = {"type": "constant"}
@@ -38,16 +38,16 @@ async def dispatching(
     config: Config,
     observer: Callable[[str, str], DispatchObserver] | None = None,
     tracer: Tracer | None = None,
-) -> AsyncIterator[Lanes]:
+) -> AsyncIterator[RunningQueues]:
     clock = BrokerClock(broker.now_ms)
     await clock.sample()
     async with broker.quotas() as quotas, Meters() as meters:
-        shared = LaneContext(
+        shared = RunnerContext(
             broker, quotas, meters, observer or DispatcherTelemetry().of, clock.now_ms, "test", tracer
         )
-        async with Lanes(shared) as lanes:
-            await lanes.apply(config)
-            yield lanes
+        async with RunningQueues(shared) as queues:
+            await queues.apply(config)
+            yield queues
 
 
 @asynccontextmanager

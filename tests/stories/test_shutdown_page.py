@@ -9,7 +9,7 @@ import yaml
 
 from adsum.serving.pages import ConnectionLimits
 from dispatcher.config.config_file import Config, QueueConfig
-from dispatcher.pump.lane import STORE_TIMEOUT
+from dispatcher.pump.queue_runner import STORE_TIMEOUT
 from epp.config.settings import LAME_DUCK, Settings
 from epp.data_plane_ports import RECENT
 from epp.wire.server.transport import GOAWAY_TIMEOUT

@@ -24,15 +24,15 @@ from dispatcher.delivery.gateway import Gateway, OutageLog
 from dispatcher.delivery.sender import DispatchObserver, Sender
 from dispatcher.gates.building import GateDependencies, build_gate
 from dispatcher.gates.metering.meter import Meters
-from dispatcher.pump.lane import Lane
+from dispatcher.pump.queue_runner import QueueRunner
 from dispatcher.pump.slots import Slots
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class LaneSpec:
-    """The parts that a lane is built from. A reload replaces the lanes whose spec changed."""
+class RunnerSpec:
+    """The parts that a runner is built from. A reload replaces the queues whose spec changed."""
 
     queue: QueueConfig
     target: TargetConfig
@@ -41,17 +41,17 @@ class LaneSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class RunningLane:
-    """A lane and the resources that were opened for it, itself among them once it is started."""
+class RunningQueue:
+    """A runner and the resources that were opened for it, itself among them once it is started."""
 
-    spec: LaneSpec
-    lane: Lane
+    spec: RunnerSpec
+    runner: QueueRunner
     opened: AsyncExitStack = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class LaneContext:
-    """The parts that all lanes of a process share. `owner` names this process in its claims."""
+class RunnerContext:
+    """The parts that all queues of a process share. `owner` names this process in its claims."""
 
     broker: Broker
     quotas: Quotas
@@ -63,76 +63,76 @@ class LaneContext:
     tracer: Tracer | None = None
 
 
-class Lanes:
-    """An async context manager; left, all lanes are closed and their claims released."""
+class RunningQueues:
+    """An async context manager; left, all queues are closed and their claims released."""
 
-    def __init__(self, shared: LaneContext) -> None:
+    def __init__(self, shared: RunnerContext) -> None:
         self._shared = shared
         self._slots: dict[str, Slots] = {}
         self._outages: dict[str, OutageLog] = {}
         self._wanted: Collection[str] = ()
         self._answers = AnswerMemory()
-        self._running: dict[str, RunningLane] = {}
+        self._running: dict[str, RunningQueue] = {}
         self._closing = BackgroundTasks()
-        self._draining: list[RunningLane] = []
+        self._draining: list[RunningQueue] = []
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._closing.aclose()
-        lanes = [*self._running.values(), *self._draining]
-        await asyncio.gather(*(running.opened.aclose() for running in lanes))
+        queues = [*self._running.values(), *self._draining]
+        await asyncio.gather(*(running.opened.aclose() for running in queues))
 
     @property
-    def running(self) -> Mapping[str, RunningLane]:
-        """By queue name, without lanes that drain."""
+    def running(self) -> Mapping[str, RunningQueue]:
+        """By queue name, without queues that drain."""
         return self._running
 
     async def apply(self, config: Config) -> None:
-        """Open, replace and drain lanes as `config` says; raises ConfigError and QueueError.
+        """Open, replace and drain queues as `config` says; raises ConfigError and QueueError.
 
-        All that can fail is done before a running lane is touched: a configuration that cannot be opened changes nothing.
+        All that can fail is done before a running queue is touched: a configuration that cannot be opened changes nothing.
         """
         specs = {queue.name: _spec_of(queue, config) for queue in config.queues}
-        outdated = {name: lane for name, lane in self._running.items() if specs.get(name) != lane.spec}
-        new_lanes: list[RunningLane] = []
+        outdated = {name: one for name, one in self._running.items() if specs.get(name) != one.spec}
+        new: list[RunningQueue] = []
         try:
             for name, spec in specs.items():
                 if name not in self._running or name in outdated:
-                    new_lanes.append(await self._open_checked(spec))
+                    new.append(await self._open_checked(spec))
         except BaseException:
-            await asyncio.gather(*(running.opened.aclose() for running in new_lanes))
+            await asyncio.gather(*(running.opened.aclose() for running in new))
             raise
         self._wanted = specs
-        await asyncio.gather(*(running.lane.stop_claiming() for running in outdated.values()))
+        await asyncio.gather(*(running.runner.stop_claiming() for running in outdated.values()))
         for name in outdated:
             self._drain_one(name)
         self._answers.max_bytes = config.answer_memory
         for spec in specs.values():
             self._slots_of(spec.target).limit = spec.target.concurrency
-        for running in new_lanes:
+        for running in new:
             self._running[running.spec.queue.name] = running
-            await running.opened.enter_async_context(running.lane)
+            await running.opened.enter_async_context(running.runner)
 
     def unready_reason(self) -> str:
         """Which queue is not served, or why an intake moves nothing into its queue; empty if all work."""
         for name in self._wanted:
-            if name not in self._running or not self._running[name].lane.serves:
+            if name not in self._running or not self._running[name].runner.serves:
                 return f"queue {name} is not served any more; restart the dispatcher"
-        intakes = (running.lane.intake for running in self._running.values())
+        intakes = (running.runner.intake for running in self._running.values())
         return next((intake.problem for intake in intakes if intake is not None and intake.problem), "")
 
     async def drain(self, timeout: float) -> None:
         """Claim nothing more; give requests in flight `timeout` seconds to end."""
-        lanes = [*self._running.values(), *self._draining]
-        await asyncio.gather(*(running.lane.stop_claiming() for running in lanes))
-        drained = [asyncio.ensure_future(running.lane.drained()) for running in lanes]
+        queues = [*self._running.values(), *self._draining]
+        await asyncio.gather(*(running.runner.stop_claiming() for running in queues))
+        drained = [asyncio.ensure_future(running.runner.drained()) for running in queues]
         if drained:
             _, late = await asyncio.wait(drained, timeout=timeout)
             await cancel_and_wait(*late)
 
-    async def _open_checked(self, spec: LaneSpec) -> RunningLane:
+    async def _open_checked(self, spec: RunnerSpec) -> RunningQueue:
         try:
             return await self._open(spec)
         except (ConfigError, QueueError):
@@ -141,7 +141,7 @@ class Lanes:
             problem = in_one_line(error, kind=not isinstance(error, ValueError))
             raise ConfigError(f"queues.{spec.queue.name}", f"cannot be opened: {problem}") from error
 
-    async def _open(self, spec: LaneSpec) -> RunningLane:
+    async def _open(self, spec: RunnerSpec) -> RunningQueue:
         shared, queue_config, target = self._shared, spec.queue, spec.target
         async with AsyncExitStack() as stack:
             queue = await stack.enter_async_context(
@@ -167,7 +167,7 @@ class Lanes:
                 tracer=shared.tracer,
                 limits=queue_config.attempt_limits,
             )
-            lane = Lane(
+            runner = QueueRunner(
                 gate,
                 self._slots_of(target),
                 sender,
@@ -175,9 +175,9 @@ class Lanes:
                 lease=queue_config.lease,
                 intake=await self._checked_intake(spec),
             )
-            return RunningLane(spec, lane, stack.pop_all())
+            return RunningQueue(spec, runner, stack.pop_all())
 
-    async def _checked_intake(self, spec: LaneSpec) -> Intake | None:
+    async def _checked_intake(self, spec: RunnerSpec) -> Intake | None:
         config = spec.queue
         if config.intake is None:
             return None
@@ -200,15 +200,15 @@ class Lanes:
         self._draining.append(running)
         self._closing.start(self._close_when_drained(running), f"close {name}")
 
-    async def _close_when_drained(self, running: RunningLane) -> None:
-        await running.lane.drained()
+    async def _close_when_drained(self, running: RunningQueue) -> None:
+        await running.runner.drained()
         self._draining.remove(running)
         await running.opened.aclose()
 
 
-def _spec_of(queue: QueueConfig, config: Config) -> LaneSpec:
+def _spec_of(queue: QueueConfig, config: Config) -> RunnerSpec:
     keys = config.intake_keys if queue.intake is not None else frozenset()
-    return LaneSpec(queue, config.target(queue.target), keys)
+    return RunnerSpec(queue, config.target(queue.target), keys)
 
 
 def target_tls(target: TargetConfig) -> ssl.SSLContext | None:

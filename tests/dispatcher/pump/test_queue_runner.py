@@ -270,14 +270,14 @@ async def test_25_every_attempt_says_which_it_is(broker: Broker, target: Target)
 async def test_21_cancelled_in_flight(broker: Broker, target: Target) -> None:
     target.answer = then(never, ok)
     config = configured(target.url)
-    async with producer(broker, config) as queue, dispatching(broker, config) as lanes:
+    async with producer(broker, config) as queue, dispatching(broker, config) as queues:
         request = await queue.submit("r1")
         await eventually(lambda: target.asked)
         await queue.queue.cancel("r1")
         result = await queue.result(request)
         assert result.error_code is ErrorCode.CANCELLED
         await eventually(lambda: target.asked[0].closed, within=90)
-        await eventually(lambda: lanes.running["batch"].lane.in_flight == 0)
+        await eventually(lambda: queues.running["batch"].runner.in_flight == 0)
         again = await queue.result(await queue.submit("r1"))
         assert again.status_code == 200, "an older cancel must not reach a new request of the same id"
 
@@ -354,17 +354,17 @@ async def test_a_request_that_takes_longer_than_its_lease(broker: Broker, target
 async def test_a_claim_that_was_taken_away_stops_its_request(broker: Broker, target: Target) -> None:
     target.answer = never
     config = configured(target.url, {"name": "batch", "lease": "4s"})
-    async with producer(broker, config) as queue, dispatching(broker, config) as lanes:
+    async with producer(broker, config) as queue, dispatching(broker, config) as queues:
         await queue.submit("r1", seconds=600)
         await eventually(lambda: target.asked)
 
         async def is_taken_away() -> bool:
-            claims = [one.claim for one in lanes.running["batch"].lane._deliveries.values()]
+            claims = [one.claim for one in queues.running["batch"].runner._deliveries.values()]
             return any([await queue.queue.retry(claim, 300_000) for claim in claims])
 
         await eventually(is_taken_away)
         await eventually(lambda: all(asked.closed for asked in target.asked))
-        await eventually(lambda: lanes.running["batch"].lane.in_flight == 0)
+        await eventually(lambda: queues.running["batch"].runner.in_flight == 0)
         assert (await queue.queue.totals()).delayed == 1
 
 

@@ -28,7 +28,7 @@ STORE_TIMEOUT = 10.0
 log = logging.getLogger(__name__)
 
 
-class Lane:
+class QueueRunner:
     """An async context manager: entered, it pumps; left, its claims are released and its tasks have ended.
 
     Draining is `stop_claiming`, then `drained`, then leaving. `lease` in seconds. `intake` moves requests into the queue.

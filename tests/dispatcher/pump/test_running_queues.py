@@ -28,11 +28,11 @@ async def test_what_the_broker_refuses_stops_no_queue(target: Target, tmp_path: 
     with RedisServer(tmp_path, cluster=True) as server:
         old = configured(target.url, {"name": "batch"}, broker=server.url)
         new = configured(target.url, {"name": "batch", **INTAKE}, broker=server.url)
-        async with RedisBroker(server.url) as broker, dispatching(broker, old) as lanes:
-            before = lanes.running["batch"]
+        async with RedisBroker(server.url) as broker, dispatching(broker, old) as queues:
+            before = queues.running["batch"]
             with pytest.raises(QueueError, match="is a cluster"):
-                await lanes.apply(new)
-            assert lanes.running["batch"] is before
+                await queues.apply(new)
+            assert queues.running["batch"] is before
             async with producer(broker, old) as queue:
                 assert (await queue.result(await queue.submit("r1"))).status_code == 200
 
@@ -42,11 +42,11 @@ async def test_what_needs_another_broker_stops_no_queue(target: Target, change: 
     """A new broker takes a restart, so the queues that need it cannot be opened before."""
     old = configured(target.url, {"name": "batch"}, {"name": "other"})
     new = _with_redis(target.url, {"name": "other", "objective": "new"}, {"name": "batch", **change})
-    async with MemoryBroker() as broker, dispatching(broker, old) as lanes:
-        before = dict(lanes.running)
+    async with MemoryBroker() as broker, dispatching(broker, old) as queues:
+        before = dict(queues.running)
         with pytest.raises(ConfigError, match=r"queues\.batch: cannot be opened: .*Redis"):
-            await lanes.apply(new)
-        assert lanes.running == before, "nothing is half applied"
+            await queues.apply(new)
+        assert queues.running == before, "nothing is half applied"
         async with producer(broker, old) as queue:
             assert (await queue.result(await queue.submit("r1"))).status_code == 200
 
@@ -67,12 +67,12 @@ async def test_the_answers_of_all_queues_share_their_memory() -> None:
         text = document(f"http://127.0.0.1:{seen.port}", {"name": "batch"}, {"name": "other"})
         config = read_config(yaml.safe_dump(yaml.safe_load(text) | {"answer_memory": "1MiB"}), {})
         async with (
-            dispatching(broker, config) as lanes,
+            dispatching(broker, config) as queues,
             producer(broker, config) as batch,
             producer(broker, config, "other") as other,
         ):
             await batch.submit("r1")
-            await eventually(lambda: lanes._answers.held >= 700_000)
+            await eventually(lambda: queues._answers.held >= 700_000)
             await other.submit("r2")
             async with asyncio.timeout(90):
                 await gave_way.wait()
@@ -111,13 +111,13 @@ async def test_a_queue_whose_pump_has_ended_is_named(
     """A gate that raises CancelledError ends the pump: nothing can tell that from its cancellation."""
     points = {"adsum.gates": {"acme-cancelling": "acme_cancelling:CANCELLING"}}
     see(monkeypatch, install(tmp_path / "acme", "acme_cancelling", points, module=GATE))
-    queues = ({"name": "other"}, {"name": "batch", "gate": {"type": "acme-cancelling"}})
-    config = configured(target.url, *queues)
-    async with MemoryBroker() as broker, dispatching(broker, config) as lanes:
-        assert lanes.unready_reason() == ""
+    batch = {"name": "batch", "gate": {"type": "acme-cancelling"}}
+    config = configured(target.url, {"name": "other"}, batch)
+    async with MemoryBroker() as broker, dispatching(broker, config) as queues:
+        assert queues.unready_reason() == ""
         async with producer(broker, config) as queue:
             await queue.submit("r1")
-            await eventually(lambda: "queue batch is not served" in lanes.unready_reason())
+            await eventually(lambda: "queue batch is not served" in queues.unready_reason())
 
 
 def _with_redis(url: str, *queues: dict[str, object]) -> Config:
