@@ -7,7 +7,7 @@ import numpy as np
 
 from epp.endpoints.endpoint import Column, Endpoint, EndpointPool, Floats, Indices
 from epp.request.inference_request import TOKEN_BYTES, InferenceRequest
-from epp.scheduling.work_ahead.agreement import Hashes
+from epp.scheduling.work_ahead.rendezvous_hashing import Hashes
 from epp.scheduling.work_ahead.savepoint import Savepoint
 
 _WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member

@@ -16,11 +16,11 @@ from epp.scheduling.peer_pick import Fit, PeerPick
 from epp.scheduling.plugin import SharedPrefixProducer
 from epp.scheduling.prefix.scorer import units_of_all
 from epp.scheduling.work_ahead.adapters import LoadedAdapters
-from epp.scheduling.work_ahead.agreement import credit_preferred, hashes_of
 from epp.scheduling.work_ahead.columns import ScoredPool, of_rows, prompt_tokens, requests_at, requests_of
 from epp.scheduling.work_ahead.cost_model import LEARNT_NUMBERS, UNKNOWN, CostModel, Known
 from epp.scheduling.work_ahead.ledger import SentPrompt, WorkLedger
 from epp.scheduling.work_ahead.pool_ledgers import PoolLedgers
+from epp.scheduling.work_ahead.rendezvous_hashing import credit_preferred, hashes_of
 from epp.scheduling.work_ahead.savepoint import Savepoint
 from epp.scheduling.work_ahead.transfer import AwaitedTransfer, TransferTimes
 
@@ -413,7 +413,7 @@ class WorkAheadProducer:
     def agree(
         self, missing: Floats, request: InferenceRequest, chain: PrefixChain, held: Floats, pool: EndpointPool
     ) -> None:
-        """If other pickers send to these endpoints too, believe of new prompts what they may know: agreement.py."""
+        """If other pickers send to these endpoints too, believe of new prompts what they may know: rendezvous_hashing.py."""
         if not self.ledgers.totals.others_send:
             return
         columns, rows = self.ledgers.columns(pool)

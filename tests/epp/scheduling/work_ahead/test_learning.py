@@ -13,7 +13,7 @@ from epp.decisions.document import describe
 from epp.request.inference_api import CompletionBody
 from epp.request.inference_request import InferenceRequest, PrefixChain
 from epp.scheduling.pick import Pick
-from epp.scheduling.work_ahead.agreement import credit_preferred, hashes_of
+from epp.scheduling.work_ahead.rendezvous_hashing import credit_preferred, hashes_of
 from epp.web.pool_view import learnt as shown_on_page
 from tests.epp.scheduling.endpoint_pools import make_endpoint
 from tests.epp.scheduling.work_ahead.test_plugins import HEADERS, Pool, went
