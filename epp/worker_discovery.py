@@ -179,8 +179,8 @@ class WorkerDiscovery(ResourceOwner):
         return f"no worker in {'/'.join(self._key)}, but {'; '.join(there)}" if there else None
 
     async def _wait_for_metadata(self, members: set[str], watch: discovery.InstanceEventStream) -> None:
-        """Wait for the endpoints of `members`, so that a picker that is ready does not answer 503. A process that takes over has them already, and
-        waits for the watch: what that does not have yet would be called missing.
+        """Wait for the endpoints of `members`, so that a picker that is ready does not answer 503. A process that takes over
+        has them already, and waits for the watch: what that does not have yet would be called missing.
         """
 
         def there() -> bool:

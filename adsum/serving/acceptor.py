@@ -58,7 +58,9 @@ class ServedConnection(Protocol):
 
 
 class Connections:
-    """`handshaking`: accepted connections that are not open yet, such as in a TLS handshake. They count, and have a time-out of their own."""
+    """`handshaking`: accepted connections that are not open yet, such as in a TLS handshake. They count, and have a time-out of
+    their own.
+    """
 
     def __init__(self, max_connections: int, idle_timeout: float) -> None:
         self.max_connections = max_connections

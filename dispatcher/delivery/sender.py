@@ -32,7 +32,9 @@ from dispatcher.gates.gate import RefusedError
 
 
 class DispatchObserver(Protocol):
-    """Observes one queue: counters, and tests that stop a process at a certain step. Its methods run on the path of each request: they must return at once."""
+    """Observes one queue: counters, and tests that stop a process at a certain step. Its methods run on the path of each
+    request: they must return at once.
+    """
 
     def refused(self, candidate: DispatchCandidate, refusal: RefusedError) -> None:
         """The gate refused the candidate."""

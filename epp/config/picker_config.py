@@ -69,9 +69,11 @@ schedulingProfiles:
 outlierDetection: {}
 slowStart: {}
 """
-"""The default: where a request costs least (docs/routing.md), on two workers where they have roles, without workers that fail (docs/failing-workers.md).
+"""The default: where a request costs least (docs/routing.md), on two workers where they have roles, without workers that fail
+(docs/failing-workers.md).
 
-A file is not completed by it: it decides as written, as with the Go picker."""
+A file is not completed by it: it decides as written, as with the Go picker.
+"""
 CONFIG_OF_POOL: Final = DEFAULT_CONFIG.replace("maxNumOfEndpoints: 3", "maxNumOfEndpoints: 1")
 """The same where an InferencePool names the picker: its gateway is another project's, and some read one address, of a list
 none (https://github.com/agentgateway/agentgateway/issues/1444, and Envoy's ORIGINAL_DST in Envoy AI Gateway)."""
@@ -81,10 +83,12 @@ none (https://github.com/agentgateway/agentgateway/issues/1444, and Envoy's ORIG
 class PickerConfig:
     """The parts of a picker that a configuration file describes.
 
-    `metrics` None: nothing is scraped. `models` None: workers are asked for their models as usual. `file_discovery`: the file that lists the endpoints. `passthrough`: bodies are not
-    parsed. `plugins`: all of the file. `attributes`: the numbers that pages are also read for. `response_headers`: sets headers of answers, None if no
-    plugin does. `fairness_headers`: where a request's fairness id may stand besides its own headers. `flow_control`: None:
-    requests do not wait. `outliers` None: no endpoint is ejected; `slow_start` None: new ones are as all others. `steps`: what happens to a request, for people. `warnings`: fields of the file without effect.
+    `metrics` None: nothing is scraped. `models` None: workers are asked for their models as usual. `file_discovery`: the file
+    that lists the endpoints. `passthrough`: bodies are not parsed. `plugins`: all of the file. `attributes`: the numbers that
+    pages are also read for. `response_headers`: sets headers of answers, None if no plugin does. `fairness_headers`: where a
+    request's fairness id may stand besides its own headers. `flow_control`: None: requests do not wait. `outliers` None: no
+    endpoint is ejected; `slow_start` None: new ones are as all others. `steps`: what happens to a request, for people.
+    `warnings`: fields of the file without effect.
     """
 
     scheduler: Scheduler

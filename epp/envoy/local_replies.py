@@ -20,9 +20,10 @@ _SILENT = "response.code_details == 'stream_idle_timeout' && response.code == 50
 def local_replies() -> Json:
     """The field `local_reply_config`; the first mapper that matches rewrites the answer.
 
-    The picker's rejections are local replies too. They keep their body: they have none of these flags, and never status
-    500 or 504. Envoy answers 500 if the ext_proc stream fails and 504 if it is too slow, or silent for the stream's idle
-    timeout; we answer 503, since neither the client nor a worker is at fault. `proxy-status` (RFC 9209) tells the picker which workers to avoid.
+    The picker's rejections are local replies too. They keep their body: they have none of these flags, and never status 500 or
+    504. Envoy answers 500 if the ext_proc stream fails and 504 if it is too slow, or silent for the stream's idle timeout; we
+    answer 503, since neither the client nor a worker is at fault. `proxy-status` (RFC 9209) tells the picker which workers to
+    avoid.
     """
     return {
         "mappers": [

@@ -37,8 +37,9 @@ TOKEN_LENGTH: Final = 28
 BODY_TAG: Final = "body"
 """A custom tag of an entry: `=` and the microseconds from the request's first byte to the first of the answer's body."""
 _BEFORE_TOKEN: Final = b"\n\x05token\x12\x1e\x1a\x1c"
-"""These bytes stand before a token in an entry: key and value of a google.protobuf.Struct. So it is found without reading all metadata, a
-third of what an entry cost. No client can write that: Envoy takes no control characters in headers and paths."""
+"""These bytes stand before a token in an entry: key and value of a google.protobuf.Struct. So it is found without reading all
+metadata, a third of what an entry cost. No client can write that: Envoy takes no control characters in headers and paths.
+"""
 MOST_ENTRIES: Final = 10_000
 """Entries of one message; Envoy sends what it has every 30 ms, and at 256 KiB at the latest (epp/envoy/access_logs.py)."""
 _PERIODIC: Final = 5

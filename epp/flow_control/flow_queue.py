@@ -17,8 +17,9 @@ def bytes_held(request: InferenceRequest) -> int:
 class QueuedRequest:
     """`arrived_at`: seconds of the picker's clock. `ttl`: seconds that it may wait while the pool has endpoints; 0: no limit.
 
-    `expected`: seconds that a worker is expected to take for its first byte, negative: not known. `size`: bytes that it holds. `rank`: what the ordering policy of its band made of it. `sequence`: its place in the order of
-    arrival. `waiting`: learns that it goes; set by the controller.
+    `expected`: seconds that a worker is expected to take for its first byte, negative: not known. `size`: bytes that it holds.
+    `rank`: what the ordering policy of its band made of it. `sequence`: its place in the order of arrival. `waiting`: learns
+    that it goes; set by the controller.
     """
 
     __slots__ = ("arrived_at", "expected", "rank", "request", "sequence", "size", "ttl", "waiting")

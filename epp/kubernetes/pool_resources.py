@@ -33,7 +33,9 @@ class ResourceReaders:
 
 
 class PoolResources(ResourceOwner):
-    """An async context manager. `grpc_port`: where this picker listens, 0: anywhere. Nothing that Kubernetes answers raises: it is retried for ever, and shown by `describe`."""
+    """An async context manager. `grpc_port`: where this picker listens, 0: anywhere. Nothing that Kubernetes answers raises: it
+    is retried for ever, and shown by `describe`.
+    """
 
     def __init__(
         self,

@@ -110,14 +110,13 @@ class PluginDeclaration:
     `build` is called once for each plugin of the file, with its parameters and a PluginContext, and again only when these
     change; a ValueError is reported as an error in the parameters, a ParameterError with its field. `parameters`: a Section,
     whose fields are camelCase in the file; a picker's derive from PickerParameters. `reads_metrics`: a scorer reads the
-    workers' metrics, so endpoints with stale numbers are ranked last. `type`: the name in the file; of an installed
-    package, the name of the entry point. `also`: a second role. `read_by_handlers`: of a data producer that profile handlers
-    may read, so that it runs where one decides. `single`: why a file can use only one, if that is so.
-    `is_default`: of built-in types, what a file gets that names none of the role.
-    `unread_warning`: the rest of a warning about a data producer that is listed and that no plugin of a profile reads.
-    `flow_control_limit`: what it does not do where flow control is on, as the rest of a warning that begins with its type. `warnings`: what to say
-    when the file is read, such as what the plugin lacks. `metrics`: from all plugins
-    of the type that are in use, what the metrics page has of them.
+    workers' metrics, so endpoints with stale numbers are ranked last. `type`: the name in the file; of an installed package,
+    the name of the entry point. `also`: a second role. `read_by_handlers`: of a data producer that profile handlers may read,
+    so that it runs where one decides. `single`: why a file can use only one, if that is so. `is_default`: of built-in types,
+    what a file gets that names none of the role. `unread_warning`: the rest of a warning about a data producer that is listed
+    and that no plugin of a profile reads. `flow_control_limit`: what it does not do where flow control is on, as the rest of a
+    warning that begins with its type. `warnings`: what to say when the file is read, such as what the plugin lacks. `metrics`:
+    from all plugins of the type that are in use, what the metrics page has of them.
     """
 
     role: Role

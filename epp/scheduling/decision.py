@@ -190,8 +190,9 @@ def kept_scores(weighted_scores: Sequence[tuple[float, Any]], scored: Sized) -> 
 
 
 class CacheEvidence(NamedTuple):
-    """The source of what is known of an endpoint's cache, `events` or `estimate`; how far its events are believed, 0 to 1; how often they were
-    compared with what it delivered."""
+    """The source of what is known of an endpoint's cache, `events` or `estimate`; how far its events are believed, 0 to 1; how
+    often they were compared with what it delivered.
+    """
 
     by: str
     confidence: float
@@ -203,9 +204,9 @@ class Decision:
 
     Times in seconds of the picker's clock, NOT_YET: that has not happened. `at`: the picker had the request. `picked_at`: it
     was scheduled or refused. `waited`: in the queue of flow control. `endpoints`: all of them at `picked_at`, candidates or
-    not. `status`, `responded_at`: of the response headers. `expected`: seconds from
-    the pick to the first byte of a streamed answer, negative: not known; `first_byte_at`: it came. `served_by`: the destination that the data plane names.
-    `ended_by`: why the stream ended. `explained`: there is no such request; `would_wait`: it would not go at once.
+    not. `status`, `responded_at`: of the response headers. `expected`: seconds from the pick to the first byte of a streamed
+    answer, negative: not known; `first_byte_at`: it came. `served_by`: the destination that the data plane names. `ended_by`:
+    why the stream ended. `explained`: there is no such request; `would_wait`: it would not go at once.
 
     Only what is noted whole, and every refusal, has `numbers`, the first KEPT_ROWS columns of `endpoints` before this request
     was counted, and `steps`, as those of a `ProfileRun`, before all profiles. `runs` and `calls`, of data producers, are of

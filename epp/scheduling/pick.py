@@ -48,14 +48,14 @@ class Pick:
     each. `headers`: further request headers for the choice, in lower case. Only control headers, which clients cannot set,
     are allowed: a worker that trusts any other name could be misled by a client. ValueError otherwise.
 
-    `stages`: which stages of the request are apart, in words, and if one is not though it was meant to be, why.
-    `in_flight_at`: the endpoint that answers, as far as is known, and all helpers; empty once the request is over.
-    `observer_state`: for the use of the `Observer`. `producers`: the data producers that learnt of the pick. `settled`:
-    they learnt how the request ended. `scores`: of the candidates by destination, if the profile reports them.
-    `prompt_hash`: identifies the prompt where endpoints may be ejected. `evict`: takes the request back from its worker, with an answer for its client;
-    returns whether it was not too late. None: it cannot be taken back. `decision`: what else was noted of it, if anything.
-    `expected`: seconds from the pick to the first byte of a streamed answer; negative: not known. `first_byte_at`: it came.
-    `token`: its name in the log of the data plane, if that reports how it ends. `peer_number`: its number for peers; 0: none.
+    `stages`: which stages of the request are apart, in words, and if one is not though it was meant to be, why. `in_flight_at`:
+    the endpoint that answers, as far as is known, and all helpers; empty once the request is over. `observer_state`: for the
+    use of the `Observer`. `producers`: the data producers that learnt of the pick. `settled`: they learnt how the request
+    ended. `scores`: of the candidates by destination, if the profile reports them. `prompt_hash`: identifies the prompt where
+    endpoints may be ejected. `evict`: takes the request back from its worker, with an answer for its client; returns whether it
+    was not too late. None: it cannot be taken back. `decision`: what else was noted of it, if anything. `expected`: seconds
+    from the pick to the first byte of a streamed answer; negative: not known. `first_byte_at`: it came. `token`: its name in
+    the log of the data plane, if that reports how it ends. `peer_number`: its number for peers; 0: none.
 
     What became of it, as in a `Decision`: `status` and `responded_at`, `served_by`, `attempts`, `ended_at` and `ended_by`,
     `evicted_for`. `sequence`, `size`, `picked_at` and `among`, all endpoints, are set by who keeps it.

@@ -192,7 +192,9 @@ class AdmissionProvider(Protocol):
     """A data producer for which requests have to wait. With flow control they do so only if its `before_flow_control` is true."""
 
     def admission(self, behind: AdmissionController) -> AdmissionController:
-        """Return a controller that decides in place of `behind`, and asks it too. Without `before_flow_control`, `behind` lets nothing wait."""
+        """Return a controller that decides in place of `behind`, and asks it too. Without `before_flow_control`, `behind` lets
+        nothing wait.
+        """
 
 
 @runtime_checkable

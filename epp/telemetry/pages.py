@@ -110,8 +110,8 @@ def application(
     page: ProgramPage | None = None,
     merge: Merge | None = None,
 ) -> web.Application:
-    """`merge`: as of `Exposition`. `counters` may be read in any thread, `gauges` only on the event loop. `describe` returns /debug/endpoints,
-    `describe_status` /status. `page`: what browsers get at /.
+    """`merge`: as of `Exposition`. `counters` may be read in any thread, `gauges` only on the event loop. `describe` returns
+    /debug/endpoints, `describe_status` /status. `page`: what browsers get at /.
     """
 
     exposition = Exposition(counters, gauges, merge)

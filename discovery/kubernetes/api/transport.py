@@ -79,8 +79,8 @@ class ApiTransport(Protocol):
 
 
 class ClusterTransport:
-    """ApiTransport over aiohttp, POSTs and PATCHes. After a 401 the credentials are read again and the request is repeated once; after a
-    certificate that does not verify, so are the certificate authorities. Both are rotated while we run.
+    """ApiTransport over aiohttp, POSTs and PATCHes. After a 401 the credentials are read again and the request is repeated
+    once; after a certificate that does not verify, so are the certificate authorities. Both are rotated while we run.
     """
 
     def __init__(self, cluster: Cluster, timings: Timings | None = None) -> None:

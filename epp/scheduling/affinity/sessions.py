@@ -101,8 +101,8 @@ def row_of(name: str, pool: EndpointPool) -> int | None:
 class EncodedEndpointHeader:
     """The client sends back the token that its last answer had: base64 of `namespace/name` of the endpoint.
 
-    The name decides alone: a token of a Go picker counts whatever it takes for the namespace. `header` in lower case. `helper`: the role
-    of the one that is kept, if it is not the endpoint that answers.
+    The name decides alone: a token of a Go picker counts whatever it takes for the namespace. `header` in lower case. `helper`:
+    the role of the one that is kept, if it is not the endpoint that answers.
     """
 
     def __init__(self, header: str = TOKEN_HEADER, helper: str = "") -> None:

@@ -141,7 +141,9 @@ class DisaggProfileHandler:
 def _prefill_worker(
     result: ProfileResult | Rejection | None, decode: Endpoint
 ) -> tuple[Endpoint | None, str, str]:
-    """Finds who computes the prompt for that decode worker. None: it does so itself, and if that was not meant, why, in words and as a label."""
+    """Finds who computes the prompt for that decode worker. None: it does so itself, and if that was not meant, why, in words
+    and as a label.
+    """
     if result is None:
         return None, "", ""
     if isinstance(result, Rejection):

@@ -32,8 +32,8 @@ from epp.scheduling.work_ahead.remote_prefill import CANDIDATE, RemotePrefill
 
 
 class LeastCostProfileHandler(SingleProfileHandler):
-    """A `StagedHandler`. The profile runs for prefill under the name `stage`. `name`: in the file; `counts`: learns which of its decisions
-    become picks.
+    """A `StagedHandler`. The profile runs for prefill under the name `stage`. `name`: in the file; `counts`: learns which of
+    its decisions become picks.
     """
 
     type = "least-cost-profile-handler"

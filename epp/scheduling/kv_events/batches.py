@@ -75,7 +75,9 @@ KvEvent: TypeAlias = BlocksStored | BlocksRemoved | BlocksCleared
 
 
 class KvBatch(NamedTuple):
-    """`time`: when it was sent, in seconds of the worker's clock. `unknown`: events of other types. `faulty`: events that cannot be read."""
+    """`time`: when it was sent, in seconds of the worker's clock. `unknown`: events of other types. `faulty`: events that
+    cannot be read.
+    """
 
     time: float
     events: list[KvEvent]

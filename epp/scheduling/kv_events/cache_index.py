@@ -127,7 +127,9 @@ class CacheIndex:
             self._sweep()
 
     def held_by(self, holdings: CacheHoldings) -> Steps[HeldBlocks]:
-        """All that it holds, to be handed to another index of the same seed. Nothing of it may be applied meanwhile; if it is cleared, this is a part."""
+        """All that it holds, to be handed to another index of the same seed. Nothing of it may be applied meanwhile; if it is
+        cleared, this is a part.
+        """
         names, keys = yield from self._names_of(holdings)
         ref_keys, ref_scopes, ref_counts = array("Q"), array("H"), array("I")
         scopes: dict[Scope, int] = {}

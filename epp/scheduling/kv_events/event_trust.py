@@ -44,7 +44,8 @@ class Prediction(NamedTuple):
 
 
 class EventTrust:
-    """How far one worker's events are true. `confidence`: 1 for events that were always right; `believed`: whether they decide, or the estimate does.
+    """How far one worker's events are true. `confidence`: 1 for events that were always right; `believed`: whether they decide,
+    or the estimate does.
 
     `checks`: comparisons that said something; two that hold nothing of a prompt agree by chance.
     """

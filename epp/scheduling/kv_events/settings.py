@@ -19,7 +19,8 @@ _ENDPOINT: Final = re.compile(r"tcp://[^\s:/]{1,200}:[0-9]{1,5}")
 class KvEventSettings:
     """`token_wait`: seconds that a pick waits for tokens. `port`: of every worker's socket, plus the rank; None: each worker says.
 
-    `optional`: without pyzmq nothing is read. `tokenizers`: files by model. `topic`: the beginning of the topics that are read; empty: all. `bind`: where workers connect to, if they do.
+    `optional`: without pyzmq nothing is read. `tokenizers`: files by model. `topic`: the beginning of the topics that are read;
+    empty: all. `bind`: where workers connect to, if they do.
     """
 
     optional: bool = False

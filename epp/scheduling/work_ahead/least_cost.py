@@ -64,8 +64,8 @@ class LeastCostScorer:
         return np.divide(_SCALE, cost, out=cost)
 
     def unlearnt_score(self, request: InferenceRequest, pool: EndpointPool) -> Floats | None:
-        """With the constants in place of what first bytes taught. None too where a prompt may be computed elsewhere: that is more than a
-        score.
+        """With the constants in place of what first bytes taught. None too where a prompt may be computed elsewhere: that is
+        more than a score.
         """
         if not self.producer.model.learnt or CANDIDATE.of(request) is not None:
             return None

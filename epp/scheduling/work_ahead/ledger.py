@@ -352,8 +352,8 @@ class PoolTotals:
         self.speed = median(speeds) if speeds else 0.0
 
     def slowness(self, ledger: WorkLedger) -> float:
-        """How many times longer it takes than the endpoint in the middle; more than 1 is slower. Where first bytes say what is ahead they say
-        this too: prompts may be computed side by side, so tokens in a time say nothing.
+        """How many times longer it takes than the endpoint in the middle; more than 1 is slower. Where first bytes say what is
+        ahead they say this too: prompts may be computed side by side, so tokens in a time say nothing.
         """
         if ledger.held:
             return ledger.pace.slowness

@@ -32,8 +32,9 @@ MAX_CONNECTIONS: Final = 2048
 """Open connections on the port of ext_proc. An Envoy has one or two per worker thread."""
 MAX_HEALTH_CONNECTIONS: Final = 512
 SHARED_STREAMS: Final = 16
-"""Streams at once that are offered on one connection to a port that several processes share: an Envoy has one connection for each of its worker
-threads, and opens another one, which another process gets, only for more streams than that."""
+"""Streams at once that are offered on one connection to a port that several processes share: an Envoy has one connection for
+each of its worker threads, and opens another one, which another process gets, only for more streams than that.
+"""
 IDLE_TIMEOUT: Final = 600.0
 """Seconds without a stream after which a connection is closed; the peer opens another one when it needs it."""
 READ_SIZE: Final = 256 * 1024
