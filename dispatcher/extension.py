@@ -5,7 +5,7 @@ object it refers to is a `GateDeclaration`. Or in the group `adsum.brokers`: eac
 letters and refers to an `OpenBroker`.
 """
 
-from dispatcher.broker.capacity.account import TargetAccount
+from dispatcher.broker.capacity.target_ledger import TargetLedger
 from dispatcher.broker.contract.ledger import (
     Changes,
     Grant,
@@ -119,7 +119,7 @@ __all__ = [
     "Scope",
     "Slot",
     "State",
-    "TargetAccount",
+    "TargetLedger",
     "TenantBacklog",
     "Totals",
     "check_key",

@@ -5,7 +5,7 @@ requests. So every send is counted in one ledger per target, in the broker, and 
 since it was taken.
 
 `dispatcher.broker.memory` and `dispatcher.broker.redis` implement it over the arithmetic of
-`dispatcher.broker.capacity.budget` (`account` decides what a 429 closes); one contract suite runs over both.
+`dispatcher.broker.capacity.budget` (`target_ledger` decides what a 429 closes); one contract suite runs over both.
 """
 
 import asyncio

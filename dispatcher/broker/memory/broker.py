@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
-from dispatcher.broker.capacity.account import TargetAccount
+from dispatcher.broker.capacity.target_ledger import TargetLedger
 from dispatcher.broker.contract.ledger import (
     Changes,
     Grant,
@@ -29,13 +29,13 @@ class MemoryLedger:
 
     def __init__(self, clock_ms: Callable[[], int], *, lease_ms: int = 15_000) -> None:
         self._clock_ms = clock_ms
-        self._account = TargetAccount(lease_ms)
+        self._ledger = TargetLedger(lease_ms)
         self._began: dict[str, int] = {}
         self._changes = Changes()
 
     @property
     def lease_ms(self) -> int:
-        return self._account.lease_ms
+        return self._ledger.lease_ms
 
     async def now_ms(self) -> int:
         return self._clock_ms()
@@ -43,12 +43,12 @@ class MemoryLedger:
     async def state(self) -> LedgerState:
         now = self._clock_ms()
         self._drop_lapsed(now)
-        return LedgerState(now, self._account.in_flight)
+        return LedgerState(now, self._ledger.in_flight)
 
     async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
         now = self._clock_ms()
         self._drop_lapsed(now)
-        answer = self._account.reserve(now, reading, units, new_token())
+        answer = self._ledger.reserve(now, reading, units, new_token())
         if isinstance(answer, Refusal):
             return Refusal(answer.reason, answer.until_ms, self._changes.count)
         self._began[answer.id] = now
@@ -59,22 +59,22 @@ class MemoryLedger:
         for reservation in reservations:
             # A heartbeat that was on its way when its reservation was released must not count it again.
             if (began := self._began.get(reservation.id)) is not None:
-                self._account.heartbeat(now, reservation, began)
+                self._ledger.heartbeat(now, reservation, began)
         self._drop_lapsed(now)
 
     async def release(self, reservation: Reservation, *, accepted: bool) -> None:
         self._began.pop(reservation.id, None)
-        if self._account.release(reservation.id, accepted=accepted):
+        if self._ledger.release(reservation.id, accepted=accepted):
             self._changes.tell()
 
     async def report_overload(self, retry_after_ms: int = 0) -> None:
-        self._account.report_overload(self._clock_ms(), retry_after_ms)
+        self._ledger.report_overload(self._clock_ms(), retry_after_ms)
 
     async def wait(self, timeout: float, *, seen: int = -1) -> None:
         await self._changes.wait(timeout, seen)
 
     def _drop_lapsed(self, now: int) -> None:
-        if self._account.drop_lapsed(now):
+        if self._ledger.drop_lapsed(now):
             self._changes.tell()
 
 

@@ -1,4 +1,4 @@
-"""The ledger of one target in Redis, shared by all replicas: the rules of `dispatcher/broker/capacity/account.py` as a script.
+"""The ledger of one target in Redis, shared by all replicas: the rules of `dispatcher/broker/capacity/target_ledger.py` as a script.
 
 Redis runs a script atomically (https://redis.io/docs/latest/develop/programmability/), so two replicas never admit the
 same free place. The keys of one target have one hash tag, so that a cluster keeps them in one slot, as a script needs
@@ -16,7 +16,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from adsum.tasks import ResourceOwner
-from dispatcher.broker.capacity.account import REASONS
+from dispatcher.broker.capacity.target_ledger import REASONS
 from dispatcher.broker.contract.ledger import (
     Grant,
     LedgerState,

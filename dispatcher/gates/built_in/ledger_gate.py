@@ -12,8 +12,8 @@ from functools import reduce
 from typing import Final, TypeAlias
 
 from adsum.tasks import first_of
-from dispatcher.broker.capacity.account import ALWAYS_NEWER_MS, LONGEST_RETRY_AFTER_MS
 from dispatcher.broker.capacity.budget import ONE
+from dispatcher.broker.capacity.target_ledger import ALWAYS_NEWER_MS, LONGEST_RETRY_AFTER_MS
 from dispatcher.broker.contract.ledger import Ledger, Reading, Refusal, Reservation
 from dispatcher.broker.contract.message import DispatchCandidate
 from dispatcher.broker.contract.queue import QueueError

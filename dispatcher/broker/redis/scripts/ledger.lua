@@ -1,4 +1,4 @@
--- The ledger of one target: the rules of dispatcher/broker/capacity/account.py, applied to several operations in order.
+-- The ledger of one target: the rules of dispatcher/broker/capacity/target_ledger.py, applied to several operations in order.
 -- A script is atomic (https://redis.io/docs/latest/develop/programmability/), so no two dispatchers get the same room.
 --
 -- KEYS: began (sorted set: reservation by start), leases (sorted set: reservation by end of lease), state (hash).
@@ -92,7 +92,7 @@ local function life()
   return fields.life
 end
 
--- The refusal if the ledger was lost, or after an overload; nil if the target is open. account.py explains the steps.
+-- The refusal if the ledger was lost, or after an overload; nil if the target is open. target_ledger.py explains the steps.
 local function closed(at, room)
   clamp('recounted', now + lease)
   if now < get('recounted') then return {0, 'lost', get('recounted')} end

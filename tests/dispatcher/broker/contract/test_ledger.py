@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from dispatcher.broker.capacity.account import REASONS
+from dispatcher.broker.capacity.target_ledger import REASONS
 from dispatcher.broker.contract.ledger import Ledger, Reading, Refusal, Reservation
 from tests.dispatcher.broker.contract.conftest import OpenLedgers
 from tests.eventually import asked_until

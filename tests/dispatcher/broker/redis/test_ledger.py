@@ -15,7 +15,7 @@ from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
 from adsum.tasks import background
-from dispatcher.broker.capacity.account import REASONS, TargetAccount
+from dispatcher.broker.capacity.target_ledger import REASONS, TargetLedger
 from dispatcher.broker.contract.ledger import Grant, Quota, QuotaMode, Reading, Refusal, Reservation
 from dispatcher.broker.contract.queue import QueueError
 from dispatcher.broker.redis.client.connection import connect
@@ -238,10 +238,12 @@ STEPS = st.lists(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=STEPS)
-def test_the_script_keeps_the_same_book_as_the_account(redis_server: RedisServer, steps: list[Step]) -> None:
+def test_the_script_keeps_the_same_book_as_the_plain_ledger(
+    redis_server: RedisServer, steps: list[Step]
+) -> None:
     """Each step is told to both, with the broker's own time; every answer must be the same."""
     redis_server.flush()
-    account = TargetAccount(60_000)
+    ledger = TargetLedger(60_000)
     with BlockingRedis(port=redis_server.port) as client:
         script = client.register_script(SCRIPT.read_text())
 
@@ -260,7 +262,7 @@ def test_the_script_keeps_the_same_book_as_the_account(redis_server: RedisServer
                 member, exact = f"{units}:{number}", Fraction(str(headroom))
                 at = clock() + ago
                 now, answer = told("R", member, units, at, int(exact), int(exact > 0), int(allotment))
-                expected = account.reserve(now, Reading(exact, at, Fraction(str(allotment))), units, member)
+                expected = ledger.reserve(now, Reading(exact, at, Fraction(str(allotment))), units, member)
                 if isinstance(expected, Reservation):
                     assert answer[:2] == [1, int(expected.probe)]
                     members.append(member)
@@ -271,10 +273,10 @@ def test_the_script_keeps_the_same_book_as_the_account(redis_server: RedisServer
             elif step[0] == "F" and members:
                 member = members.pop(step[1] % len(members))
                 _, answer = told("F", member, int(step[2]))
-                assert answer == [int(account.release(member, accepted=step[2]))]
+                assert answer == [int(ledger.release(member, accepted=step[2]))]
             elif step[0] == "L":
                 _, in_flight = told("L")
-                assert in_flight == [account.in_flight]
+                assert in_flight == [ledger.in_flight]
             elif step[0] == "O":
                 now, _ = told("O", step[1])
-                account.report_overload(now, step[1])
+                ledger.report_overload(now, step[1])

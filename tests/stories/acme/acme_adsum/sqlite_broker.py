@@ -25,7 +25,7 @@ from dispatcher.extension import (
     Reading,
     Refusal,
     Reservation,
-    TargetAccount,
+    TargetLedger,
     checked_name,
     checked_rules,
     new_token,
@@ -38,7 +38,7 @@ LEASE_MS = 3_000
 
 
 class SqliteLedger(Ledger):
-    """The account of a target is one JSON value, replaced in a transaction."""
+    """The ledger of a target is one JSON value, replaced in a transaction."""
 
     def __init__(self, store: SqliteStore, target: str) -> None:
         self._store, self._target, self._released = store, target, f"released {target}"
@@ -52,49 +52,49 @@ class SqliteLedger(Ledger):
         return now_ms()
 
     async def state(self) -> LedgerState:
-        with self._account() as (account, now):
-            return LedgerState(now, account.in_flight)
+        with self._ledger() as (ledger, now):
+            return LedgerState(now, ledger.in_flight)
 
     async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
-        with self._account() as (account, now):
-            answer = account.reserve(now, reading, units, new_token())
+        with self._ledger() as (ledger, now):
+            answer = ledger.reserve(now, reading, units, new_token())
             if isinstance(answer, Refusal):
                 return replace(answer, seen=self._store.count(self._released))
             self._began[answer.id] = now
             return answer
 
     async def heartbeat(self, reservations: list[Reservation]) -> None:
-        with self._account() as (account, now):
+        with self._ledger() as (ledger, now):
             for reservation in reservations:
                 # One that was released while its heartbeat was on the way must not be counted again.
                 if (began := self._began.get(reservation.id)) is not None:
-                    account.heartbeat(now, reservation, began)
+                    ledger.heartbeat(now, reservation, began)
 
     async def release(self, reservation: Reservation, *, accepted: bool) -> None:
         self._began.pop(reservation.id, None)
-        with self._account() as (account, _):
-            if account.release(reservation.id, accepted=accepted):
+        with self._ledger() as (ledger, _):
+            if ledger.release(reservation.id, accepted=accepted):
                 self._store.add(self._released)
 
     async def report_overload(self, retry_after_ms: int = 0) -> None:
-        with self._account() as (account, now):
-            account.report_overload(now, retry_after_ms)
+        with self._ledger() as (ledger, now):
+            ledger.report_overload(now, retry_after_ms)
 
     async def wait(self, timeout: float, *, seen: int = -1) -> None:
         known = self._store.count(self._released) if seen == -1 else seen
         await self._store.changed(self._released, known, timeout)
 
     @contextmanager
-    def _account(self) -> Iterator[tuple[TargetAccount, int]]:
+    def _ledger(self) -> Iterator[tuple[TargetLedger, int]]:
         with self._store.transaction() as db:
-            row = db.execute("SELECT account FROM accounts WHERE target = ?", (self._target,)).fetchone()
-            account = TargetAccount.load(LEASE_MS, json.loads(row[0])) if row else TargetAccount(LEASE_MS)
+            row = db.execute("SELECT ledger FROM ledgers WHERE target = ?", (self._target,)).fetchone()
+            ledger = TargetLedger.load(LEASE_MS, json.loads(row[0])) if row else TargetLedger(LEASE_MS)
             now = now_ms()
-            if account.drop_lapsed(now):
+            if ledger.drop_lapsed(now):
                 self._store.add(self._released)
-            yield account, now
-            values = (self._target, json.dumps(account.dump()))
-            db.execute("INSERT OR REPLACE INTO accounts VALUES (?, ?)", values)
+            yield ledger, now
+            values = (self._target, json.dumps(ledger.dump()))
+            db.execute("INSERT OR REPLACE INTO ledgers VALUES (?, ?)", values)
 
 
 class SqliteQuotas(Quotas):

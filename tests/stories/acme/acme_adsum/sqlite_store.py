@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS letters (
 CREATE TABLE IF NOT EXISTS cancellations (queue TEXT, owner TEXT, fence TEXT, at INTEGER);
 CREATE TABLE IF NOT EXISTS turns (queue TEXT, tier INTEGER, tenant TEXT, at REAL, PRIMARY KEY (queue, tier, tenant));
 CREATE TABLE IF NOT EXISTS counts (name TEXT PRIMARY KEY, count INTEGER);
-CREATE TABLE IF NOT EXISTS accounts (target TEXT PRIMARY KEY, account TEXT);
+CREATE TABLE IF NOT EXISTS ledgers (target TEXT PRIMARY KEY, ledger TEXT);
 CREATE TABLE IF NOT EXISTS grants (key TEXT, mode TEXT, id TEXT, ends INTEGER, PRIMARY KEY (key, mode, id));
 """
 

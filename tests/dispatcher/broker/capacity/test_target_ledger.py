@@ -1,6 +1,6 @@
 """The book of one target: no interleaving of readings, requests and replicas overruns it.
 
-The steps after a 429 are in `tests/dispatcher/broker/contract/test_ledger.py`, which runs over this account too.
+The steps after a 429 are in `tests/dispatcher/broker/contract/test_ledger.py`, which runs over this ledger too.
 """
 
 import json
@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatcher.broker.capacity.account import LONGEST_RETRY_AFTER_MS, RAMP_END, TargetAccount
 from dispatcher.broker.capacity.budget import closing_point, from_load, spare
+from dispatcher.broker.capacity.target_ledger import LONGEST_RETRY_AFTER_MS, RAMP_END, TargetLedger
 from dispatcher.broker.contract.ledger import Reading, Reservation
 from tests.dispatcher.broker.contract.test_ledger import refused, reserved
 
@@ -45,7 +45,7 @@ class Target(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.account = TargetAccount(10**9)
+        self.ledger = TargetLedger(10**9)
         self.now = 1_000
         self.interactive = 0
         self.running: dict[str, Sent] = {}
@@ -79,7 +79,7 @@ class Target(RuleBasedStateMachine):
     def a_replica_sends(self, data: st.DataObject, units: int, delay: int) -> None:
         seen = self.seen[data.draw(st.sampled_from(sorted(self.seen)))]
         self.count += 1
-        answer = self.account.reserve(self.now, seen.reading, units, f"r{self.count}")
+        answer = self.ledger.reserve(self.now, seen.reading, units, f"r{self.count}")
         if isinstance(answer, Reservation):
             self.running[answer.id] = Sent(units, self.now + delay)
             self.last = (seen, answer.id)
@@ -89,7 +89,7 @@ class Target(RuleBasedStateMachine):
     def one_ends(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(sorted(self.running)))
         del self.running[id]
-        self.account.release(id, accepted=True)
+        self.ledger.release(id, accepted=True)
 
     @invariant()
     def load_at_the_reading_and_what_it_cannot_have_seen_fit(self) -> None:
@@ -104,7 +104,7 @@ class Target(RuleBasedStateMachine):
 
     @invariant()
     def the_book_knows_what_runs(self) -> None:
-        assert self.account.in_flight == sum(sent.units for sent in self.running.values())
+        assert self.ledger.in_flight == sum(sent.units for sent in self.running.values())
 
 
 class TestTarget(Target.TestCase):  # type: ignore[misc, name-defined]  # made by Hypothesis
@@ -112,112 +112,110 @@ class TestTarget(Target.TestCase):  # type: ignore[misc, name-defined]  # made b
 
 
 def test_12_the_later_retry_after_counts() -> None:
-    account = TargetAccount(LEASE)
-    account.report_overload(20, 500)
-    account.report_overload(30, 0)
-    assert refused(account.reserve(40, Reading(Fraction(9), 40), 1, "a"), "asked").until_ms == 520
-    reserved(account.reserve(520, Reading(Fraction(9), 40), 1, "a"))
+    ledger = TargetLedger(LEASE)
+    ledger.report_overload(20, 500)
+    ledger.report_overload(30, 0)
+    assert refused(ledger.reserve(40, Reading(Fraction(9), 40), 1, "a"), "asked").until_ms == 520
+    reserved(ledger.reserve(520, Reading(Fraction(9), 40), 1, "a"))
 
 
 def test_12_what_began_before_the_probe_widens_nothing() -> None:
-    account = TargetAccount(LEASE)
-    reserved(account.reserve(10, Reading(Fraction(100), 10), 1, "before"))
-    account.report_overload(20, 0)
+    ledger = TargetLedger(LEASE)
+    reserved(ledger.reserve(10, Reading(Fraction(100), 10), 1, "before"))
+    ledger.report_overload(20, 0)
     new = Reading(Fraction(100), 21)
-    reserved(account.reserve(22, new, 1, "probe"))
+    reserved(ledger.reserve(22, new, 1, "probe"))
     for id in ("probe", "before"):
-        account.release(id, accepted=True)
-    granted = [isinstance(account.reserve(24, new, 1, f"w{i}"), Reservation) for i in range(3)]
+        ledger.release(id, accepted=True)
+    granted = [isinstance(ledger.reserve(24, new, 1, f"w{i}"), Reservation) for i in range(3)]
     assert granted == [True, True, False]
 
 
 @pytest.mark.parametrize("end", ["released", "lapsed"])
 def test_12_a_probe_that_says_nothing_is_followed_by_another(end: str) -> None:
-    account = TargetAccount(LEASE)
-    account.report_overload(0, 0)
-    reserved(account.reserve(1, Reading(Fraction(9), 1), 1, "probe"))
+    ledger = TargetLedger(LEASE)
+    ledger.report_overload(0, 0)
+    reserved(ledger.reserve(1, Reading(Fraction(9), 1), 1, "probe"))
     if end == "released":
-        account.release("probe", accepted=False)
+        ledger.release("probe", accepted=False)
     else:
-        account.drop_lapsed(1 + LEASE)
-    assert reserved(account.reserve(1 + LEASE, Reading(Fraction(9), 1), 1, "second")).probe
+        ledger.drop_lapsed(1 + LEASE)
+    assert reserved(ledger.reserve(1 + LEASE, Reading(Fraction(9), 1), 1, "second")).probe
 
 
 def test_12_the_ramp_ends_at_n_or_where_it_holds_nobody_up() -> None:
     for reading, accepted in ((Reading(Fraction(4), 5), 2), (ENDLESS, RAMP_END.bit_length())):
-        account = TargetAccount(LEASE)
-        account.report_overload(0, 0)
+        ledger = TargetLedger(LEASE)
+        ledger.report_overload(0, 0)
         for number in range(accepted):
-            reserved(account.reserve(5, reading, 1, f"p{number}"))
-            account.release(f"p{number}", accepted=True)
-        granted = [account.reserve(6, reading, 1, f"r{number}") for number in range(2000)]
+            reserved(ledger.reserve(5, reading, 1, f"p{number}"))
+            ledger.release(f"p{number}", accepted=True)
+        granted = [ledger.reserve(6, reading, 1, f"r{number}") for number in range(2000)]
         expected = min(2000, int(reading.headroom))
         assert sum(isinstance(answer, Reservation) for answer in granted) == expected
 
 
 def test_09_a_reading_from_before_the_broker_clock_went_back_lets_nobody_in() -> None:
-    account = TargetAccount(LEASE)
+    ledger = TargetLedger(LEASE)
     before = Reading(Fraction(2), 10_000)
-    reserved(account.reserve(10_000, before, 1, "a"))
+    reserved(ledger.reserve(10_000, before, 1, "a"))
     for number in range(5):  # what began now cannot be told from what the reading has seen
-        refused(account.reserve(4_000, before, 1, f"b{number}"), "future")
-    reserved(account.reserve(4_100, Reading(Fraction(2), 4_050), 1, "c"))
-    refused(account.reserve(4_100, Reading(Fraction(2), 4_050), 1, "d"), "spent")  # "a" may not be in it
+        refused(ledger.reserve(4_000, before, 1, f"b{number}"), "future")
+    reserved(ledger.reserve(4_100, Reading(Fraction(2), 4_050), 1, "c"))
+    refused(ledger.reserve(4_100, Reading(Fraction(2), 4_050), 1, "d"), "spent")  # "a" may not be in it
 
 
 def test_12_a_target_opens_again_though_the_broker_clock_went_back() -> None:
-    account = TargetAccount(LEASE)
-    account.report_overload(9_000_000, LONGEST_RETRY_AFTER_MS)
-    refused(account.reserve(1_000, Reading(Fraction(2), 1_000), 1, "a"), "stale")
+    ledger = TargetLedger(LEASE)
+    ledger.report_overload(9_000_000, LONGEST_RETRY_AFTER_MS)
+    refused(ledger.reserve(1_000, Reading(Fraction(2), 1_000), 1, "a"), "stale")
     newer = Reading(Fraction(2), 1_001)
-    refusal = refused(account.reserve(1_002, newer, 1, "a"), "asked")
+    refusal = refused(ledger.reserve(1_002, newer, 1, "a"), "asked")
     assert refusal.until_ms is not None
     assert refusal.until_ms <= 1_002 + LONGEST_RETRY_AFTER_MS
 
 
 def test_20_a_killed_holder_is_forgotten_though_the_broker_clock_went_back() -> None:
-    account = TargetAccount(LEASE)
-    reserved(account.reserve(9_000_000, Reading(Fraction(1), 9_000_000), 1, "killed"))
-    account.drop_lapsed(1_000)
-    assert account.drop_lapsed(1_000 + LEASE)
-    assert account.in_flight == 0
+    ledger = TargetLedger(LEASE)
+    reserved(ledger.reserve(9_000_000, Reading(Fraction(1), 9_000_000), 1, "killed"))
+    ledger.drop_lapsed(1_000)
+    assert ledger.drop_lapsed(1_000 + LEASE)
+    assert ledger.in_flight == 0
 
 
 class Kept(RuleBasedStateMachine):
-    """An account that a broker stores as JSON after each step answers as one that is only kept in memory."""
+    """A ledger that a broker stores as JSON after each step answers as one that is only kept in memory."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 1_000
         self.count = 0
-        self.account, self.stored = TargetAccount(LEASE), TargetAccount(LEASE)
+        self.ledger, self.stored = TargetLedger(LEASE), TargetLedger(LEASE)
 
     @rule(later=st.integers(0, LEASE), units=st.integers(1, 3), room=st.integers(0, 9), ago=st.integers(0, 5))
     def reserve(self, later: int, units: int, room: int, ago: int) -> None:
         self.now += later
         reading = Reading(Fraction(room), self.now - ago)
-        for one in (self.account, self.stored):
+        for one in (self.ledger, self.stored):
             one.drop_lapsed(self.now)
-        answers = [
-            one.reserve(self.now, reading, units, str(self.now)) for one in (self.account, self.stored)
-        ]
+        answers = [one.reserve(self.now, reading, units, str(self.now)) for one in (self.ledger, self.stored)]
         assert answers[0] == answers[1]
 
     @rule(number=st.integers(1, 9), accepted=st.booleans())
     def release(self, number: int, accepted: bool) -> None:
-        ended = [one.release(f"r{number}", accepted=accepted) for one in (self.account, self.stored)]
+        ended = [one.release(f"r{number}", accepted=accepted) for one in (self.ledger, self.stored)]
         assert ended[0] == ended[1]
 
     @rule(asked=st.integers(0, 50))
     def overload(self, asked: int) -> None:
-        for one in (self.account, self.stored):
+        for one in (self.ledger, self.stored):
             one.report_overload(self.now, asked)
 
     @invariant()
     def it_is_loaded_again(self) -> None:
-        self.stored = TargetAccount.load(LEASE, json.loads(json.dumps(self.stored.dump())))
-        assert self.stored.dump() == self.account.dump()
-        assert self.stored.in_flight == self.account.in_flight
+        self.stored = TargetLedger.load(LEASE, json.loads(json.dumps(self.stored.dump())))
+        assert self.stored.dump() == self.ledger.dump()
+        assert self.stored.in_flight == self.ledger.in_flight
 
 
 TestKept = Kept.TestCase

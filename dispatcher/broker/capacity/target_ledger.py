@@ -50,7 +50,7 @@ class _Entry:
     leased_until_ms: int
 
 
-class TargetAccount:
+class TargetLedger:
     """All reservations of one target. One without a heartbeat for `lease_ms` is dropped: its holder was killed."""
 
     def __init__(self, lease_ms: int) -> None:
@@ -66,7 +66,7 @@ class TargetAccount:
         self._opened_ms = NEVER
 
     def dump(self) -> dict[str, Any]:
-        """Everything that `load` needs, as JSON can keep it: for a broker that stores an account as one value."""
+        """Everything that `load` needs, as JSON can keep it: for a broker that stores a ledger as one value."""
         return {
             "entries": {id: list(astuple(entry)) for id, entry in self._entries.items()},
             "rejected_ms": self._rejected_ms,
@@ -78,13 +78,13 @@ class TargetAccount:
 
     @classmethod
     def load(cls, lease_ms: int, dumped: Mapping[str, Any]) -> Self:
-        account = cls(lease_ms)
-        account._entries = {id: _Entry(*entry) for id, entry in dumped["entries"].items()}
-        account.in_flight = sum(entry.units for entry in account._entries.values())
-        account._rejected_ms, account._retry_ms = dumped["rejected_ms"], dumped["retry_ms"]
-        account._window, account._probe = dumped["window"], dumped["probe"]
-        account._opened_ms = dumped["opened_ms"]
-        return account
+        ledger = cls(lease_ms)
+        ledger._entries = {id: _Entry(*entry) for id, entry in dumped["entries"].items()}
+        ledger.in_flight = sum(entry.units for entry in ledger._entries.values())
+        ledger._rejected_ms, ledger._retry_ms = dumped["rejected_ms"], dumped["retry_ms"]
+        ledger._window, ledger._probe = dumped["window"], dumped["probe"]
+        ledger._opened_ms = dumped["opened_ms"]
+        return ledger
 
     def reserve(self, now: int, reading: Reading, units: int, id: str) -> Reservation | Refusal:
         # A reading from the future was taken before the broker's clock went back (a failover to a replica with another
