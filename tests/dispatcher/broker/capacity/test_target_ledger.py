@@ -194,11 +194,12 @@ class Kept(RuleBasedStateMachine):
 
     @rule(later=st.integers(0, LEASE), units=st.integers(1, 3), room=st.integers(0, 9), ago=st.integers(0, 5))
     def reserve(self, later: int, units: int, room: int, ago: int) -> None:
-        self.now += later
+        self.now, self.count = self.now + later, self.count + 1
         reading = Reading(Fraction(room), self.now - ago)
         for one in (self.ledger, self.stored):
             one.drop_lapsed(self.now)
-        answers = [one.reserve(self.now, reading, units, str(self.now)) for one in (self.ledger, self.stored)]
+        id = f"r{self.count}"
+        answers = [one.reserve(self.now, reading, units, id) for one in (self.ledger, self.stored)]
         assert answers[0] == answers[1]
 
     @rule(number=st.integers(1, 9), accepted=st.booleans())
