@@ -122,7 +122,7 @@ def _judge_metadata(answer: _Answer | str) -> list[Finding]:
 
 
 _ANYBODY: Final = Instance("worker", "", "", "", 0, incarnation="")
-"""Whose document it is, is not checked."""
+"""Stands for the worker: whose document it is, is not checked."""
 _HEADERS: Final = (
     ("ETag", _REVISION, '"<incarnation>.<epoch>.<count>"'),
     (INSTANCE_ID_HEADER, re.compile(r".+"), "the instance id"),

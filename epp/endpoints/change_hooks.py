@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def unheard(method: str, key: Key, given: tuple[Any, ...]) -> None:
-    """What nobody follows."""
+    """Stands for the follower until there is one."""
 
 
 class ChangeHooks:

@@ -27,7 +27,7 @@ _OUTPUT_WEIGHT: Final = 2
 _MOST_PROGRAMS: Final = 1000
 """Clients choose fairness ids: of more programs the one that was idle for longest is forgotten."""
 _MOST_COMPARED: Final = 200
-"""So many flows, those without a turn for longest, are compared: each dispatch looks at all of them."""
+"""This many flows, those without a turn for longest, are compared: each dispatch looks at all of them."""
 
 
 class ProgramAwareParameters(Section):

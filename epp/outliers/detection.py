@@ -18,7 +18,7 @@ TICK: Final = 0.25
 _STOOD_STILL: Final = 2.0
 """Seconds between two calls after which this process has stood still."""
 _WHOLE_ANSWERS: Final = 3.0
-"""So many times longer may an answer take that is not streamed."""
+"""This many times longer may an answer take that is not streamed."""
 
 
 class _Followed(NamedTuple):

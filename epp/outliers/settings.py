@@ -36,15 +36,15 @@ class OutlierSettings(Section):
     """Times in seconds; 0 turns a rule off."""
 
     consecutive_5xx: Count = Field(default=5, alias="consecutive5xx")
-    """So many answers in a row with a 5xx eject a worker."""
+    """This many answers in a row with a 5xx eject a worker."""
     consecutive_local_origin_failure: Count = 5
-    """So many requests in a row that could not be sent there, were cut, or timed out, eject it."""
+    """This many requests in a row that could not be sent there, were cut, or timed out, eject it."""
     failure_percentage_threshold: Percent = 50.0
-    """So many percent of its last requests that failed eject it, if at most half as many of the others' did. Envoy: 85."""
+    """This many percent of its last requests that failed eject it, if at most half as many of the others' did. Envoy: 85."""
     failure_percentage_minimum_hosts: Count = 2
     """That rule needs so many workers with enough requests. Envoy: 5."""
     failure_percentage_request_volume: Annotated[Count, Field(ge=1, le=1_000)] = 12
-    """So many of its last requests make a percentage. Envoy: 50 of one `interval`."""
+    """This many of its last requests make a percentage. Envoy: 50 of one `interval`."""
     interval: Pause = 10.0
     """After one without an ejection the next pause is shorter; a failed probe is repeated after one."""
     base_ejection_time: Pause = 30.0

@@ -337,7 +337,7 @@ def _text_prefix(raw: Raw, limit: int | None) -> bytes:
 _MESSAGE_BYTES: Final = 200
 """That one decoded message takes beside its bytes in the body."""
 _FEW: Final = 64
-"""So few messages may take what they take."""
+"""This few messages may take as much as they need."""
 
 
 class HeldChat:

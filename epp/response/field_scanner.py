@@ -86,7 +86,7 @@ class FieldScanner:
         self.reset()
 
     def allow(self, size: int) -> None:
-        """So many more bytes of an answer have come."""
+        """This many more bytes of an answer have come."""
         self.steps = min(self.steps + size // _BYTES_FOR_A_STEP + 1, _STEPS_AT_ONCE)
 
     def reset(self) -> None:

@@ -230,7 +230,7 @@ class DeliveryFollower(Protocol):
     """A data producer that learns what caches delivered, where answers say so, and by whose word it goes."""
 
     def delivered(self, request: InferenceRequest, cached: int) -> None:
-        """So many tokens of the prompt were in the cache of the worker that answered."""
+        """This many tokens of the prompt were in the cache of the worker that answered."""
 
     def says(self, endpoint: Endpoint) -> CacheEvidence | None:
         """None: the endpoint publishes no events."""
@@ -302,7 +302,7 @@ class InFlightReader(Protocol):
 
     @property
     def requests(self) -> float:
-        """So many requests halve the score."""
+        """This many requests halve the score."""
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores: ...
 

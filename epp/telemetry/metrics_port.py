@@ -46,7 +46,7 @@ AT_ONCE: Final = 4
 AT_ONCE_OF_PEER: Final = 2
 """Reviews of new tokens for one address: it cannot keep others from being asked about."""
 STRANGE_TOKENS: Final = 10
-"""So many such tokens of one address are reviewed at once, and one more each second: each costs the API server a request."""
+"""This many such tokens of one address are reviewed at once, and one more each second: each costs the API server a request."""
 _PEERS: Final = 1024
 REVIEW_TIMEOUT: Final = 10.0
 _LOG_EVERY: Final = 60.0

@@ -43,7 +43,7 @@ _SUMMED: Final = re.compile(
 )
 """A process has these gauges of its own. Others report of the workers, which all see alike, or of the process that answers."""
 MOST_SAMPLES: Final = 100_000
-"""So many are kept of processes that ended."""
+"""This many are kept of processes that ended."""
 
 _OF_BAND: Final = ("waiting", "bytes", "max_requests", "max_bytes")
 """Numbers of one priority that add up."""

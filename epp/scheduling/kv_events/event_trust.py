@@ -15,7 +15,7 @@ from epp.request.inference_request import InferenceRequest, RequestData
 _KEPT: Final = 0.95
 """Earlier comparisons keep so much of their weight, by each further one: about twenty count."""
 _PRIOR: Final = 4.0
-"""So many agreements are assumed before the first comparison. One that is wrong alone changes nothing."""
+"""This many agreements are assumed before the first comparison. One that is wrong alone changes nothing."""
 _DOUBTED: Final = 0.5
 _BELIEVED: Final = 0.75
 _SLACK_SHARE: Final = 0.05

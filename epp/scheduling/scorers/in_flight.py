@@ -23,7 +23,7 @@ class InFlightScorer:
 
     def __init__(self, requests: int = DEFAULT_REQUESTS) -> None:
         self.requests = float(requests)
-        """So many that are not shown yet halve the score."""
+        """This many that are not shown yet halve the score."""
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         scores: Floats = self.requests / (self.requests + pool.unreported)

@@ -127,7 +127,7 @@ ACTIVE_REQUEST_SCORER: Final = only_parameters(
 
 class InFlightParameters(Section):
     requests: int = Field(default=DEFAULT_REQUESTS, ge=1)
-    """So many requests that the page does not show yet score 0.5."""
+    """This many requests that the page does not show yet score 0.5."""
 
 
 IN_FLIGHT_SCORER: Final = PluginDeclaration(

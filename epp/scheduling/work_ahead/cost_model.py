@@ -31,7 +31,7 @@ _KEPT: Final = 400
 _APART: Final = 0.02
 """Seconds between answers that are learnt from, on average: more of them would cost time and tell no more."""
 _AT_ONCE: Final = 16
-"""So many may be learnt from at once: a log tells of many."""
+"""This many may be learnt from at once: a log tells of many."""
 _FEW: Final = 64
 """Answers up to which each four of them are concluded from."""
 _FEWEST: Final = 12

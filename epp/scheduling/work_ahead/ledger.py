@@ -304,7 +304,7 @@ class PoolTotals:
         self.speed = 0.0
         """The speed of the endpoint in the middle, in tokens a second: one whose page lies moves an average, for all others."""
         self._pages = 0
-        """So many were read since `speed` was found."""
+        """This many were read since `speed` was found."""
         self._sent = self._grown = 0.0
         self._halved_at: dict[WorkLedger, float] = {}
         self.cold = True

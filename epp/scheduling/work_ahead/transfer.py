@@ -41,7 +41,7 @@ class TransferTimes:
         return self.seconds * speed, self.token_seconds * speed
 
     def observe(self, tokens: float, seconds: float) -> None:
-        """So long it took for a prompt of which the decode worker lacked so many tokens."""
+        """It took this long for a prompt of which the decode worker lacked so many tokens."""
         if seconds <= _TOGETHER:
             return
         self._recent.append((tokens, seconds))
