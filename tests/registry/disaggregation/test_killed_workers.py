@@ -61,5 +61,6 @@ async def test_a_decode_worker_that_is_killed_in_the_midst_of_its_tokens() -> No
             process.send_signal(signal.SIGKILL)
             with pytest.raises(aiohttp.ClientPayloadError):
                 await answer.read()
+        await process.wait()  # its port closes after its connections
         async with made.post() as answer:  # the next one is told at once
             assert answer.status == 503
