@@ -1,5 +1,6 @@
 """Writes records and holds locks as a worker on this machine does, without a worker."""
 
+import itertools
 import os
 import resource
 from collections.abc import Iterator
@@ -40,7 +41,10 @@ def descriptors_left(count: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.open(os.devnull, os.O_RDONLY)
     os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + count, hard))
+    # the list itself had the lowest one; above it others may be open, which a test before left
+    used = {int(name) for name in os.listdir("/proc/self/fd")} - {lowest}
+    free = (number for number in itertools.count() if number not in used)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next(itertools.islice(free, count, None)), hard))
     try:
         yield
     finally:
