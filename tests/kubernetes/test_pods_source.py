@@ -1,4 +1,4 @@
-"""Pods by label selector: what happens to Pods, zones, rights and outages. In virtual time."""
+"""Pods by label selector: what happens to Pods, zones and rights. In virtual time."""
 
 import asyncio
 import logging

@@ -6,11 +6,11 @@ import logging
 import pytest
 
 from discovery import ForbiddenError, WatchState
-from discovery.kubernetes import PoolReference
+from discovery.kubernetes import PodTargets, PoolReference
 from discovery.kubernetes.pods.selection import OLD_POOL_GROUP
 from tests.kubernetes.fake.kinds import OLD_POOLS
 from tests.kubernetes.fake.objects import inference_pool, old_inference_pool
-from tests.kubernetes.fake.world import APP, POOL, PodWorld, within
+from tests.kubernetes.fake.world import APP, POOL, SELECTED, PodWorld, within
 
 THERE_IS_NONE = (
     "there is no InferencePool pool (inference.networking.k8s.io) in the Kubernetes namespace default"
@@ -155,11 +155,15 @@ async def test_the_older_group(world: PodWorld) -> None:
         await within(1, lambda: {i.port for i in recorder.instances.values()} == {8081})
 
 
-@pytest.mark.parametrize("missing", ["inferencepools", "pods"])
-async def test_a_missing_right_is_named(world: PodWorld, missing: str) -> None:
+@pytest.mark.parametrize(
+    ("missing", "selection"), [("inferencepools", POOL), ("pods", POOL), ("pods", SELECTED)]
+)
+async def test_a_missing_right_is_named(
+    world: PodWorld, missing: str, selection: PodTargets | PoolReference
+) -> None:
     resources = {"inferencepools", "pods"} - {missing}
     world.api.allowed = {(verb, r) for verb in ("get", "list", "watch") for r in resources}
-    async with world.discovering(POOL) as discovery:
+    async with world.discovering(selection) as discovery:
         with pytest.raises(ForbiddenError) as refused:
             await discovery.list_instances("dynamo", "decode")
     assert f'cannot list resource "{missing}"' in str(refused.value)

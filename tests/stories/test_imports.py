@@ -34,6 +34,18 @@ def test_importing_a_package_imports_nothing_heavy(package: str) -> None:
     assert heavy_imports(f"import {package}") == set()
 
 
+def test_importing_discovery_imports_no_source() -> None:
+    """However fast it is: `open` imports the one that its URL names."""
+    sources = "[name for name in sys.modules if 'filesystem' in name or 'kubernetes' in name]"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import discovery, sys; print({sources})"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
 @pytest.mark.parametrize(
     "command",
     [
