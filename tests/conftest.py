@@ -24,7 +24,7 @@ _LONG = (
     *("test_pickers_behind_envoy.py", "test_picker_lets_go.py", "test_etcd_faults.py", "test_dashboards.py"),
     # 10 s or more each, the longest first: most of them wait
     *("test_access_logs.py", "pump/test_queue_runner.py", "envoy/test_choices.py", "epp/test_processes.py", "test_serve.py"),
-    *("redis/test_ledger.py", "metadata/test_silence.py", "test_early_ends.py", "test_outage_log.py"),
+    *("redis/test_ledger.py", "metadata/test_silence.py", "test_held_answers.py", "test_outage_log.py"),
     *("test_main.py", "test_reload.py", "test_fault_catalogue_connection.py", "test_greedy_clients.py"),
     *("test_extending.py", "test_replicas.py", "test_listed.py", "envoy/test_envoy.py", "test_failures.py"),
     *("redis/test_faults.py", "test_intake.py", "static/test_source.py", "test_feed.py", "envoy/test_flow_control.py"),
