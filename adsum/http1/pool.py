@@ -155,7 +155,7 @@ class ConnectionPool:
         """Raises NotConnectedError, or IncompleteResponseError if the pool is closed."""
         seconds = self._connect_timeout
         if deadline is not None:
-            seconds = min(seconds, deadline - asyncio.get_running_loop().time())
+            seconds = min(seconds, max(0.0, deadline - asyncio.get_running_loop().time()))
         try:
             async with asyncio.timeout(seconds):
                 connection = await self._connect_to(await self._resolve())

@@ -104,6 +104,9 @@ async def test_nobody_connects_for_longer_than_allowed(silent_port: int) -> None
     with pytest.raises(NotConnectedError, match=r"no connection within 0\.05 s") as raised:
         await ask(pool)
     assert raised.value.__cause__ is None
+    over = asyncio.get_running_loop().time() - 1
+    with pytest.raises(NotConnectedError, match="no connection within 0 s"):
+        await pool.send(HEAD, b"", read, deadline=over)
     await pool.aclose()
 
 
