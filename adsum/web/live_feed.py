@@ -157,7 +157,7 @@ class EventTopic:
         self._events.append({"sequence": self._sequence, **event})
 
     def newest(self) -> list[dict[str, Any]]:
-        """The newest first."""
+        """Return the events, the newest one first."""
         return list(reversed(self._events))
 
     def topic(self) -> bytes | None:

@@ -82,7 +82,7 @@ class FlowController:
         return PoolLoad(self.detector, self._pool).by_stage(now)
 
     def reconfigure(self, settings: FlowControlSettings, detector: SaturationDetector, now: float) -> None:
-        """Use these from now on. What waits keeps its place in the order of arrival, whatever the new limits are."""
+        """Use these from now on. A request that waits keeps its place in the order of arrival, whatever the new limits are."""
         waiting = sorted(self._bands.queued.values(), key=_by_arrival)
         self._use(settings, detector)
         for queued in waiting:

@@ -63,7 +63,7 @@ class GlobalStrict:
 
 
 class _FirstOfAll:
-    """A heap of the first requests of all flows. What is first no more stays in it until it comes to the top."""
+    """A heap of the first requests of all flows. One that is no longer first stays in it until it comes to the top."""
 
     def __init__(self) -> None:
         self._heads: list[tuple[float, int, QueuedRequest, Flow]] = []

@@ -3,7 +3,7 @@
 Names and defaults are those of https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/cluster/v3/outlier_detection.proto,
 but where a default of Envoy's is given: pools of workers are small and their requests few. Envoy ejects 10 % at most, which is
 none of 3 workers, and looks at percentages at the end of an interval; here the last answers of a worker are compared with those
-of the others at each failure. What the data plane itself saw fail counts apart, as with Envoy's
+of the others at each failure. Failures that the data plane itself saw count apart, as with Envoy's
 `split_external_local_origin_errors`.
 """
 

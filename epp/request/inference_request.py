@@ -92,7 +92,7 @@ class InferenceRequest:
 
     `model` is empty if the request names none: a GET, or a path or content type that is not read. `rewritten_from`: the model
     that the client named, if `model` is another one, which serves the request. `prompt` and `body`, of which it is a part, are
-    set to None once the request is scheduled, since they keep the whole body in memory. What plugins keep with it: `prefixes`,
+    set to None once the request is scheduled, since they keep the whole body in memory. Plugins keep with it: `prefixes`,
     the prompt's block hashes, by data producer; `data`, anything else (`RequestData`); `counts`, what data producers count for
     it until its end; `awaited`, the first byte of its answer; `peer`, the endpoint that another profile chose for it, if the
     profile handler says so.

@@ -56,10 +56,10 @@ class _Text(Enum):
 class FieldScanner:
     """The state between two pieces. It reports where a value is for one piece at a time.
 
-    `usage`: values of `usage` that are objects, nested at most four levels deep; otherwise values of `model` that are strings,
-    and a name with escapes counts too. JSON texts may follow each other. What is no JSON is harmless: then nothing
-    is found, or not all. `steps`: that `find` may still make, one for each token that it looks at. Without any left it finds
-    nothing more. They are limited from the first `allow` on.
+    `usage`: values of `usage` that are objects, nested at most four levels deep; otherwise values of `model` that are
+    strings, and a name with escapes counts too. JSON texts may follow each other. Text that is no JSON is harmless:
+    then nothing is found, or not all. `steps`: that `find` may still make, one for each token that it looks at. Without
+    any left it finds nothing more. They are limited from the first `allow` on.
     """
 
     __slots__ = (

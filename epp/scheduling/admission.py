@@ -62,7 +62,7 @@ class Admissions:
         self.waiting = WaitingRequests(scheduler, datastore, self._withdraw)
 
     def use(self, admission: AdmissionController) -> None:
-        """Let this one decide from now on. What waits for another one goes, unless that stands behind this one."""
+        """Let this one decide from now on. Requests that wait for another one go, unless that stands behind this one."""
         if admission is not self.current:
             kept = _parts(admission)
             # the first part last, so that it is closed first: what waits for it goes on to the next one

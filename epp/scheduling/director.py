@@ -80,7 +80,7 @@ class Director:
         self._models_page = ModelsPage(policy.models) if policy.models_endpoint else None
 
     def use_admission(self, admission: AdmissionController | None) -> None:
-        """Let this one decide from now on, None: at once, or refused at saturation. What waits for another one goes."""
+        """Let this one decide from now on, None: at once, or refused at saturation. Requests that wait for another one go."""
         self._sheds = admission is None
         self._admissions.use(self._admission(admission))
 

@@ -85,7 +85,7 @@ class PicksInFlight:
         self.producers = producers
 
     def add(self, pick: Pick, now: float) -> None:
-        """Reserve a pick. What a plugin raises takes it back."""
+        """Reserve a pick, or take it back and raise the error of a plugin."""
         request = pick.request
         pick.prompt_hash = 0 if self.outliers is None else hash_prompt(request)
         request.prompt = request.body = (

@@ -142,8 +142,8 @@ class AdmissionController(Protocol):
 
     All calls come from one event loop, one after the other. A request that `admit` lets wait is given to `enqueue` at
     once, and is out of the queue when the admission dispatches, refuses or expires it (see `WaitingRequest`) or when
-    `withdraw` says that it left. What `admit` and `enqueue` raise goes to the client of that request, a `Rejection` as its
-    answer; what `dispatch` raises, to the clients of all that wait.
+    `withdraw` says that it left. An error of `admit` or `enqueue` goes to the client of that request, a `Rejection` as its
+    answer; one of `dispatch` to the clients of all that wait.
 
     `SaturationDetector` reads what workers publish, so it does not see what one turn of `dispatch` has already sent. To
     dispatch several at once, count them, or read `EndpointPool.unreported`.

@@ -112,8 +112,8 @@ _NO_REQUEST: Final[float] = float("inf")
 class BurstWindow:
     """An AdmissionController. `before`: decides first; it must let nothing wait.
 
-    A window begins with its first prompt. What has no prompt goes at once, and so does what comes to a full window: that is
-    placed by the other scorers.
+    A window begins with its first prompt. A request without a prompt goes at once, and so does one that comes to a full
+    window: the other scorers place it.
     """
 
     waits_for_endpoints: ClassVar[bool] = False
